@@ -1,0 +1,180 @@
+"""Which point of the pyramid learns which box: ATSS and centre sampling, batched without loops over chunks or boxes.
+
+Legend: B chunks, M box slots, L levels, W window cells, C candidates per box, P points. Boxes are (t0, f0, t1, f1).
+
+Points lie on regular grids, so the nearest ones to a box are found in a small window around its centre instead of
+among all P points: memory grows with M x C (about 100) and not with M x P (several thousand). Distances are
+measured in strides of each axis, because frames and bins are different units. Equal distances are ordered by point
+index and equal preferences by slot index, so that the result is the same on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mast_ray.boxes.batch import PaddedBoxes
+from mast_ray.boxes.geometry import area, paired_iou
+from mast_ray.boxes.points import PyramidLevel
+
+AssignmentName = Literal["atss", "centre_sampling"]
+
+
+class Assignment(NamedTuple):
+    """What every point is to learn."""
+
+    box_index: Tensor  # (B, P) int64: slot of the box it predicts, -1 for background
+    is_ignored: Tensor  # (B, P) bool: unmatched and inside an ignore region, so neither object nor background
+
+
+def assign(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], name: AssignmentName = "atss") -> Assignment:
+    """Assignment by name with the default settings of SPEC 5."""
+    match name:
+        case "atss":
+            return atss(boxes, levels)
+        case "centre_sampling":
+            return centre_sampling(boxes, levels)
+
+
+def atss(
+    boxes: PaddedBoxes, levels: Sequence[PyramidLevel], topk: int = 9, anchor_scale: float = 8.0
+) -> Assignment:
+    """Adaptive training sample selection (Zhang et al. 2020).
+
+    Candidates are the `topk` nearest points of every level. A candidate is positive when the IoU of its anchor
+    (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the box's candidates,
+    and its centre lies inside the box. A point wanted by several boxes goes to the one with the highest IoU.
+    """
+    index, centre, anchor = [], [], []
+    for level, first_point in zip(levels, _first_points(levels), strict=True):
+        cells, found = _window(boxes.corners, level, _widths_holding(topk, level))  # (B, M, W, 2), (B, M, W)
+        distance = _offsets_in_strides(boxes.corners, cells, level).square().sum(-1)  # (B, M, W)
+        nearest = distance.sort(dim=-1, stable=True).indices[..., : min(topk, level.num_points)]
+        at = _centres_of_cells(cells, level).gather(-2, nearest[..., None].expand(*nearest.shape, 2))
+        half = at.new_tensor(level.stride) * (anchor_scale / 2)
+        index.append(found.gather(-1, nearest) + first_point)
+        centre.append(at)
+        anchor.append(torch.cat((at - half, at + half), dim=-1))
+    centres = torch.cat(centre, dim=-2)  # (B, M, C, 2)
+    target = boxes.corners[:, :, None, :]  # (B, M, 1, 4)
+    iou = paired_iou(torch.cat(anchor, dim=-2), target)  # (B, M, C)
+    threshold = iou.mean(-1, keepdim=True) + iou.std(-1, keepdim=True)
+    positive = (iou >= threshold) & _is_inside(centres, target) & boxes.is_object[..., None]
+    return _resolve(boxes, levels, torch.cat(index, dim=-1), positive, preference=iou)
+
+
+def centre_sampling(
+    boxes: PaddedBoxes,
+    levels: Sequence[PyramidLevel],
+    radius: float = 1.5,
+    largest_distance: float = 8.0,
+) -> Assignment:
+    """FCOS centre sampling (Tian et al. 2019): points within `radius` strides of a box's centre and inside it.
+
+    A level takes a point's box when its farthest side lies within (`largest_distance` / 2, `largest_distance`]
+    strides; the finest level takes smaller and the coarsest larger ones. Ambiguous points go to the smallest box.
+    """
+    index, positive = [], []
+    target = boxes.corners[:, :, None, :]
+    width = 2 * int(-(-radius // 1)) + 1
+    for number, (level, first_point) in enumerate(zip(levels, _first_points(levels), strict=True)):
+        cells, found = _window(boxes.corners, level, (min(width, level.size[0]), min(width, level.size[1])))
+        near = _offsets_in_strides(boxes.corners, cells, level).abs().amax(-1) < radius
+        at = _centres_of_cells(cells, level)
+        stride = at.new_tensor(level.stride)
+        farthest = torch.cat(((at - target[..., :2]) / stride, (target[..., 2:] - at) / stride), -1).amax(-1)
+        low = 0.0 if number == 0 else largest_distance / 2
+        high = float("inf") if number == len(levels) - 1 else largest_distance
+        fits = (farthest > low) & (farthest <= high)
+        index.append(found + first_point)
+        positive.append(near & fits & _is_inside(at, target) & boxes.is_object[..., None])
+    candidates = torch.cat(index, dim=-1)
+    smaller = (-area(boxes.corners))[..., None].expand_as(candidates)
+    return _resolve(boxes, levels, candidates, torch.cat(positive, dim=-1), preference=smaller)
+
+
+def points_per_box(assignment: Assignment, num_slots: int) -> Tensor:
+    """(B, M) how many points learn each slot; 0 marks a box that the pyramid cannot see (and empty slots)."""
+    slot = assignment.box_index.clamp(min=0)
+    counts = torch.zeros((slot.shape[0], num_slots), dtype=torch.int64, device=slot.device)
+    return counts.scatter_add_(1, slot, (assignment.box_index >= 0).long())
+
+
+def _first_points(levels: Sequence[PyramidLevel]) -> list[int]:
+    starts = [0]
+    for level in levels:
+        starts.append(starts[-1] + level.num_points)
+    return starts[:-1]
+
+
+def _widths_holding(topk: int, level: PyramidLevel) -> tuple[int, int]:
+    """Window wide enough to hold the `topk` nearest cells of a grid for a centre anywhere, also at its border.
+
+    In an unbounded grid, a square of side s = ceil(sqrt(topk)) cells around the centre holds topk cells within
+    s / sqrt(2) strides; in the corner of a grid the reach is s sqrt(2). 2 s + 1 cells cover both once the window is
+    pushed inside the grid. Where one axis is shorter than s, the other must hold up to topk cells.
+    """
+    side = int(-(-(topk**0.5) // 1))
+    width = 2 * side + 1 if min(level.size) >= side else 2 * topk + 1
+    return min(width, level.size[0]), min(width, level.size[1])
+
+
+def _window(corners: Tensor, level: PyramidLevel, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Cells around each box centre, pushed inside the grid: ((B, M, W, 2) cell indices, (B, M, W) point index)."""
+    axes = []
+    for axis in range(2):
+        centre = (corners[..., axis] + corners[..., axis + 2]) / 2 / level.stride[axis]  # (B, M)
+        first = (centre.floor().long() - widths[axis] // 2).clamp(0, level.size[axis] - widths[axis])
+        axes.append(first[..., None] + torch.arange(widths[axis], device=corners.device))
+    shape = (*corners.shape[:2], widths[0], widths[1])
+    time = axes[0][..., :, None].expand(shape).flatten(-2)
+    frequency = axes[1][..., None, :].expand(shape).flatten(-2)
+    return torch.stack((time, frequency), dim=-1), time * level.size[1] + frequency
+
+
+def _centres_of_cells(cells: Tensor, level: PyramidLevel) -> Tensor:
+    stride = torch.tensor(level.stride, dtype=torch.float32, device=cells.device)
+    return (cells + 0.5) * stride
+
+
+def _offsets_in_strides(corners: Tensor, cells: Tensor, level: PyramidLevel) -> Tensor:
+    """(B, M, W, 2) from box centre to cell centre."""
+    centre = (corners[..., :2] + corners[..., 2:]) / 2
+    return cells + 0.5 - (centre / centre.new_tensor(level.stride))[:, :, None, :]
+
+
+def _is_inside(centres: Tensor, boxes: Tensor) -> Tensor:
+    return ((centres > boxes[..., :2]) & (centres < boxes[..., 2:])).all(-1)
+
+
+def _resolve(
+    boxes: PaddedBoxes, levels: Sequence[PyramidLevel], index: Tensor, positive: Tensor, preference: Tensor
+) -> Assignment:
+    """Give every point to its most preferred box (the first slot among equals) and mark ignored points."""
+    num_chunks, num_slots, _ = index.shape
+    num_points = sum(level.num_points for level in levels)
+    point = index.flatten(1)  # (B, M C)
+    wanted = torch.where(positive, preference, -torch.inf).flatten(1)
+    best = wanted.new_full((num_chunks, num_points), -torch.inf).scatter_reduce(1, point, wanted, "amax")
+    slot = torch.arange(num_slots, device=index.device)[None, :, None].expand_as(index).flatten(1)
+    wins = positive.flatten(1) & (wanted == best.gather(1, point))
+    owner = torch.full_like(best, num_slots, dtype=torch.int64)
+    owner = owner.scatter_reduce(1, point, torch.where(wins, slot, num_slots), "amin")
+    box_index = torch.where(owner == num_slots, -1, owner)
+    return Assignment(box_index, _in_ignore_region(boxes, levels) & (box_index < 0))
+
+
+def _in_ignore_region(boxes: PaddedBoxes, levels: Sequence[PyramidLevel]) -> Tensor:
+    """(B, P) whether a point lies in an ignore region: inside in time and frequency, joined over M by a product."""
+    parts = []
+    for stride, size in levels:
+        inside = []
+        for axis in range(2):
+            at = (torch.arange(size[axis], device=boxes.corners.device) + 0.5) * stride[axis]
+            low, high = boxes.corners[..., axis, None], boxes.corners[..., axis + 2, None]
+            inside.append(((at >= low) & (at < high) & boxes.is_ignored[..., None]).float())  # (B, M, size)
+        parts.append((inside[0].transpose(1, 2) @ inside[1] > 0).flatten(1))
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,27 @@
+"""Which detections are worth keeping: long enough, high enough, not a whole chunk (SPEC 7).
+
+Legend: ... leading dimensions. Boxes are (..., 4) = (t0, f0, t1, f1) in frames and bins of their chunk.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+SHORTEST_FRAMES = 10.0  # 100 ms
+LOWEST_BINS = 2.0
+
+
+def is_valid_box(
+    boxes: Tensor,
+    num_frames: float = 1024,
+    shortest_frames: float = SHORTEST_FRAMES,
+    lowest_bins: float = LOWEST_BINS,
+    border_frames: float = 0.5,
+) -> Tensor:
+    """(..., 4) -> (...) bool: at least 100 ms and 2 bins, and not touching both time borders of its chunk.
+
+    A box that reaches within `border_frames` of a border touches it: predicted corners are floats.
+    """
+    length, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
+    spans_chunk = (boxes[..., 0] <= border_frames) & (boxes[..., 2] >= num_frames - border_frames)
+    return (length >= shortest_frames) & (height >= lowest_bins) & ~spans_chunk

@@ -1,0 +1,137 @@
+"""ATSS and centre sampling against slow, obvious references."""
+
+import pytest
+import torch
+
+from mast_ray.boxes.assignment import assign, atss, centre_sampling, points_per_box
+from mast_ray.boxes.batch import PaddedBoxes, pad_boxes
+from mast_ray.boxes.points import PyramidLevel, pyramid_levels, pyramid_points
+
+PYRAMIDS = {
+    "upsampling": pyramid_levels(4, (8, 4)),
+    "conv": pyramid_levels(3, (16, 16)),
+    "few rows": pyramid_levels(3, (8, 32)),
+    "small": pyramid_levels(3, (8, 4), num_frames=64, num_bins=16),
+}
+
+
+def random_boxes(generator: torch.Generator, count: int, frames: int, bins: int) -> torch.Tensor:
+    """Integer corners, so that equal distances and equal overlaps do occur."""
+    t = torch.randint(0, frames + 1, (count, 2), generator=generator).sort(dim=1).values
+    f = torch.randint(0, bins + 1, (count, 2), generator=generator).sort(dim=1).values
+    t[:, 1] = torch.maximum(t[:, 1], t[:, 0] + 1)
+    f[:, 1] = torch.maximum(f[:, 1], f[:, 0] + 1)
+    return torch.stack((t[:, 0], f[:, 0], t[:, 1], f[:, 1]), dim=1).float()
+
+
+def iou_of_two(a: list[float], b: list[float]) -> float:
+    time = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    frequency = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    shared = time * frequency
+    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+def slow_atss(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...], topk: int, scale: float) -> list[int]:
+    centres, strides, level_of = pyramid_points(levels)
+    best: dict[int, tuple[float, int]] = {}
+    for slot, box in enumerate(boxes.tolist()):
+        candidates = []
+        for level in range(len(levels)):
+            members = (level_of == level).nonzero().flatten().tolist()
+            middle = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+            members.sort(
+                key=lambda p: (
+                    ((centres[p, 0].item() - middle[0]) / strides[p, 0].item()) ** 2
+                    + ((centres[p, 1].item() - middle[1]) / strides[p, 1].item()) ** 2,
+                    p,
+                )
+            )
+            candidates += members[:topk]
+        overlaps = []
+        for p in candidates:
+            (t, f), (dt, df) = centres[p].tolist(), strides[p].tolist()
+            half_t, half_f = dt * scale / 2, df * scale / 2
+            overlaps.append(iou_of_two([t - half_t, f - half_f, t + half_t, f + half_f], box))
+        values = torch.tensor(overlaps)
+        threshold = (values.mean() + values.std()).item()
+        for p, overlap in zip(candidates, overlaps, strict=True):
+            t, f = centres[p].tolist()
+            if overlap >= threshold - 1e-7 and box[0] < t < box[2] and box[1] < f < box[3]:
+                best[p] = max(best.get(p, (-1.0, 0)), (overlap, -slot))
+    return [-best[p][1] if p in best else -1 for p in range(len(centres))]
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+def test_atss_agrees_with_a_slow_obvious_reference(name: str) -> None:
+    levels = PYRAMIDS[name]
+    frames, bins = levels[0].stride[0] * levels[0].size[0], levels[0].stride[1] * levels[0].size[1]
+    generator = torch.Generator().manual_seed(len(name))
+    chunks = [random_boxes(generator, count, frames, bins) for count in (0, 1, 3, 8)]
+    result = atss(pad_boxes(chunks), levels)
+    for row, boxes in enumerate(chunks):
+        expected = slow_atss(boxes, levels, topk=9, scale=8.0)
+        assert result.box_index[row].tolist() == expected
+    assert (result.box_index >= 0).any()
+
+
+@pytest.mark.parametrize("topk", [1, 4, 16, 25])
+def test_atss_window_holds_the_nearest_points_for_any_topk(topk: int) -> None:
+    levels = PYRAMIDS["small"]
+    boxes = random_boxes(torch.Generator().manual_seed(topk), 6, 64, 16)
+    result = atss(pad_boxes([boxes]), levels, topk=topk)
+    assert result.box_index[0].tolist() == slow_atss(boxes, levels, topk, 8.0)
+
+
+def slow_centre_sampling(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...], radius: float) -> list[int]:
+    centres, strides, level_of = pyramid_points(levels)
+    owners = []
+    for p in range(len(centres)):
+        (t, f), (dt, df), level = centres[p].tolist(), strides[p].tolist(), int(level_of[p])
+        fits = []
+        for slot, (t0, f0, t1, f1) in enumerate(boxes.tolist()):
+            near = abs(t - (t0 + t1) / 2) / dt < radius and abs(f - (f0 + f1) / 2) / df < radius
+            farthest = max((t - t0) / dt, (t1 - t) / dt, (f - f0) / df, (f1 - f) / df)
+            low = 0 if level == 0 else 4
+            high = float("inf") if level == len(levels) - 1 else 8
+            if near and t0 < t < t1 and f0 < f < f1 and low < farthest <= high:
+                fits.append(((t1 - t0) * (f1 - f0), slot))
+        owners.append(min(fits)[1] if fits else -1)
+    return owners
+
+
+@pytest.mark.parametrize("radius", [1.0, 1.5, 2.5])
+def test_centre_sampling_agrees_with_a_slow_obvious_reference(radius: float) -> None:
+    levels = PYRAMIDS["small"]
+    boxes = random_boxes(torch.Generator().manual_seed(3), 12, 64, 16)
+    result = centre_sampling(pad_boxes([boxes]), levels, radius=radius)
+    assert result.box_index[0].tolist() == slow_centre_sampling(boxes, levels, radius)
+    assert (result.box_index >= 0).any()
+
+
+@pytest.mark.parametrize("name", ["atss", "centre_sampling"])
+def test_unmatched_points_in_an_ignore_region_are_ignored_and_matched_ones_are_not(name: str) -> None:
+    levels = PYRAMIDS["upsampling"]
+    call, region = torch.tensor([[100.0, 40, 180, 80]]), torch.tensor([[0.0, 0, 512, 64]])
+    boxes = pad_boxes([call, torch.zeros(0, 4)], [region, region])
+    result = assign(boxes, levels, name)
+    centres = pyramid_points(levels).centres
+    inside = (centres[:, 0] < 512) & (centres[:, 1] < 64)
+    assert result.box_index[0].max() == 0 and (result.box_index[1] == -1).all()
+    assert torch.equal(result.is_ignored[1], inside)
+    assert torch.equal(result.is_ignored[0], inside & (result.box_index[0] < 0))
+
+
+def test_empty_slots_and_ignore_regions_never_own_a_point() -> None:
+    corners = torch.tensor([[[0.0, 0, 200, 100], [100, 20, 300, 60]]])
+    boxes = PaddedBoxes(corners, torch.tensor([[False, True]]), torch.tensor([[True, False]]))
+    for name in ("atss", "centre_sampling"):
+        owners = assign(boxes, PYRAMIDS["upsampling"], name).box_index
+        assert set(owners.unique().tolist()) == {-1, 1}
+
+
+def test_points_per_box_counts_what_every_box_is_given() -> None:
+    boxes = pad_boxes([torch.tensor([[100.0, 40, 180, 80], [1.0, 1, 3, 2]])])  # the second misses every point
+    result = atss(boxes, PYRAMIDS["upsampling"])
+    counts = points_per_box(result, boxes.corners.shape[1])[0]
+    assert counts[0] == (result.box_index == 0).sum() > 0
+    assert counts[1:].sum() == 0

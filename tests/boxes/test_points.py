@@ -1,0 +1,58 @@
+"""Pyramid grids and boxes as distances from their points."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mast_ray.boxes.points import (
+    boxes_of_distances,
+    centerness_of_distances,
+    distances_of_boxes,
+    pyramid_levels,
+    pyramid_points,
+)
+
+
+def test_default_pyramid_has_four_levels_of_doubling_strides() -> None:
+    levels = pyramid_levels(4, (8, 4))
+    assert [level.stride for level in levels] == [(8, 4), (16, 8), (32, 16), (64, 32)]
+    assert [level.size for level in levels] == [(128, 32), (64, 16), (32, 8), (16, 4)]
+
+
+def test_odd_sizes_are_rounded_up_as_strided_convolutions_do() -> None:
+    assert [level.size for level in pyramid_levels(3, (16, 16), 1000, 48)] == [(63, 3), (32, 2), (16, 1)]
+
+
+def test_points_are_cell_centres_in_the_order_of_a_flattened_map() -> None:
+    centres, strides, level = pyramid_points(pyramid_levels(2, (8, 4), 16, 8))
+    assert centres.tolist() == [[4, 2], [4, 6], [12, 2], [12, 6], [8, 4]]
+    assert strides.tolist() == [[8, 4]] * 4 + [[16, 8]]
+    assert level.tolist() == [0, 0, 0, 0, 1]
+
+
+@given(
+    st.floats(0, 1000, width=32),
+    st.floats(0, 120, width=32),
+    st.floats(0.5, 500, width=32),
+    st.integers(0, 5439),
+)
+def test_box_to_distances_and_back_is_the_same_box(t0: float, f0: float, size: float, point: int) -> None:
+    centres, strides, _ = pyramid_points(pyramid_levels(4, (8, 4)))
+    box = torch.tensor([[t0, f0, t0 + size, f0 + size]])
+    at, by = centres[point : point + 1], strides[point : point + 1]
+    again = boxes_of_distances(distances_of_boxes(box, at, by), at, by)
+    torch.testing.assert_close(again, box, atol=1e-3, rtol=1e-5)
+
+
+def test_distances_are_divided_by_the_stride_of_their_own_axis() -> None:
+    box, centre, stride = (
+        torch.tensor([[4.0, 2, 28, 14]]),
+        torch.tensor([[12.0, 6]]),
+        torch.tensor([[8.0, 4]]),
+    )
+    assert distances_of_boxes(box, centre, stride).tolist() == [[1, 1, 2, 2]]
+
+
+def test_centerness_is_one_in_the_middle_and_zero_outside() -> None:
+    distances = torch.tensor([[2.0, 3, 2, 3], [1, 1, 4, 1], [-1, 1, 3, 1], [0, 1, 3, 1]])
+    assert centerness_of_distances(distances).tolist() == [1, 0.5, 0, 0]
