@@ -1,0 +1,41 @@
+# The verbs of the repository. Each target makes the environment it needs (.venv, from constraints.txt).
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests that need no GPU, in two passes: the quick ones side by side, the ones that start services one by one.
+QUICK := not ray and not deepspeed and not s3 and not gpu and not slow and not browser
+SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu
+
+.PHONY: setup demo test test-quick lint bench clean
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), "Python 3.11-3.13 is needed"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/mast demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
+	$(BIN)/python -m pytest -m "$(SERVICES)"
+
+test-quick: setup
+	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
+
+lint: setup
+	$(BIN)/ruff check mast_ray jobs tests benchmarks
+	$(BIN)/ruff format --check mast_ray jobs tests benchmarks
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/logmel.py
+	$(BIN)/python benchmarks/evaluate.py
+	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python benchmarks/ingest.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo runs

@@ -1,0 +1,1 @@
+"""Boxes as tensors: batches, geometry, points, assignment, suppression, stitching."""

@@ -1,0 +1,1 @@
+"""Every knob, recipes, loading, errors and exit codes. Imports without torch."""

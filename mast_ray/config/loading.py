@@ -1,0 +1,194 @@
+"""One way in for every change of a knob: YAML files, `--set a.b=c` and Tune samples all pass `apply_overrides`.
+
+Unknown keys are refused with the nearest valid one, values are checked against their type, and anything that looks
+like a credential is refused: credentials come from the environment, a profile or a role.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.tree import Config
+
+_SECRET = re.compile(
+    r"(AKIA|ASIA)[A-Z0-9]{12,}|aws_secret|secret_access_key|x-amz-(signature|security-token)|://[^/\s:@]+:[^/\s@]+@",
+    re.IGNORECASE,
+)
+
+
+def leaf_keys(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> pydantic field of every knob below a section."""
+    keys: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            keys |= leaf_keys(annotation, f"{prefix}{name}.")
+        else:
+            keys[prefix + name] = field
+    return keys
+
+
+def nearest_key(key: str, valid: Iterable[str]) -> str:
+    """The valid key a mistyped one most resembles, by whole name or by last part; "" when nothing is close."""
+    valid = list(valid)
+    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    last = {v.rsplit(".", 1)[-1]: v for v in reversed(valid)}
+    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], last, n=1, cutoff=0.6)
+    return last[close[0]] if close else ""
+
+
+def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
+    """A new config with dotted keys replaced; every change is validated and the whole is checked again."""
+    tree = config.model_dump()
+    valid = leaf_keys(Config)
+    for key, value in overrides.items():
+        if key not in valid:
+            guess = nearest_key(key, valid)
+            hint = f"did you mean {guess}?" if guess else "see `mast config` for every key"
+            raise ConfigError(f"unknown setting {key!r}: {hint}")
+        _refuse_secret(key, value)
+        *sections, last = key.split(".")
+        node = tree
+        for section in sections:
+            node = node[section]
+        node[last] = value
+    try:
+        changed = Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_first_problem(error)) from error
+    check_config(changed)
+    return changed
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
+    return f"{key}={problem['input']!r} is not valid: {problem['msg'].lower()}"
+
+
+def _refuse_secret(key: str, value: Any) -> None:
+    if isinstance(value, str) and _SECRET.search(value):
+        raise ConfigError(
+            f"{key} looks like it holds a credential, which configs and logs must not carry:\n"
+            "give credentials by environment variable, profile or instance role instead"
+        )
+
+
+def parse_set(items: Iterable[str]) -> dict[str, Any]:
+    """`["a.b=3", "split.ood_sites=[S3]"]` -> {"a.b": 3, ...}; values are read as YAML scalars or lists."""
+    overrides = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item!r} has no '=': write --set section.key=value")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {item!r}: the value is not valid YAML") from error
+        overrides[key.strip()] = _as_meant(value)
+    return overrides
+
+
+def _as_meant(value: Any) -> Any:
+    # YAML 1.1 reads 1e-3 as a string where users mean a number, and 2018-07-10 as a date where we keep text.
+    if isinstance(value, list):
+        return [_as_meant(item) for item in value]
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
+        return float(value)
+    return value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mapping -> dotted keys, following the shape of Config."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, key + ".")
+        else:
+            flat[key] = _as_meant(value)
+    return flat
+
+
+def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Config:
+    """Read a YAML record of a run (or a part of one) over `start`."""
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        raise ConfigError(
+            f"{origin} is not plain YAML (line {line}): only keys and values are allowed"
+        ) from error
+    if tree is None:
+        return start or Config()
+    if not isinstance(tree, Mapping):
+        raise ConfigError(
+            f"{origin} does not hold settings: expected lines like `detector:` and `  epochs: 10`"
+        )
+    return apply_overrides(start or Config(), flatten(tree))
+
+
+def config_to_yaml(config: Config) -> str:
+    """The resolved config as YAML; reading it back gives the same config."""
+    return yaml.safe_dump(json.loads(config.model_dump_json()), sort_keys=False, allow_unicode=True)
+
+
+def config_hash(config: Config) -> str:
+    """Twelve hex digits naming the resolved config."""
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
+
+
+def check_config(config: Config) -> None:
+    """Rules between knobs; each message names both and a value that works."""
+    workers = config.cluster.num_workers
+    batches = {
+        "pretrain": config.pretrain,
+        "detector": config.detector,
+        "self_train.stage1": config.self_train.stage1,
+        "self_train.stage2": config.self_train.stage2,
+    }
+    for name, knobs in batches.items():
+        parts = workers * knobs.accumulate
+        if knobs.batch_size % parts:
+            fits = max(parts, knobs.batch_size // parts * parts)
+            raise ConfigError(
+                f"{name}.batch_size={knobs.batch_size} cannot be split over cluster.num_workers={workers}"
+                + (f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else "")
+                + f":\nuse a multiple of {parts}, e.g. --set {name}.batch_size={fits}"
+            )
+    if config.split.train + config.split.val > 1:
+        raise ConfigError(
+            f"split.train={config.split.train} + split.val={config.split.val} is more than 1: nothing is left to test on"
+        )
+    both = set(config.split.ood_sites) & set(config.split.ood_dev_sites)
+    if both:
+        raise ConfigError(
+            f"site {sorted(both)[0]!r} is in split.ood_sites and in split.ood_dev_sites:\n"
+            "model selection must not see the test sites, name it in one of them"
+        )
+    if config.cluster.precision == "fp16" and config.cluster.use_gpu == "no":
+        raise ConfigError("cluster.precision=fp16 needs a GPU: use --set cluster.precision=fp32 or bf16")
+    unknown = set(config.tune.parameters) - TUNABLE
+    if unknown:
+        raise ConfigError(
+            f"tune.parameters names {sorted(unknown)[0]!r}, which cannot be searched: choose from {', '.join(sorted(TUNABLE))}"
+        )
+
+
+TUNABLE = frozenset(
+    "lambda_cls lambda_box lambda_iou lambda_con threshold empty_weight backbone_multiplier learning_rate".split()
+)

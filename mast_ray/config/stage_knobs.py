@@ -1,0 +1,221 @@
+"""Knobs of the training stages: augmentation, pretraining, detector training, self-training, search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+class Section(BaseModel):
+    """Frozen, strict about names, and every field carries a description."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+    )
+
+
+class AugmentConfig(Section):
+    most_per_example: int = Field(3, ge=1)
+    """One to this many augmentations are drawn per example."""
+    time_shift_s: float = Field(1.0, ge=0)
+    """Largest shift in time."""
+    frequency_shift_bins: int = Field(4, ge=0)
+    """Largest shift in frequency."""
+    time_warp: Share = 0.1
+    """Largest relative stretch of time."""
+    frequency_mask_bins: int = Field(12, ge=0)
+    """Widest masked band."""
+    time_mask_s: float = Field(0.5, ge=0)
+    """Longest masked stretch."""
+    noise: float = Field(0.1, ge=0)
+    """Standard deviation of added noise, in normalised units."""
+    gain: float = Field(0.3, ge=0)
+    """Largest change of level, in normalised units."""
+    background: Share = 0.3
+    """Largest share of a background example mixed in."""
+    mixup: Share = 0.0
+    """Probability of Mixup (off in the paper's main runs)."""
+    cutmix: Share = 0.0
+    """Probability of CutMix (off in the paper's main runs)."""
+    hidden_boxes: Literal["ignore", "remove"] = "ignore"
+    """A box mostly hidden by a mask becomes an ignore region (field) or is removed (paper)."""
+
+
+class PretrainConfig(Section):
+    epochs: int = Field(400, ge=1)
+    """Passes over the pool (paper: 400)."""
+    batch_size: int = Field(64, ge=1)
+    """Chunks per step over all workers (paper: 64)."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches per step."""
+    learning_rate: float = Field(5e-5, gt=0)
+    """Peak learning rate, absolute at this batch size (paper: 5e-5)."""
+    min_learning_rate: float = Field(5e-7, ge=0)
+    """Final learning rate (paper: 5e-7)."""
+    warmup_epochs: float = Field(20.0, ge=0)
+    """Linear warm-up (paper: 20)."""
+    weight_decay: Weight = 0.05
+    """AdamW weight decay (paper: 0.05)."""
+    beta2: Share = 0.95
+    """AdamW beta2 (paper: 0.95)."""
+    clip_norm: float = Field(1.0, gt=0)
+    """Gradient norm limit (paper: 1.0)."""
+    masking: Literal["structured", "random"] = "structured"
+    """structured: time x frequency outer product, keeps 25 x 5 of 64 x 8 tokens; random: 0.75 of tokens."""
+    time_mask: Share = 0.6
+    """Share of time columns masked (paper: 0.6)."""
+    frequency_mask: Share = 0.3
+    """Share of frequency rows masked (paper: 0.3)."""
+    random_mask: Share = 0.75
+    """Share of tokens masked when masking is random (paper: 0.75)."""
+    target: Literal["raw", "patch_normalised"] = "raw"
+    """What is reconstructed."""
+    init: str = ""
+    """Model folder or AudioMAE checkpoint (safetensors) to start from; empty: from scratch."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after so many steps whatever the epochs; 0: no limit."""
+    validate_every_epochs: float = Field(1.0, gt=0)
+    """How often the held-out masked error is measured."""
+
+
+class DetectorTrainConfig(Section):
+    epochs: int = Field(200, ge=1)
+    """Passes over the labelled chunks (paper: 200; stage 1: 80; stage 2: 40)."""
+    batch_size: int = Field(64, ge=1)
+    """Chunks per step over all workers (paper: 64)."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches per step."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Peak learning rate of head and adapter (paper: 3e-4; stage 1: 1e-4; stage 2: 5e-5)."""
+    min_learning_rate: float = Field(0.0, ge=0)
+    """Final learning rate."""
+    warmup_epochs: float = Field(5.0, ge=0)
+    """Linear warm-up (paper: stage 1: 8; stage 2: 4; supervised not printed)."""
+    weight_decay: Weight = 1e-3
+    """AdamW weight decay (paper: 1e-3)."""
+    beta2: Share = 0.999
+    """AdamW beta2."""
+    clip_norm: float = Field(1.0, gt=0)
+    """Gradient norm limit (paper: 1.0)."""
+    ema_decay: Share = 0.9995
+    """EMA of the weights at batch 64, rescaled to decay^(batch/64) (paper: 0.9995)."""
+    backbone_multiplier: Weight = 0.1
+    """Learning rate of unfrozen encoder blocks relative to the head (paper: 0.1; unfrozen in stage 1: 0.005, stage 2: 0.05)."""
+    adapter_multiplier: Weight = 1.0
+    """Learning rate of adapter and pyramid relative to the head (paper: 1.0)."""
+    unfrozen_blocks: int = Field(4, ge=0)
+    """Top encoder blocks trained from the start (paper: 4; stages 1 and 2: 0)."""
+    unfreeze_start_epoch: float = Field(0.0, ge=0)
+    """Epoch at which gradual unfreezing begins (stage 1: 20; stage 2: 3)."""
+    unfreeze_every_epochs: float = Field(0.0, ge=0)
+    """Epochs between unfreezing steps; 0: no gradual unfreezing (stage 1: 10; stage 2: 6)."""
+    unfreeze_blocks: int = Field(0, ge=0)
+    """Blocks unfrozen at a time, from the top (stage 1: 3; stage 2: 6)."""
+    augment_probability: Share = 0.9
+    """Share of examples that are augmented (paper: 0.9; stage 2: 0.8)."""
+    lambda_cls: Weight = 1.0
+    """Weight of the classification loss."""
+    lambda_box: Weight = 0.25
+    """Weight of the L1 loss on corners, in strides."""
+    lambda_iou: Weight = 2.0
+    """Weight of the GIoU loss."""
+    lambda_centerness: Weight = 1.0
+    """Weight of the centerness loss."""
+    lambda_con: Weight = 0.5
+    """Weight of the box-level contrastive loss (paper: 0.5; stage 1: 0.3; stage 2: 0.2)."""
+    contrastive_temperature: float = Field(0.1, gt=0)
+    """Temperature tau (paper: 0.1)."""
+    contrastive_positives: int = Field(4, ge=1)
+    """Jittered positives per box."""
+    contrastive_negatives: int = Field(32, ge=1)
+    """Negatives per chunk (paper: 32)."""
+    confidence_weighting: Literal["none", "raw", "normalised"] = "none"
+    """Weight of a pseudo-labelled chunk: mean score as printed (raw), or scaled to mean 1 over the global batch."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after so many steps whatever the epochs; 0: no limit."""
+    validate_every_epochs: float = Field(1.0, gt=0)
+    """How often the validation split is scored."""
+
+
+def stage1_knobs() -> DetectorTrainConfig:
+    """Stage 1 of the paper's Table 'Staged self-training': pseudo-labels only."""
+    return DetectorTrainConfig(
+        epochs=80, learning_rate=1e-4, warmup_epochs=8, lambda_con=0.3, augment_probability=0.9, unfrozen_blocks=0,
+        backbone_multiplier=0.005, unfreeze_start_epoch=20, unfreeze_every_epochs=10, unfreeze_blocks=3,
+        confidence_weighting="normalised",
+    )  # fmt: skip
+
+
+def stage2_knobs() -> DetectorTrainConfig:
+    """Stage 2 of the paper's Table 'Staged self-training': expert labels only."""
+    return DetectorTrainConfig(
+        epochs=40, learning_rate=5e-5, warmup_epochs=4, lambda_con=0.2, augment_probability=0.8, unfrozen_blocks=0,
+        backbone_multiplier=0.05, unfreeze_start_epoch=3, unfreeze_every_epochs=6, unfreeze_blocks=6,
+    )  # fmt: skip
+
+
+class SelfTrainConfig(Section):
+    rounds: int = Field(2, ge=1)
+    """Rounds of pseudo-label, stage 1, stage 2 (paper: 1-2)."""
+    curriculum: Literal["two_stage", "stage1_only", "stage2_only", "union"] = "two_stage"
+    """The paper's curriculum, or one of its ablations."""
+    policy: Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"] = "tuned"
+    """How the confidence threshold q is chosen: fixed (paper), tuned on validation, or per site and hour from the scores."""
+    threshold: Share = 0.10
+    """q of the fixed policy (paper: 0.10), and the fallback of the others."""
+    min_group_detections: int = Field(200, ge=1)
+    """Groups (site and hour) with fewer detections fall back to the threshold of their site, then of the whole pool."""
+    nms_overlap: Share = 0.5
+    """Overlap threshold of suppression (paper: 0.5)."""
+    min_duration_s: float = Field(0.1, ge=0)
+    """Shortest valid pseudo-box."""
+    min_bins: int = Field(2, ge=1)
+    """Lowest valid pseudo-box, in mel bins."""
+    empty_chunks: Literal["drop", "negative"] = "drop"
+    """Chunks without pseudo-boxes: left out, or kept as negatives with empty_weight."""
+    empty_weight: Weight = 0.3
+    """Weight of empty chunks kept as negatives."""
+    max_chunks: int = Field(0, ge=0)
+    """Use at most this many chunks of the pool per round, drawn at random; 0: all."""
+    stage1: DetectorTrainConfig = stage1_knobs()
+    """Training on pseudo-labels."""
+    stage2: DetectorTrainConfig = stage2_knobs()
+    """Refinement on expert labels."""
+    governor: Literal["stop", "warn", "off"] = "stop"
+    """What happens when pseudo-labels collapse between rounds."""
+    governor_density_ratio: float = Field(4.0, gt=1)
+    """Boxes per chunk may change by at most this factor between rounds."""
+    governor_min_agreement: Share = 0.3
+    """Least F1 of the student's boxes against its teacher's on the pool."""
+
+
+class TuneConfig(Section):
+    trials: int = Field(16, ge=1)
+    """Training trials."""
+    concurrent: int = Field(2, ge=1)
+    """Trials at once, where resources allow."""
+    search: Literal["random", "optuna"] = "optuna"
+    """How settings are proposed."""
+    scheduler: Literal["asha", "none"] = "asha"
+    """Early stopping of poor trials."""
+    objective_split: Literal["val", "ood_dev"] = "val"
+    """Split whose F1 is maximised; never a test split."""
+    epochs_stage1: int = Field(8, ge=1)
+    """Stage 1 epochs of a trial."""
+    epochs_stage2: int = Field(4, ge=1)
+    """Stage 2 epochs of a trial."""
+    thresholds: int = Field(200, ge=2)
+    """Thresholds tried in the post-processing search."""
+    parameters: tuple[str, ...] = (
+        "lambda_cls",
+        "lambda_box",
+        "lambda_iou",
+        "lambda_con",
+        "threshold",
+        "empty_weight",
+    )
+    """What the training search varies: lambda_cls, lambda_box, lambda_iou, lambda_con, threshold, empty_weight, backbone_multiplier, learning_rate."""

@@ -1,0 +1,215 @@
+"""The whole tree of knobs: frozen, strict, typed; units in names, the paper's value in the description.
+
+One class per kind of thing. The paper's three hyper-parameter tables are instances: one of PretrainConfig, three of
+DetectorTrainConfig (supervised, stage 1, stage 2). Defaults are the `field` recipe; recipes.py derives the others.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mast_ray.config.stage_knobs import (
+    AugmentConfig,
+    DetectorTrainConfig,
+    PretrainConfig,
+    Section,
+    SelfTrainConfig,
+    Share,
+    TuneConfig,
+)
+
+
+class StorageConfig(Section):
+    endpoint_url: str = ""
+    """S3 endpoint, e.g. http://127.0.0.1:8333; empty: the provider's own. Never read from data files."""
+    region: str = ""
+    """S3 region; empty: from the environment. Credentials come from the environment, a profile or a role, never from here."""
+    max_attempts: int = Field(10, ge=1)
+    """Attempts per request before it counts as failed."""
+    request_timeout_s: float = Field(30.0, gt=0)
+    """Seconds after which one request is given up and tried again."""
+    io_deadline_s: float = Field(300.0, gt=0)
+    """Seconds without any successful request after which the job stops with exit code 75."""
+
+
+class AudioConfig(Section):
+    timezone: str = ""
+    """IANA zone of clock times in file names that carry no offset, e.g. Asia/Makassar; empty: such times stay unknown."""
+    site_from: Literal["auto", "folder", "prefix", "none"] = "auto"
+    """Where a site's name comes from when no table names it: parent folder, file-name prefix, or whichever is informative."""
+    channel: Literal["mean", "first"] = "mean"
+    """How several channels become one."""
+    min_sample_rate_hz: int = Field(8_000, ge=1)
+    """Recordings below this rate are rejected (RATE_TOO_LOW)."""
+    max_hours: float = Field(200.0, gt=0)
+    """Longest recording accepted; longer ones are rejected as possible decompression bombs."""
+    min_seconds: float = Field(1.0, ge=0)
+    """Shortest recording accepted."""
+    block_s: float = Field(60.0, gt=0)
+    """Seconds decoded at a time; bounds memory, changes no result."""
+
+
+class SpectrogramConfig(Section):
+    storage: Literal["uint8", "float16"] = "uint8"
+    """How log-mel values are stored: one byte with scale and offset per recording, or two bytes."""
+    tail: Literal["real", "zeros"] = "real"
+    """Last two frames of a chunk: real audio (field) or zeros before normalisation as AudioMAE pads (paper)."""
+    short_recordings: Literal["pad", "drop"] = "pad"
+    """Recordings under half a chunk (5.12 s): one padded chunk (field) or none (paper)."""
+    divisor: float = Field(1.0, gt=0)
+    """Normalised value is (S - mean) / (std + eps) / divisor; 2 when starting from AudioMAE's public weights."""
+    min_remnant_s: float = Field(0.1, ge=0)
+    """A box cut by a chunk border is dropped when less than this remains (paper: 100 ms)."""
+
+
+class PrepareConfig(Section):
+    recordings_per_unit: int = Field(64, ge=1)
+    """Most recordings in one unit of work."""
+    bytes_per_unit: int = Field(2_000_000_000, ge=1)
+    """Most bytes of audio in one unit of work."""
+    max_attempts: int = Field(3, ge=1)
+    """Attempts at a recording that kills or hangs its process before it is quarantined."""
+    recording_timeout_s: float = Field(900.0, gt=0)
+    """Seconds without progress after which a recording counts as hung."""
+    rows_per_group: int = Field(64, ge=1)
+    """Segments (5.12 s) per Parquet row group: the unit of a random read."""
+
+
+class SplitConfig(Section):
+    unit: Literal["auto", "recording", "block", "chunk"] = "auto"
+    """What is dealt out: recordings, guarded time blocks of long recordings, or random chunks (paper; leaks, and says so)."""
+    train: Share = 0.70
+    """Share of annotated material for training (paper: 0.70)."""
+    val: Share = 0.15
+    """Share for validation and threshold tuning (paper: 0.15); the rest is the in-domain test."""
+    block_s: float = Field(600.0, gt=0)
+    """Length of a time block when recordings are long."""
+    guard_s: float = Field(10.24, ge=0)
+    """Gap left between blocks of different splits."""
+    ood_sites: tuple[str, ...] = ()
+    """Sites held out whole as site_ood; BIRDeep: AM4, AM15."""
+    ood_dates: tuple[str, ...] = ()
+    """Local dates (YYYY-MM-DD) held out at seen sites as temporal_ood."""
+    ood_dev_sites: tuple[str, ...] = ()
+    """Sites for model selection under shift, disjoint from ood_sites."""
+    transductive: bool = False
+    """True: audio of held-out recordings may enter the pool, without labels (the paper's way)."""
+    budget_chunks: int = Field(0, ge=0)
+    """Use only this many labelled training chunks; 0: all."""
+    budget_strategy: Literal["random", "time_balanced", "sequential"] = "random"
+    """How the label budget is drawn."""
+
+
+class ModelConfig(Section):
+    name: Literal["mast", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"] = "mast"
+    """Detector: MAST or a baseline behind the same interface."""
+    size: Literal["tiny", "small", "base"] = "base"
+    """Encoder size: ViT-B/16 in the paper (86 M parameters)."""
+    adapter: Literal["conv", "anisotropic", "upsampling"] = "upsampling"
+    """Adapter between tokens and pyramid; strides 16x16, 16x4, 8x4."""
+    pyramid_levels: int = Field(4, ge=3, le=4)
+    """Levels of the feature pyramid."""
+    assignment: Literal["atss", "centre"] = "atss"
+    """Which points learn which box."""
+    classification: Literal["quality_focal", "focal"] = "quality_focal"
+    """Classification loss."""
+    decoder: Literal["local", "global"] = "global"
+    """Decoder of the masked autoencoder: 16 shifted-window blocks or 8 global blocks."""
+    compile: bool = False
+    """torch.compile the training step and inference (GPU)."""
+
+
+class ClusterConfig(Section):
+    num_workers: int = Field(1, ge=1)
+    """Training processes, one per GPU (or CPU process)."""
+    use_gpu: Literal["auto", "yes", "no"] = "auto"
+    """Train and infer on GPUs when there are any."""
+    cpus_per_worker: float = Field(1.0, gt=0)
+    """CPU cores reserved per training or inference worker."""
+    engine: Literal["auto", "torch", "deepspeed"] = "auto"
+    """auto: the faster one measured for the hardware, named in the log."""
+    zero_stage: int = Field(1, ge=0, le=2)
+    """DeepSpeed ZeRO stage."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the forward and backward pass; auto: bf16 on GPU, fp32 on CPU."""
+    max_failures: int = Field(8, ge=0)
+    """Worker failures survived before a training job gives up."""
+    checkpoint_every_steps: int = Field(0, ge=0)
+    """Checkpoint inside an epoch every so many steps; 0: at the end of each epoch."""
+    reader_threads: int = Field(0, ge=0)
+    """Threads reading tables per worker; 0: cores available, at most 8."""
+    lanes: int = Field(32, ge=1)
+    """Fixed lanes of the global sample order: batches do not depend on the number of workers up to this many."""
+
+
+class EvaluateConfig(Section):
+    iou: float = Field(0.5, gt=0, lt=1)
+    """Overlap from which a detection counts as right (paper: 0.5)."""
+    nms_overlap: Share = 0.5
+    """Class-agnostic non-maximum suppression."""
+    score_floor: Share = 0.01
+    """Detections under this score are not stored; thresholds are searched later without new inference."""
+    max_detections: int = Field(300, ge=1)
+    """Detections kept per chunk."""
+    average_precision: Literal["area", "11_point", "101_point"] = "area"
+    """Headline AP; the paper's is 11_point."""
+    bootstrap: int = Field(1000, ge=10)
+    """Resamples of recordings for 95 % intervals."""
+    batch_size: int = Field(64, ge=1)
+    """Chunks per inference batch."""
+
+
+class DetectConfig(Section):
+    recordings_per_unit: int = Field(32, ge=1)
+    """Most recordings in one unit of work."""
+    hours_per_unit: float = Field(4.0, gt=0)
+    """Most hours of audio in one unit of work."""
+    batch_size: int = Field(64, ge=1)
+    """Windows per inference batch."""
+    decode_threads: int = Field(2, ge=1)
+    """Decoding threads feeding one detector."""
+    embeddings: Literal["none", "projection", "neck", "encoder"] = "none"
+    """Box embedding stored beside each detection."""
+    song_gap_s: float = Field(0.0, ge=0)
+    """Join calls of one song separated by at most this gap; 0: off."""
+    stall_timeout_s: float = Field(900.0, gt=0)
+    """Seconds without progress after which a unit is given up and tried again."""
+
+
+class Config(Section):
+    """Everything a run depends on, except its inputs and outputs."""
+
+    recipe: Literal["field", "paper", "tiny", "birdeep"] = "field"
+    """The recipe this config was derived from."""
+    seed: int = Field(0, ge=0)
+    """Seed of every random draw."""
+    storage: StorageConfig = StorageConfig()
+    """Local and S3 storage."""
+    audio: AudioConfig = AudioConfig()
+    """How recordings are read."""
+    spectrogram: SpectrogramConfig = SpectrogramConfig()
+    """Log-mel chunks."""
+    prepare: PrepareConfig = PrepareConfig()
+    """From archive to tables."""
+    split: SplitConfig = SplitConfig()
+    """Who trains, who tests."""
+    augment: AugmentConfig = AugmentConfig()
+    """Augmentation of spectrograms and boxes together."""
+    model: ModelConfig = ModelConfig()
+    """Architecture."""
+    pretrain: PretrainConfig = PretrainConfig()
+    """Masked pretraining."""
+    detector: DetectorTrainConfig = DetectorTrainConfig()
+    """Supervised detector training."""
+    self_train: SelfTrainConfig = SelfTrainConfig()
+    """Pseudo-labels and the two-stage curriculum."""
+    tune: TuneConfig = TuneConfig()
+    """Search over thresholds and loss weights."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Scoring and inference on chunks."""
+    detect: DetectConfig = DetectConfig()
+    """Sweeps over archives."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Workers, engines, precision."""

@@ -1,0 +1,1 @@
+"""Matching, metrics, intervals, retrieval, annotation planner, studies."""

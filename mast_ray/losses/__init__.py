@@ -1,0 +1,1 @@
+"""Detection and contrastive losses, batched over chunks."""

@@ -1,0 +1,1 @@
+"""Encoder, masked autoencoder, adapters, pyramid, head, detector, baselines."""

@@ -1,0 +1,1 @@
+"""Ray Data, Train and Tune wiring: the only room that imports ray."""

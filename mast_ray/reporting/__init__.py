@@ -1,0 +1,1 @@
+"""Figures, the HTML report, summary tables and annotation exports."""

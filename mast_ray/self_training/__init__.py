@@ -1,0 +1,1 @@
+"""Pseudo-label operator, threshold policies, curriculum, governor."""

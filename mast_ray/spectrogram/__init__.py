@@ -1,0 +1,1 @@
+"""From waveforms to log-mel chunks: grid, chunking, log-mel, normalisation, augmentation."""

@@ -1,0 +1,1 @@
+"""What stages hand to each other: storage, schemas, work units, splits, readers, stage folders."""

@@ -1,0 +1,161 @@
+"""The `mast` command: finds the verb, builds its config, runs it, and turns errors into three lines and an exit code.
+
+Verb modules are imported only when called, so `mast --help` answers at once and no verb pays for another's imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+
+from mast_ray import __version__
+from mast_ray.config.errors import CONFIG, DATA, TEMPORARY, MastError
+
+VERBS: dict[str, tuple[str, str]] = {
+    # verb: (module, one line of help), in the order a newcomer meets them
+    "config": ("config", "print a recipe with every knob explained"),
+    "synth": ("synth", "make a labelled synthetic soundscape archive"),
+    "show": ("show", "draw a recording's spectrogram with boxes"),
+    "inventory": ("inventory", "what is in an archive, before any work"),
+    "prepare": ("prepare", "archive of recordings -> tables of log-mel frames and labels"),
+    "split": ("split", "deal recordings into train, validation, test and pool again"),
+    "pretrain": ("pretrain", "masked pretraining on the unlabelled pool"),
+    "train": ("train", "train a detector on expert boxes"),
+    "pseudo-label": ("pseudo_label", "run a detector over the pool"),
+    "self-train": ("self_train", "rounds of pseudo-labels, stage 1 and stage 2"),
+    "tune": ("tune", "search thresholds and loss weights"),
+    "evaluate": ("evaluate", "score detections against annotations"),
+    "compare": ("compare", "train and score several methods side by side"),
+    "label-budget": ("label_budget", "how many labels are enough, and which to draw next"),
+    "embed": ("embed", "embeddings, neighbours, clusters and maps"),
+    "calibrate": ("calibrate", "precision at a threshold from a small review sheet"),
+    "detect": ("detect", "boxes for every recording of an archive"),
+    "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope"),
+    "summarise": ("summarise", "calls per hour, diel activity, spectral occupancy"),
+    "report": ("report", "one HTML file to look at and listen to"),
+    "advise-upsampling": ("advise_upsampling", "the adapter ratio that fits your own boxes"),
+    "plan": ("plan", "hours, GPU-hours and storage before spending a cent"),
+    "doctor": ("doctor", "check Python, GPU, Ray, S3, clock and disk"),
+    "run": ("run", "the whole pipeline on your own data"),
+    "demo": ("demo", "the whole pipeline on synthetic sound, in minutes"),
+}
+
+
+def available_verbs() -> dict[str, tuple[str, str]]:
+    """The verbs whose module is present."""
+    here = Path(__file__).parent
+    return {verb: entry for verb, entry in VERBS.items() if (here / f"{entry[0]}.py").exists()}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of `mast`."""
+    argv = sys.argv[1:] if argv is None else argv
+    verbs = available_verbs()
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(
+            f"mast {__version__}: detectors of animal sounds in time and frequency\n\nusage: mast VERB [...]\n"
+        )
+        print("\n".join(f"  {verb:<18} {text}" for verb, (_, text) in verbs.items()))
+        print(
+            "\n`mast VERB --help` explains a verb; exit codes: 0 done, 2 configuration, 3 data, 4 some recordings"
+        )
+        print("quarantined, 5 output in use by another run, 75 temporary.")
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"mast {__version__}")
+        return 0
+    if argv[0] not in verbs:
+        close = difflib.get_close_matches(argv[0], verbs, n=1)
+        hint = f"did you mean `mast {close[0]}`?" if close else "`mast --help` lists the verbs"
+        print(f"error: there is no verb {argv[0]!r}: {hint}", file=sys.stderr)
+        return CONFIG
+    return run_verb(argv[0], argv[1:])
+
+
+def run_verb(verb: str, argv: list[str] | None = None) -> int:
+    """Run one verb with its arguments; errors become messages and exit codes."""
+    argv = sys.argv[1:] if argv is None else argv
+    module_name, text = VERBS[verb]
+    debug = "--debug" in argv or bool(os.environ.get("MAST_DEBUG"))
+    try:
+        module = importlib.import_module(f"mast_ray.verbs.{module_name}")
+        parser = argparse.ArgumentParser(
+            prog=f"mast {verb}",
+            description=getattr(module, "HELP", text),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("--debug", action="store_true", help="show tracebacks")
+        if getattr(module, "USES_CONFIG", False):
+            parser.add_argument("--recipe", default=None, help="field (default), paper, tiny or birdeep")
+            parser.add_argument("--config", dest="config_file", default=None, help="YAML record of a run")
+            parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
+                                help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
+        module.add_arguments(parser)
+        args = parser.parse_args(argv)
+        if getattr(module, "USES_CONFIG", False):
+            args.config = config_of(args.recipe, args.config_file, args.sets)
+        return module.run(args)
+    except MastError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on where it was", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if debug:
+            raise
+        return _report_os_error(error)
+
+
+def _report_os_error(error: OSError) -> int:
+    import errno
+
+    where = f" {error.filename}" if error.filename else ""
+    match error.errno:
+        case errno.ENOSPC:
+            print(
+                f"error: no space left on the disk of{where or ' the output'}:\nfree some and run again",
+                file=sys.stderr,
+            )
+            return TEMPORARY
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            print(f"error: no permission for{where}: choose a folder you may write to", file=sys.stderr)
+            return DATA
+        case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
+            print(f"error:{where or ' path'}: {error.strerror}: check the path", file=sys.stderr)
+            return DATA
+        case _:
+            print(f"error: {error}\nrun again with --debug for the traceback", file=sys.stderr)
+            return TEMPORARY
+
+
+def config_of(recipe: str | None, config_file: str | None, sets: list[str]):
+    """Recipe, then YAML file, then --set, each over the one before."""
+    from mast_ray.config.errors import ConfigError
+    from mast_ray.config.loading import apply_overrides, config_from_yaml, parse_set
+    from mast_ray.config.recipes import RECIPES
+
+    if recipe is not None and recipe not in RECIPES:
+        raise ConfigError(f"there is no recipe {recipe!r}: choose from {', '.join(RECIPES)}")
+    config = RECIPES[recipe or "field"]()
+    if config_file:
+        try:
+            text = Path(config_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--config {config_file} cannot be read: {error}") from error
+        named = re.search(r"^recipe:\s*(\w+)", text, re.MULTILINE)
+        if recipe is None and named and named[1] in RECIPES:
+            config = RECIPES[named[1]]()  # a file with a few keys starts from the recipe it names
+        config = config_from_yaml(text, config_file, config)
+    return apply_overrides(config, parse_set(sets))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Strict loading, overrides, replay and the rules between knobs."""
+
+import pytest
+import yaml
+
+from mast_ray.config.describe import described_yaml, knobs_markdown
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.loading import (
+    apply_overrides,
+    config_from_yaml,
+    config_hash,
+    config_to_yaml,
+    leaf_keys,
+    parse_set,
+)
+from mast_ray.config.recipes import RECIPES
+from mast_ray.config.tree import Config
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_saved_config_replays_to_the_same_config(name):
+    config = RECIPES[name]()
+    again = config_from_yaml(config_to_yaml(config), "saved.yaml")
+    assert again == config
+    assert config_hash(again) == config_hash(config)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_described_config_can_be_read_back(name):
+    config = RECIPES[name]()
+    assert config_from_yaml(described_yaml(config), "printed.yaml") == config
+
+
+def test_every_knob_has_a_description():
+    missing = [key for key, field in leaf_keys(Config).items() if not field.description]
+    assert not missing
+    assert len(leaf_keys(Config)) > 100
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("detector.epoch", "detector.epochs"),
+        ("pretrain.lerning_rate", "pretrain.learning_rate"),
+        ("self_train.stage1.lamda_con", "self_train.stage1.lambda_con"),
+        ("ood_sites", "split.ood_sites"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(typo, meant):
+    with pytest.raises(ConfigError, match=f"did you mean {meant}"):
+        apply_overrides(Config(), {typo: 1})
+
+
+def test_values_of_the_wrong_type_or_range_are_refused_with_their_key():
+    with pytest.raises(ConfigError, match=r"detector\.epochs='many'"):
+        apply_overrides(Config(), {"detector.epochs": "many"})
+    with pytest.raises(ConfigError, match=r"split\.train"):
+        apply_overrides(Config(), {"split.train": 1.5})
+    with pytest.raises(ConfigError, match=r"model\.adapter"):
+        apply_overrides(Config(), {"model.adapter": "convolution"})
+
+
+def test_set_reads_numbers_lists_and_exponents():
+    parsed = parse_set(["a.b=3", "c=1e-3", "d=[AM4, AM15]", "e=true", "f=", "g=2018-07-10"])
+    assert (
+        parsed["a.b"] == 3 and parsed["c"] == 1e-3 and parsed["d"] == ["AM4", "AM15"] and parsed["e"] is True
+    )
+    assert parsed["f"] == ""
+    with pytest.raises(ConfigError, match="no '='"):
+        parse_set(["detector.epochs"])
+
+
+def test_dates_given_by_set_stay_text():
+    config = apply_overrides(Config(), parse_set(["split.ood_dates=[2018-07-10, 2018-07-11]"]))
+    assert config.split.ood_dates == ("2018-07-10", "2018-07-11")
+
+
+def test_a_batch_that_cannot_be_split_over_workers_names_one_that_can():
+    with pytest.raises(
+        ConfigError, match=r"detector\.batch_size=50 cannot be split over cluster\.num_workers=8"
+    ) as error:
+        apply_overrides(Config(), {"cluster.num_workers": 8, "detector.batch_size": 50})
+    assert "--set detector.batch_size=48" in str(error.value)
+
+
+def test_test_sites_cannot_serve_for_model_selection():
+    with pytest.raises(ConfigError, match="'S3' is in"):
+        apply_overrides(Config(), {"split.ood_sites": ["S3"], "split.ood_dev_sites": ["S3"]})
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AKIAIOSFODNN7EXAMPLE",
+        "https://user:pass@host/bucket",
+        "https://h/b?X-Amz-Signature=abc",
+        "aws_secret_access_key=x",
+    ],
+)
+def test_credentials_are_refused(secret):
+    with pytest.raises(ConfigError, match="credential"):
+        apply_overrides(Config(), {"storage.endpoint_url": secret})
+
+
+@pytest.mark.parametrize("text", ["!!python/object/apply:os.system ['true']", "- 1\n- 2", "a: [1"])
+def test_yaml_that_is_not_plain_settings_is_refused(text):
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        config_from_yaml(text, "run.yaml")
+
+
+def test_errors_are_at_most_three_lines():
+    for overrides in ({"x.y": 1}, {"detector.epochs": 0}, {"cluster.num_workers": 7}):
+        with pytest.raises(ConfigError) as error:
+            apply_overrides(Config(), overrides)
+        assert len(str(error.value).splitlines()) <= 3
+
+
+def test_the_paper_recipe_holds_the_printed_values():
+    config = RECIPES["paper"]()
+    assert (config.pretrain.epochs, config.pretrain.batch_size, config.pretrain.learning_rate) == (
+        400,
+        64,
+        5e-5,
+    )
+    assert (config.detector.epochs, config.detector.learning_rate, config.detector.lambda_con) == (
+        200,
+        3e-4,
+        0.5,
+    )
+    stage1, stage2 = config.self_train.stage1, config.self_train.stage2
+    assert (stage1.epochs, stage1.learning_rate, stage1.warmup_epochs, stage1.lambda_con) == (
+        80,
+        1e-4,
+        8,
+        0.3,
+    )
+    assert (stage1.unfreeze_start_epoch, stage1.unfreeze_every_epochs, stage1.unfreeze_blocks) == (20, 10, 3)
+    assert (stage2.epochs, stage2.learning_rate, stage2.warmup_epochs, stage2.lambda_con) == (
+        40,
+        5e-5,
+        4,
+        0.2,
+    )
+    assert (config.self_train.policy, config.self_train.threshold) == ("fixed", 0.10)
+
+
+def test_the_markdown_table_has_a_row_per_knob():
+    table = knobs_markdown({name: recipe() for name, recipe in RECIPES.items()})
+    assert table.count("\n") == len(leaf_keys(Config)) + 2
+    assert yaml.safe_load("a: 1") == {"a": 1}
