@@ -1,0 +1,227 @@
+"""Precision, recall, F1, average precision and mean IoU from one set of matches (SPEC 10).
+
+Legend: D detections, G truths, H thresholds. A detection is kept when score >= threshold. Everything here is a function of
+`Matches`, which hold at every threshold: match once, then ask as often as you like. What is undefined (precision
+without detections, anything without truth) is NaN, never a flattering 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mast_ray.evaluation.matching import Matches, match
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+APName = Literal["area", "11-point", "101-point"]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One line of a results table; micro unless named macro."""
+
+    threshold: float
+    num_truth: int
+    num_detections: int  # kept at the threshold
+    num_true_positives: int
+    precision: float
+    recall: float
+    f1: float
+    f1_macro: float  # mean over groups holding a truth or a kept detection
+    ap_area: float
+    ap_11_point: float
+    ap_101_point: float
+    mean_iou: float  # of true positives
+    num_time_only_truth: int = 0  # truths without frequency limits, matched by time alone
+
+    def as_dict(self) -> dict[str, float | int]:
+        return asdict(self)
+
+
+class PRCurve(NamedTuple):
+    """Precision and recall after each distinct score, best first."""
+
+    threshold: Floats
+    precision: Floats
+    recall: Floats
+
+
+class ThresholdCurve(NamedTuple):
+    """Counts and scores at every asked threshold; all (H,)."""
+
+    threshold: Floats
+    num_detections: Ints
+    num_true_positives: Ints
+    precision: Floats
+    recall: Floats
+    f1: Floats
+
+
+def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"] = "all") -> Metrics:
+    """All figures at one threshold.
+
+    AP ranks all detections ("all") or only those above the threshold ("kept": how the paper's 0.0909 = 1/11 come
+    about, one precise detector whose recall ends below 0.1).
+    """
+    kept = matches.score >= threshold
+    hits = kept & matches.is_true_positive
+    num_kept, num_hits, num_truth = int(kept.sum()), int(hits.sum()), matches.num_truth
+    ranked = matches.order if ap_over == "all" else matches.order[kept[matches.order]]
+    is_hit = matches.is_true_positive[ranked]
+    return Metrics(
+        threshold=float(threshold),
+        num_truth=num_truth,
+        num_detections=num_kept,
+        num_true_positives=num_hits,
+        precision=_ratio(num_hits, num_kept),
+        recall=_ratio(num_hits, num_truth),
+        f1=_ratio(2 * num_hits, num_kept + num_truth),
+        f1_macro=f1_macro(matches, threshold),
+        ap_area=average_precision(is_hit, num_truth, "area"),
+        ap_11_point=average_precision(is_hit, num_truth, "11-point"),
+        ap_101_point=average_precision(is_hit, num_truth, "101-point"),
+        mean_iou=_ratio(float(matches.iou[hits].sum()), num_hits),
+        num_time_only_truth=int(matches.truth_is_time_only.sum()),
+    )
+
+
+def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName = "area") -> float:
+    """AP of detections ordered best first: precision, made non-increasing in recall, averaged over recall levels.
+
+    `area`: over all num_truth levels k / num_truth (the exact area); `11-point`: over 0, 0.1 .. 1 (VOC 2007);
+    `101-point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0.
+    """
+    hit = np.asarray(is_true_positive, bool).reshape(-1)
+    if num_truth == 0:
+        return float("nan")
+    position = np.flatnonzero(hit)  # precision only peaks where a hit arrives
+    envelope = np.arange(1, len(position) + 1) / (position + 1.0)
+    envelope = np.maximum.accumulate(envelope[::-1])[::-1]
+    match kind:
+        case "area":
+            return float(envelope.sum() / num_truth)
+        case "11-point":
+            levels = np.arange(11) / 10  # not linspace: its 0.6 lies above 3 / 5
+        case "101-point":
+            levels = np.linspace(0.0, 1.0, 101)  # COCO's own floats, to agree with it to the last digit
+    recall = np.arange(1, len(position) + 1) / num_truth
+    first = np.searchsorted(recall, levels, side="left")
+    return float(np.append(envelope, 0.0)[first].mean())
+
+
+def pr_curve(matches: Matches) -> PRCurve:
+    """The curve as measured (not made monotone), one point per distinct score."""
+    score = matches.score[matches.order]
+    last = np.flatnonzero(np.append(score[1:] != score[:-1], True)) if len(score) else np.zeros(0, np.int64)
+    hits = np.cumsum(matches.is_true_positive[matches.order])[last]
+    return PRCurve(score[last], hits / (last + 1.0), hits / max(matches.num_truth, 1))
+
+
+def f1_over_thresholds(matches: Matches, thresholds: ArrayLike | None = None) -> ThresholdCurve:
+    """Counts, precision, recall and F1 at (H,) thresholds; at every distinct score, ascending, when None.
+
+    Matching is not included: it is done once, by `match`.
+    """
+    score = np.sort(matches.score)
+    hit_score = np.sort(matches.score[matches.is_true_positive])
+    thresholds = np.unique(score) if thresholds is None else np.asarray(thresholds, np.float64).reshape(-1)
+    kept = len(score) - np.searchsorted(score, thresholds, side="left")
+    hits = len(hit_score) - np.searchsorted(hit_score, thresholds, side="left")
+    num_truth = matches.num_truth
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return ThresholdCurve(
+            thresholds, kept, hits, hits / kept, hits / np.float64(num_truth), 2.0 * hits / (kept + num_truth)
+        )
+
+
+def best_threshold(matches: Matches, thresholds: ArrayLike | None = None) -> float:
+    """Threshold of highest micro F1, to be tuned on validation and frozen elsewhere; the highest among equals.
+
+    Without a single hit there is nothing to tune on: NaN.
+    """
+    curve = f1_over_thresholds(matches, thresholds)
+    if len(curve.f1) == 0 or not curve.num_true_positives.any():
+        return float("nan")
+    best = np.flatnonzero(curve.f1 >= np.nanmax(curve.f1))
+    return float(curve.threshold[best].max())
+
+
+def f1_macro(matches: Matches, threshold: float) -> float:
+    """Mean F1 over groups that hold a truth or a kept detection; silent groups rightly left silent say nothing."""
+    kept = matches.score >= threshold
+    counts = group_counts(matches, kept)
+    total = counts.num_detections + counts.num_truth
+    busy = total > 0
+    return float((2.0 * counts.num_true_positives[busy] / total[busy]).mean()) if busy.any() else float("nan")
+
+
+class GroupCounts(NamedTuple):
+    """Per group (ascending ids): kept detections, hits, truths, and the sum of the hits' IoU."""
+
+    group: Ints
+    num_detections: Ints
+    num_true_positives: Ints
+    num_truth: Ints
+    iou_sum: Floats
+
+
+def group_counts(matches: Matches, kept: NDArray[np.bool_]) -> GroupCounts:
+    """Sufficient statistics of every group, for the detections in the mask `kept`."""
+    both = np.concatenate([matches.group, matches.truth_group])
+    groups, dense = np.unique(both, return_inverse=True)
+    det_dense, truth_dense = dense[: len(matches.group)], dense[len(matches.group) :]
+    hits = kept & matches.is_true_positive
+    size = len(groups)
+    return GroupCounts(
+        groups,
+        np.bincount(det_dense[kept], minlength=size),
+        np.bincount(det_dense[hits], minlength=size),
+        np.bincount(truth_dense, minlength=size),
+        np.bincount(det_dense[hits], weights=matches.iou[hits], minlength=size),
+    )
+
+
+def evaluate_chunks(
+    truth: Sequence[ArrayLike],
+    detections: Sequence[tuple[ArrayLike, ArrayLike]],
+    threshold: float | None = None,
+    iou: float = 0.5,
+) -> Metrics:
+    """Figures of B chunks given as B (N, 4) truth boxes and B pairs ((K, 4) boxes, (K,) scores), in frames and bins.
+
+    Without a threshold it is tuned on these chunks: right for validation, wrong everywhere else.
+    """
+    matches = match_chunks(truth, detections, iou)
+    if threshold is None:
+        tuned = best_threshold(matches)
+        threshold = tuned if np.isfinite(tuned) else 1.0
+    return summarise(matches, threshold)
+
+
+def match_chunks(
+    truth: Sequence[ArrayLike], detections: Sequence[tuple[ArrayLike, ArrayLike]], iou: float = 0.5
+) -> Matches:
+    """Matches of B chunks given as lists; group = position in the list."""
+    if len(truth) != len(detections):
+        raise ValueError(f"{len(truth)} chunks of truth but {len(detections)} of detections")
+    truth_boxes = [np.asarray(boxes, np.float64).reshape(-1, 4) for boxes in truth]
+    det_boxes = [np.asarray(boxes, np.float64).reshape(-1, 4) for boxes, _ in detections]
+    det_score = [np.asarray(score, np.float64).reshape(-1) for _, score in detections]
+    chunks = np.arange(len(truth))
+    return match(
+        np.repeat(chunks, [len(b) for b in det_boxes]),
+        np.concatenate([*det_boxes, np.zeros((0, 4))]),
+        np.concatenate([*det_score, np.zeros(0)]),
+        np.repeat(chunks, [len(b) for b in truth_boxes]),
+        np.concatenate([*truth_boxes, np.zeros((0, 4))]),
+        iou,
+    )
+
+
+def _ratio(above: float, below: float) -> float:
+    return float(above / below) if below else float("nan")
