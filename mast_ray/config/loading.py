@@ -190,5 +190,14 @@ def check_config(config: Config) -> None:
 
 
 TUNABLE = frozenset(
-    "lambda_cls lambda_box lambda_iou lambda_con threshold empty_weight backbone_multiplier learning_rate".split()
+    {
+        "lambda_cls",
+        "lambda_box",
+        "lambda_iou",
+        "lambda_con",
+        "threshold",
+        "empty_weight",
+        "backbone_multiplier",
+        "learning_rate",
+    }
 )

@@ -1,0 +1,92 @@
+"""The pseudo-label operator on hand-worked tables."""
+
+import numpy as np
+import pytest
+import torch
+from torchvision.ops import nms
+
+from mast_ray.self_training.operator import (
+    PoolDetections,
+    Validity,
+    chunk_weights,
+    is_valid,
+    pseudo_boxes,
+    survives_suppression,
+)
+
+LONG = (100.0, 20.0, 200.0, 40.0)
+
+
+def pool(rows, num_chunks=3):
+    """rows of (chunk, box, score)."""
+    return PoolDetections(
+        np.array([r[0] for r in rows], np.int64),
+        np.array([r[1] for r in rows], np.float64).reshape(-1, 4),
+        np.array([r[2] for r in rows], np.float64),
+        num_chunks,
+    )
+
+
+def test_raising_q_keeps_fewer_boxes_and_equal_scores_count_as_above():
+    detections = pool([(0, LONG, 0.9), (1, LONG, 0.5), (2, LONG, 0.1)])
+    for q, kept in [(0.05, 3), (0.1, 3), (0.11, 2), (0.5, 2), (0.6, 1), (0.95, 0)]:
+        assert len(pseudo_boxes(detections, q, 0.5, Validity()).score) == kept
+
+
+def test_a_threshold_per_chunk_acts_on_that_chunk_only():
+    detections = pool([(0, LONG, 0.5), (1, LONG, 0.5)])
+    kept = pseudo_boxes(detections, np.array([0.4, 0.6, 0.0]), 0.5, Validity())
+    assert kept.chunk.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("box", "valid"),
+    [
+        ((10, 5, 20, 7), True),  # exactly 100 ms and 2 bins
+        ((10, 5, 19.9, 7), False),  # too short
+        ((10, 5, 20, 6.9), False),  # too low
+        ((0, 5, 1024, 9), False),  # touches both borders
+        ((0, 5, 1000, 9), True),  # touches one
+        ((30, 5, 1024, 9), True),
+    ],
+)
+def test_validity_rules(box, valid):
+    assert is_valid(pool([(0, box, 0.9)]), Validity()).tolist() == [valid]
+
+
+def test_suppression_acts_within_a_chunk_and_keeps_the_better_box():
+    near = (102.0, 20.0, 202.0, 40.0)
+    detections = pool([(0, LONG, 0.5), (0, near, 0.8), (1, LONG, 0.4), (0, (500.0, 1.0, 600.0, 9.0), 0.2)])
+    assert survives_suppression(detections, 0.5).tolist() == [False, True, True, True]
+
+
+def test_suppression_equals_torchvision_chunk_by_chunk():
+    rng = np.random.default_rng(3)
+    chunk = rng.integers(0, 40, 900)
+    start = rng.uniform(0, [900, 100], (900, 2))
+    boxes = np.concatenate([start, start + rng.uniform(10, [200, 40], (900, 2))], axis=1)
+    detections = PoolDetections(chunk, boxes, rng.random(900), 40)
+    kept = survives_suppression(detections, 0.3)
+    for c in range(40):
+        rows = np.flatnonzero(chunk == c)
+        survivors = nms(torch.tensor(boxes[rows]), torch.tensor(detections.score[rows]), 0.3).numpy()
+        assert set(np.flatnonzero(kept[rows])) == set(survivors)
+
+
+def test_weight_of_a_chunk_is_the_mean_score_of_its_pseudo_boxes():
+    pseudo = pool([(0, LONG, 0.9), (0, LONG, 0.5), (2, LONG, 0.2)])
+    chunks, weight = chunk_weights(pseudo, "drop", 0.3)
+    assert chunks.tolist() == [0, 2]
+    np.testing.assert_allclose(weight, [0.7, 0.2])
+
+
+def test_empty_chunks_stay_as_negatives_with_their_own_weight():
+    chunks, weight = chunk_weights(pool([(1, LONG, 0.6)]), "negative", 0.25)
+    assert chunks.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(weight, [0.25, 0.6, 0.25])
+
+
+def test_no_detections_give_no_pseudo_boxes_and_no_error():
+    empty = pool([])
+    assert len(pseudo_boxes(empty, 0.1, 0.5, Validity()).score) == 0
+    assert chunk_weights(empty, "drop", 0.3)[0].tolist() == []
