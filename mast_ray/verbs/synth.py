@@ -1,0 +1,101 @@
+"""`mast synth`: write a labelled synthetic soundscape archive (audio, Raven tables, metadata, truth)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from mast_ray.recordings.synthetic_archive import ArchiveSummary, write_archive
+from mast_ray.recordings.synthetic_plan import SoundscapeSpec, spec_for_hours
+
+HELP = "write a labelled synthetic soundscape archive"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = SoundscapeSpec()
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder to write (re-running skips what is there)")
+    add("--hours", type=float, default=1.0, help="hours of audio in all (default 1)")
+    add("--sites", type=int, default=default.num_sites, help="number of sites, the last is held out (default 4)")
+    add("--days", type=int, default=default.num_days, help="recorded days, the last is held out (default 4)")
+    add("--minutes", type=float, default=1.0, help="minutes per recording (default 1)")
+    add("--labelled-share", type=float, default=0.25, help="share of the hours on the labelled day (default 0.25)")
+    add("--seed", type=int, default=0, help="same seed and settings: same bytes")
+    add("--density", type=float, default=default.density_per_min, help="calls per minute, mean of 24 h (default 14)")
+    add("--snr-db", type=float, default=default.snr_db, help="mean of call over background in its box (default 14)")
+    add("--site-shift", type=float, default=1.0, help="how much sites differ: 0 none, 1 default, more is harder")
+    add("--temporal-shift", type=float, default=1.0, help="how much days differ: 0 none, 1 default, more is harder")
+    add("--clips-dir", metavar="DIR", help="cut calls from real clips (folders with recordings.csv), not formulas")
+    add("--scenes-dir", metavar="DIR", help="backgrounds from real scenes (folders with recordings.csv)")
+    add("--format", choices=("wav", "flac"), default="wav", help="audio format (default wav)")
+    add("--sample-rate", type=int, nargs="+", choices=(16_000, 24_000, 32_000, 48_000), default=[16_000],
+        metavar="HZ", help="16000, 24000, 32000 or 48000; several are given to the sites in turn")  # fmt: skip
+    add("--damage", type=float, default=0.0, metavar="SHARE", help="share of recordings to damage (see damaged.csv)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="processes (the bytes do not depend on it)")
+
+
+def run(args: argparse.Namespace) -> int:
+    spec = spec_for_hours(
+        args.hours,
+        SoundscapeSpec(
+            num_sites=args.sites,
+            num_days=args.days,
+            num_held_out_sites=1 if args.sites > 1 else 0,
+            num_held_out_days=1 if args.days > 1 else 0,
+            recordings_per_day=1,
+            recording_s=args.minutes * 60.0,
+            seed=args.seed,
+            density_per_min=args.density,
+            snr_db=args.snr_db,
+            site_shift=args.site_shift,
+            temporal_shift=args.temporal_shift,
+            clips_dir=args.clips_dir,
+            scenes_dir=args.scenes_dir,
+            audio_format=args.format,
+            sample_rates_hz=tuple(args.sample_rate),
+        ),
+        args.labelled_share,
+    )
+    started = time.monotonic()
+    summary = write_archive(spec, args.out, _progress(spec.recording_s), args.processes)
+    _print_summary(summary, time.monotonic() - started)
+    return 0
+
+
+def _progress(recording_s: float):
+    """A line that rewrites itself on a terminal, and one line per tenth elsewhere."""
+    started, last_tenth = time.monotonic(), -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal last_tenth
+        tenth = 10 * done // max(total, 1)
+        spent_s = time.monotonic() - started
+        text = f"synth: {done} of {total} recordings, {done * recording_s / 3600:.2f} h, {spent_s:.0f} s"
+        if sys.stderr.isatty():
+            print(f"\r{text}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        elif tenth != last_tenth:
+            print(text, file=sys.stderr, flush=True)
+        last_tenth = tenth
+
+    return show
+
+
+def _print_summary(summary: ArchiveSummary, spent_s: float) -> None:
+    hours, events = sum(summary.hours_by_site.values()), sum(summary.events_by_site.values())
+    if summary.num_skipped:
+        print(f"{summary.num_skipped} recordings were there already, {summary.num_written} were written")
+    print(f"{summary.out_dir}: {hours:.2f} h, {events} events, {len(summary.hours_by_site)} sites, {spent_s:.1f} s")
+    for site, site_hours in summary.hours_by_site.items():
+        print(f"  {site}: {site_hours:.2f} h, {summary.events_by_site[site]} events")
+    meaning = {
+        "labelled": "labelled for training",
+        "temporal_ood": "held-out dates, annotated",
+        "site_ood": "held-out sites, annotated",
+        "pool": "unlabelled pool",
+    }
+    for role, text in meaning.items():
+        if role in summary.hours_by_role:
+            print(f"  {text}: {summary.hours_by_role[role]:.2f} h, {summary.events_by_role[role]} events")
