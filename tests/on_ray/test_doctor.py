@@ -1,0 +1,84 @@
+"""Twelve broken set-ups, twelve right messages; and a healthy one."""
+
+import http.server
+import threading
+
+import pytest
+
+from mast_ray.config.tree import StorageConfig
+from mast_ray.on_ray.doctor import (
+    PACKAGES,
+    Facts,
+    StorageFacts,
+    _status_without_token,
+    diagnose,
+    gather_facts,
+)
+
+VERSIONS = dict.fromkeys(PACKAGES, "2.60.0")
+HEALTHY = {
+    "python": (3, 12), "versions": VERSIONS, "torch_cuda": "13.0", "gpu_names": ("A100",), "auth_mode": "token", "has_token": True,
+}  # fmt: skip
+
+BROKEN = [
+    ({"python": (3, 9)}, "python", "3.11, 3.12 or 3.13"),
+    ({"versions": VERSIONS | {"timm": ""}}, "packages", "make setup"),
+    ({"versions": VERSIONS | {"torchaudio": "2.10.0"}}, "torch", "constraints.txt"),
+    ({"versions": VERSIONS | {"ray": "2.40.0"}}, "ray", "ray 2.60"),
+    ({"gpu_names": (), "has_nvidia_driver": True, "torch_cuda": None}, "gpu", "reinstall torch"),
+    ({"gpu_names": (), "has_nvidia_driver": True}, "gpu", "update the driver"),
+    ({"has_token": False}, "token", "get-auth-token --generate"),
+    ({"dashboard_status": 200, "dashboard_is_remote": True}, "dashboard", "RAY_AUTH_MODE=token"),
+    ({"cluster_address": "http://x", "cluster_error": "refused"}, "cluster", "--address"),
+    ({"free_bytes": 10**9}, "disk", "free some"),
+    ({"is_writable": False}, "disk", "--folder"),
+    ({"storage": StorageFacts("s3://b", "Access denied")}, "storage", "credentials"),
+    ({"storage": StorageFacts("s3://b", skew_s=3600.0)}, "clock", "timedatectl"),
+]
+
+
+def test_a_healthy_machine_has_no_finding_to_act_on():
+    assert {finding.status for finding in diagnose(Facts(**HEALTHY))} == {"ok"}
+
+
+@pytest.mark.parametrize(("change", "name", "remedy"), BROKEN)
+def test_a_broken_set_up_fails_in_its_own_check_with_its_remedy(change, name, remedy):
+    failed = [finding for finding in diagnose(Facts(**(HEALTHY | change))) if finding.status == "fail"]
+    assert [finding.name for finding in failed] == [name]
+    assert remedy in failed[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"token_permissions": 0o644}, "token"),
+        ({"storage": StorageFacts("s3://b", has_conditional_put=False)}, "conditional put"),
+    ],
+)
+def test_what_is_risky_but_works_is_a_warning(change, name):
+    findings = diagnose(Facts(**(HEALTHY | change)))
+    assert [finding.name for finding in findings if finding.status == "warn"] == [name]
+
+
+def test_facts_of_this_machine_are_gathered_and_a_local_folder_can_be_tried(tmp_path):
+    facts = gather_facts(str(tmp_path), str(tmp_path / "store"), StorageConfig(), "", "")
+    assert facts.is_writable and facts.free_bytes > 0
+    assert facts.storage is not None and facts.storage.error == ""
+    assert facts.versions["ray"] != ""
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_an_open_dashboard_is_told_from_one_that_asks_for_a_token(status):
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert _status_without_token(f"http://127.0.0.1:{server.server_port}") == status
+        server.shutdown()
+    assert _status_without_token(f"http://127.0.0.1:{server.server_port}") is None
