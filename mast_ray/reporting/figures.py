@@ -1,0 +1,147 @@
+"""A spectrogram with boxes: annotations green and solid, detections blue and dashed, seconds along, kilohertz up.
+
+The frequency axis is the mel scale of the spectrogram itself. Loud is dark on white, so that both box colours (Okabe
+and Ito's, distinguishable without red-green vision) stand out and the picture prints. Each frame is drawn at the middle
+of its 25 ms window, so a box in seconds sits where the sound is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+
+from mast_ray.spectrogram.grid import (
+    FRAME_LENGTH_SAMPLES,
+    FRAME_SHIFT_S,
+    HIGH_HZ,
+    LOW_HZ,
+    NUM_BINS,
+    SAMPLE_RATE_HZ,
+    hertz_to_bin,
+)
+
+TRUTH_COLOUR, DETECTION_COLOUR = "#008a62", "#0072b2"
+_TICKS_KHZ = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8)
+_FIRST_EDGE_S = 0.5 * FRAME_LENGTH_SAMPLES / SAMPLE_RATE_HZ - 0.5 * FRAME_SHIFT_S
+_DECIBEL_PER_LOG = 10.0 / np.log(10.0)
+
+
+@dataclass(frozen=True)
+class FigureBox:
+    """A box to draw, in seconds of the recording and hertz; a band of None is drawn over all frequencies."""
+
+    begin_s: float
+    end_s: float
+    low_hz: float | None
+    high_hz: float | None
+    label: str = ""
+    score: float | None = None
+
+
+def spectrogram_figure(
+    logmel: NDArray[np.floating],
+    truth: Sequence[FigureBox] = (),
+    detections: Sequence[FigureBox] = (),
+    title: str = "",
+    start_s: float = 0.0,
+    labels: Literal["shown", "hidden"] = "shown",
+) -> Figure:
+    """Draw (n, F) log-mel frames that begin at `start_s`, with the boxes that touch them."""
+    seconds = len(logmel) * FRAME_SHIFT_S
+    figure = Figure(figsize=(float(np.clip(1.5 + 0.95 * seconds, 5.0, 24.0)), 4.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    draw_spectrogram(axes, logmel, start_s)
+    draw_boxes(axes, truth, detections, labels)
+    if title:
+        axes.set_title(title, loc="left", fontsize=10)
+    handles = []
+    if truth:
+        handles.append(Line2D([], [], color=TRUTH_COLOUR, lw=1.8, label="annotated"))
+    if detections:
+        handles.append(Line2D([], [], color=DETECTION_COLOUR, lw=1.8, ls=(0, (4, 2)), label="detected"))
+    if handles:
+        axes.legend(
+            handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, fontsize=9
+        )
+    return figure
+
+
+def draw_spectrogram(axes: Axes, logmel: NDArray[np.floating], start_s: float = 0.0) -> None:
+    """The picture and its axes, without boxes."""
+    level_db = _DECIBEL_PER_LOG * np.asarray(logmel, np.float32)
+    quiet, loud = np.percentile(level_db, (20.0, 99.7)) if level_db.size else (0.0, 1.0)
+    begin_s = start_s + _FIRST_EDGE_S
+    end_s = begin_s + len(level_db) * FRAME_SHIFT_S
+    axes.imshow(
+        level_db.T,
+        origin="lower",
+        aspect="auto",
+        cmap="Greys",
+        vmin=quiet - 3.0,
+        vmax=max(loud, quiet + 25.0),
+        extent=(begin_s, end_s, -0.5, NUM_BINS - 0.5),
+        interpolation="nearest",
+    )
+    axes.set_yticks([float(hertz_to_bin(1000.0 * khz)) for khz in _TICKS_KHZ], [f"{khz:g}" for khz in _TICKS_KHZ])
+    axes.set_ylim(-0.5, NUM_BINS - 0.5)
+    axes.set_xlim(start_s, start_s + len(level_db) * FRAME_SHIFT_S)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("kHz (mel scale)")
+    axes.tick_params(labelsize=9)
+
+
+def draw_boxes(
+    axes: Axes,
+    truth: Sequence[FigureBox],
+    detections: Sequence[FigureBox],
+    labels: Literal["shown", "hidden"] = "shown",
+) -> None:
+    """Boxes that touch the visible seconds; detections lie on top because their dashes let the truth shine through."""
+    left, right = axes.get_xlim()
+    for boxes, colour, dashes in ((truth, TRUTH_COLOUR, "solid"), (detections, DETECTION_COLOUR, (0, (4, 2)))):
+        for box in boxes:
+            if box.end_s <= left or box.begin_s >= right:
+                continue
+            low = float(hertz_to_bin(max(box.low_hz if box.low_hz is not None else LOW_HZ, LOW_HZ)))
+            high = float(hertz_to_bin(min(box.high_hz if box.high_hz is not None else HIGH_HZ, HIGH_HZ)))
+            begin_s, end_s = max(box.begin_s, left), min(box.end_s, right)
+            axes.add_patch(
+                Rectangle(
+                    (begin_s, low), end_s - begin_s, high - low, fill=False, ec=colour, lw=1.6, ls=dashes, zorder=3
+                )  # fmt: skip
+            )
+            text = box.label if box.score is None else f"{box.label} {box.score:.2f}".strip()
+            if labels == "hidden" or not text:
+                continue
+            above = high < NUM_BINS - 8
+            axes.annotate(
+                text,
+                (begin_s, high if above else low),
+                xytext=(0, 2 if above else -2),
+                textcoords="offset points",
+                va="bottom" if above else "top",
+                fontsize=7,
+                color=colour,
+                clip_on=True,
+                zorder=4,
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+            )
+
+
+def png_bytes(figure: Figure, dots_per_inch: int = 110) -> bytes:
+    """The picture as a PNG file; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    return buffer.getvalue()
