@@ -1,0 +1,85 @@
+"""What can be wrong with a recording: stable reason codes, rejection and salvage.
+
+A rejected recording raises `UnreadableRecording`; a salvaged one is read as far as it can be and ends with a `Salvage`.
+
+| fault | what is done |
+|---|---|
+| EMPTY_FILE, HEADER_ONLY, NO_CHANNELS, NO_SAMPLE_RATE, RATE_TOO_LOW, RATE_TOO_HIGH, BAD_HEADER | rejected |
+| NOT_AUDIO, APPLE_DOUBLE, UNSUPPORTED_FORMAT, NOT_A_FILE, MISSING, UNREADABLE | rejected, by magic bytes or by the file system |
+| SILENT (every byte of the body is zero), TOO_SHORT (under one analysis window) | rejected |
+| TOO_LONG, DECOMPRESSION_BOMB | rejected, before decoding when the header admits it, else in the middle of the stream |
+| TRUNCATED | salvaged: the part that is there |
+| DATA_SIZE_ZERO, DATA_SIZE_UNKNOWN (0 or FFFFFFFF written by an interrupted recorder or a pipe) | salvaged: the whole body |
+| ZERO_TAIL (space reserved on the card and never written) | salvaged: up to the last non-zero byte |
+| NON_FINITE (NaN, infinity, absurd amplitude) | salvaged: up to the first such sample |
+| CORRUPT_STREAM | salvaged: a damaged stretch of FLAC becomes zeros of the same length, other codecs end there |
+| CRASH, TIMEOUT | given by whoever runs the decoder in a process of its own, never raised here |
+
+A salvageable recording of which less than one analysis window is left is rejected with the same reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Stable codes; they stand in tables that outlive this version, so they are added to and never renamed."""
+
+    EMPTY_FILE = "EMPTY_FILE"
+    HEADER_ONLY = "HEADER_ONLY"
+    BAD_HEADER = "BAD_HEADER"
+    NO_CHANNELS = "NO_CHANNELS"
+    NO_SAMPLE_RATE = "NO_SAMPLE_RATE"
+    RATE_TOO_LOW = "RATE_TOO_LOW"
+    RATE_TOO_HIGH = "RATE_TOO_HIGH"
+    NOT_AUDIO = "NOT_AUDIO"
+    APPLE_DOUBLE = "APPLE_DOUBLE"
+    UNSUPPORTED_FORMAT = "UNSUPPORTED_FORMAT"
+    NOT_A_FILE = "NOT_A_FILE"
+    MISSING = "MISSING"
+    UNREADABLE = "UNREADABLE"
+    SILENT = "SILENT"
+    TOO_SHORT = "TOO_SHORT"
+    TOO_LONG = "TOO_LONG"
+    DECOMPRESSION_BOMB = "DECOMPRESSION_BOMB"
+    TRUNCATED = "TRUNCATED"
+    DATA_SIZE_ZERO = "DATA_SIZE_ZERO"
+    DATA_SIZE_UNKNOWN = "DATA_SIZE_UNKNOWN"
+    ZERO_TAIL = "ZERO_TAIL"
+    NON_FINITE = "NON_FINITE"
+    CORRUPT_STREAM = "CORRUPT_STREAM"
+    CRASH = "CRASH"
+    TIMEOUT = "TIMEOUT"
+
+
+class UnreadableRecording(Exception):
+    """Nothing of this recording can be used; `reason` is for tables, `detail` is one sentence for a person."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(
+            reason, detail
+        )  # both in args: the exception must survive pickling between processes
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that leaves something to read."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True)
+class Salvage:
+    """How much of a damaged recording was read, and why not all of it."""
+
+    reason: Reason
+    detail: str
+    readable_s: float
