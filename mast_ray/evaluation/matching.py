@@ -113,9 +113,9 @@ def paired_iou(first: Floats, second: Floats) -> Floats:
             np.where(time_only, 1.0, v) for v in (band, height_first, height_second)
         )
     inside = np.maximum(span, 0.0) * np.maximum(band, 0.0)
-    union = (
-        (first[:, 2] - first[:, 0]) * height_first + (second[:, 2] - second[:, 0]) * height_second - inside
-    )
+    area_first = (first[:, 2] - first[:, 0]) * height_first
+    area_second = (second[:, 2] - second[:, 0]) * height_second
+    union = area_first + area_second - inside
     return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
 
 
@@ -135,9 +135,7 @@ def candidate_pairs(
     length = det_boxes[:, 2] - det_boxes[:, 0]
     before, after = length * (1 - iou) / iou, length * (1 - iou)
     reach = max(det_boxes[:, 2].max(), truth_boxes[:, 2].max()) - origin + before.max() + 1.0
-    stride = (
-        2.0 * reach
-    )  # of one line on which all groups lie one after the other, further apart than any window
+    stride = 2.0 * reach  # all groups lie on one line, further apart than any window
     truth_key = truth_dense * stride + (truth_boxes[:, 0] - origin)
     det_key = det_dense * stride + (det_boxes[:, 0] - origin)
     slack = 4 * np.spacing(max(truth_key.max(), det_key.max()) + stride)

@@ -18,7 +18,7 @@ from mast_ray.evaluation.matching import Matches, match
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-APName = Literal["area", "11-point", "101-point"]
+APName = Literal["area", "11_point", "101_point"]
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"
         f1=_ratio(2 * num_hits, num_kept + num_truth),
         f1_macro=f1_macro(matches, threshold),
         ap_area=average_precision(is_hit, num_truth, "area"),
-        ap_11_point=average_precision(is_hit, num_truth, "11-point"),
-        ap_101_point=average_precision(is_hit, num_truth, "101-point"),
+        ap_11_point=average_precision(is_hit, num_truth, "11_point"),
+        ap_101_point=average_precision(is_hit, num_truth, "101_point"),
         mean_iou=_ratio(float(matches.iou[hits].sum()), num_hits),
         num_time_only_truth=int(matches.truth_is_time_only.sum()),
     )
@@ -93,8 +93,8 @@ def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"
 def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName = "area") -> float:
     """AP of detections ordered best first: precision, made non-increasing in recall, averaged over recall levels.
 
-    `area`: over all num_truth levels k / num_truth (the exact area); `11-point`: over 0, 0.1 .. 1 (VOC 2007);
-    `101-point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0.
+    `area`: over all num_truth levels k / num_truth (the exact area); `11_point`: over 0, 0.1 .. 1 (VOC 2007);
+    `101_point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0.
     """
     hit = np.asarray(is_true_positive, bool).reshape(-1)
     if num_truth == 0:
@@ -105,9 +105,9 @@ def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName 
     match kind:
         case "area":
             return float(envelope.sum() / num_truth)
-        case "11-point":
+        case "11_point":
             levels = np.arange(11) / 10  # not linspace: its 0.6 lies above 3 / 5
-        case "101-point":
+        case "101_point":
             levels = np.linspace(0.0, 1.0, 101)  # COCO's own floats, to agree with it to the last digit
     recall = np.arange(1, len(position) + 1) / num_truth
     first = np.searchsorted(recall, levels, side="left")

@@ -18,9 +18,7 @@ def overlap(first, second):
 
 def one_by_one(det_group, det_boxes, det_score, truth_group, truth_boxes, iou):
     taken = np.full(len(det_group), -1)
-    for row in sorted(
-        range(len(det_group)), key=lambda r: -det_score[r]
-    ):  # sorted() keeps rows of equal score in order
+    for row in sorted(range(len(det_group)), key=lambda r: -det_score[r]):  # equal scores stay in order
         best, choice = min(iou, 1 - 1e-10), -1
         for truth in np.flatnonzero(truth_group == det_group[row]):
             value = overlap(det_boxes[row], truth_boxes[truth])

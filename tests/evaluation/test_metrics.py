@@ -69,19 +69,15 @@ def coco_evaluation(truth, detections, library, recall_levels=None):
     if library == "pycocotools":
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
-
-        extra = {}
     else:
         from faster_coco_eval import COCO
         from faster_coco_eval import COCOeval_faster as COCOeval
-
-        extra = {}
     data, results = coco_tables(truth, detections)
     with contextlib.redirect_stdout(io.StringIO()):
         ground = COCO()
         ground.dataset = data
         ground.createIndex()
-        evaluation = COCOeval(ground, ground.loadRes(results), iouType="bbox", **extra)
+        evaluation = COCOeval(ground, ground.loadRes(results), iouType="bbox")
         evaluation.params.iouThrs = np.array([0.5])
         evaluation.params.maxDets = [10_000]
         evaluation.params.areaRng = [[0, 1e10]]
@@ -124,15 +120,15 @@ def test_eleven_point_average_precision_of_a_hand_worked_case():
     # 5 truths; hits at ranks 1, 2, 4: recall 0.2, 0.4, 0.6 with precision 1, 1, 3/4.
     # Levels 0 .. 0.4 (five of them) see 1, levels 0.5 and 0.6 see 0.75, the last four see 0.
     ranked = [True, True, False, True, False]
-    assert average_precision(ranked, 5, "11-point") == pytest.approx((5 * 1 + 2 * 0.75) / 11)
+    assert average_precision(ranked, 5, "11_point") == pytest.approx((5 * 1 + 2 * 0.75) / 11)
     assert average_precision(ranked, 5, "area") == pytest.approx((1 + 1 + 0.75) / 5)
-    assert average_precision(ranked, 5, "101-point") == pytest.approx((41 * 1 + 20 * 0.75) / 101)
+    assert average_precision(ranked, 5, "101_point") == pytest.approx((41 * 1 + 20 * 0.75) / 101)
 
 
 def test_one_eleventh_appears_when_a_precise_detector_ends_below_a_tenth_of_recall():
     # The paper's YOLO26 line: recall 0.0926, precision near 1, AP 0.0909.
     ranked = [True] * 9 + [False]
-    assert average_precision(ranked, 100, "11-point") == pytest.approx(1 / 11)
+    assert average_precision(ranked, 100, "11_point") == pytest.approx(1 / 11)
     truth = [np.array([[10.0 * k, 0, 10.0 * k + 8, 4] for k in range(20)])]
     found = truth[0].copy()
     score = np.where(np.arange(20) == 3, 0.9, 0.2)
@@ -153,12 +149,10 @@ def test_counts_and_scores_of_two_chunks_worked_by_hand():
     assert metrics.precision == pytest.approx(1 / 3)
     assert metrics.recall == pytest.approx(1 / 2)
     assert metrics.f1 == pytest.approx(2 / 5)
-    assert metrics.f1_macro == pytest.approx(
-        (2 / 4 + 0) / 2
-    )  # the third chunk, silent and left silent, is no evidence
-    assert metrics.mean_iou == pytest.approx(
-        0.8
-    )  # the better-scored box took the truth, the better-fitting came late
+    # The third chunk, silent and left silent, is no evidence.
+    assert metrics.f1_macro == pytest.approx((2 / 4 + 0) / 2)
+    # The better-scored box took the truth, the better-fitting one came late.
+    assert metrics.mean_iou == pytest.approx(0.8)
 
 
 def test_threshold_with_the_best_f1_keeps_the_hits_and_drops_the_noise_below():
