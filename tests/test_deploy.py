@@ -1,0 +1,162 @@
+"""The shipped cluster files: valid by Ray's own rules and by the parts of the RayJob schema they use, and safe."""
+
+import os
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# The fields of KubeRay's RayJob v1 resource that a job file may use, in our own words; unknown names fail, because
+# the API server would drop them silently.
+QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^[0-9.]+(m|[kMGTPE]i?)?$"}]}
+CONTAINER = {
+    "type": "object",
+    "required": ["name", "image"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string"},
+        "image": {"type": "string"},
+        "env": {"type": "array"},
+        "resources": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                k: {"type": "object", "additionalProperties": QUANTITY} for k in ("requests", "limits")
+            },
+        },
+    },
+}
+TEMPLATE = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["containers"],
+            "additionalProperties": False,
+            "properties": {
+                "serviceAccountName": {"type": "string"},
+                "containers": {"type": "array", "minItems": 1, "items": CONTAINER},
+            },
+        }
+    },
+}
+START = {"type": "object", "additionalProperties": {"type": "string"}}
+RAYJOB = {
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "ray.io/v1"},
+        "kind": {"const": "RayJob"},
+        "spec": {
+            "type": "object",
+            "required": ["entrypoint", "rayClusterSpec"],
+            "additionalProperties": False,
+            "properties": {
+                "entrypoint": {"type": "string"},
+                "runtimeEnvYAML": {"type": "string"},
+                "shutdownAfterJobFinishes": {"type": "boolean"},
+                "ttlSecondsAfterFinished": {"type": "integer"},
+                "activeDeadlineSeconds": {"type": "integer"},
+                "backoffLimit": {"type": "integer"},
+                "rayClusterSpec": {
+                    "type": "object",
+                    "required": ["headGroupSpec"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "rayVersion": {"type": "string"},
+                        "enableInTreeAutoscaling": {"type": "boolean"},
+                        "authOptions": {
+                            "type": "object",
+                            "properties": {"mode": {"enum": ["token", "disabled"]}},
+                        },
+                        "headGroupSpec": {
+                            "type": "object",
+                            "required": ["template"],
+                            "additionalProperties": False,
+                            "properties": {"rayStartParams": START, "template": TEMPLATE},
+                        },
+                        "workerGroupSpecs": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "required": ["groupName", "minReplicas", "maxReplicas", "template"],
+                                "additionalProperties": False,
+                                "properties": {
+                                    "groupName": {"type": "string"},
+                                    "replicas": {"type": "integer"},
+                                    "minReplicas": {"type": "integer"},
+                                    "maxReplicas": {"type": "integer"},
+                                    "rayStartParams": START,
+                                    "template": TEMPLATE,
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def load(name):
+    return yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
+
+
+def test_cluster_yaml_passes_rays_own_validation_offline():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(load("cluster.yaml"))
+    validate_config(config)
+    assert config["available_node_types"]["a100"]["resources"]["GPU"] == 8
+
+
+def test_a_mistyped_cluster_key_would_not_pass():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    broken = load("cluster.yaml") | {"max_wrokers": 3}
+    with pytest.raises(Exception, match="max_wrokers"):
+        validate_config(prepare_config(broken))
+
+
+def test_the_rayjob_fits_the_schema_and_a_mistyped_field_does_not():
+    job = load("deploy/rayjob.yaml")
+    jsonschema.validate(job, RAYJOB)
+    job["spec"]["rayClusterSpec"]["workerGroupSpec"] = []
+    with pytest.raises(jsonschema.ValidationError, match="workerGroupSpec"):
+        jsonschema.validate(job, RAYJOB)
+
+
+def test_clusters_ask_for_a_token_and_files_hold_no_secret():
+    cluster = load("cluster.yaml")
+    starts = [
+        c
+        for c in cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"]
+        if "ray start" in c
+    ]
+    assert len(starts) == 2 and all("RAY_AUTH_MODE=token" in command for command in starts)
+    assert "--dashboard-host=127.0.0.1" in starts[0]
+    assert load("deploy/rayjob.yaml")["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    for name in ("cluster.yaml", "deploy/rayjob.yaml", "runtime_env.yaml"):
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        assert not re.search(r"AKIA|aws_secret|password|BEGIN .*KEY", text, re.IGNORECASE)
+
+
+def test_what_a_job_uploads_stays_under_five_megabytes():
+    excluded = [pattern.strip("/") for pattern in load("runtime_env.yaml")["excludes"]]
+    total = 0
+    for folder, names, files in os.walk(REPOSITORY):
+        top = Path(folder) == REPOSITORY
+        names[:] = [
+            n for n in names if n != "__pycache__" and not (top and (n in excluded or n.startswith(".")))
+        ]
+        for name in files:
+            if not any(fnmatch(name, pattern) for pattern in excluded):
+                total += (Path(folder) / name).stat().st_size
+    assert 0 < total < 5_000_000
