@@ -1,0 +1,226 @@
+"""The face of an engine, and the plain torch one: fp32 weights, autocast, fused AdamW, DDP between processes.
+
+An engine owns weights, optimizer state and the moving average. A step never synchronises with the host: a non-finite
+gradient makes the fused optimizer skip the update on the device, and clipping rides along as its gradient scale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mast_ray.boxes.batch import ChunkBatch
+from mast_ray.training.ema import MovingAverage
+from mast_ray.training.groups import ParameterGroup
+
+Precision = Literal["fp32", "bf16", "fp16"]
+FIRST_LOSS_SCALE, LOSS_SCALE_INTERVAL = 2.0**16, 2000  # fp16 only: halved on overflow, doubled after so many steps
+AUTOCAST_DTYPE: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW, clipping, the moving average and the arithmetic."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip_norm: float = 1.0
+    average_decay: float | None = None  # already rescaled to the batch size; None: no average
+    precision: Precision = "fp32"
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """Everything an engine needs to go on, whole (not sharded), on the CPU, keyed by parameter name."""
+
+    weights: dict[str, Tensor]  # the module's state dict, parameters in fp32
+    average: dict[str, Tensor] | None = None
+    first_moment: dict[str, Tensor] = field(default_factory=dict)
+    second_moment: dict[str, Tensor] = field(default_factory=dict)
+    optimizer_steps: dict[str, float] = field(default_factory=dict)
+    loss_scale: tuple[float, int] = (1.0, 0)  # scale, steps since it last changed
+
+
+class Engine(Protocol):
+    """What the loop needs. `state` and `averaged_weights` are collective: every rank calls them."""
+
+    name: str
+    objective: nn.Module
+
+    def set_epoch(self, epoch: float) -> tuple[str, ...]: ...
+
+    def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]: ...
+
+    def step(self, base_rate: float) -> Tensor: ...
+
+    def state(self) -> EngineState: ...
+
+    def load_state(self, state: EngineState) -> None: ...
+
+    def averaged_weights(self) -> dict[str, Tensor]: ...
+
+
+class PlainEngine:
+    """One process, or several under DistributedDataParallel when `num_processes` > 1."""
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        groups: Sequence[ParameterGroup],
+        settings: OptimizerSettings,
+        *,
+        device: torch.device,
+        num_processes: int = 1,
+        accumulate: int = 1,
+    ) -> None:
+        self.name = "torch" if num_processes == 1 else "torch-ddp"
+        self.objective, self.groups, self.settings = objective, tuple(groups), settings
+        self.device, self.num_processes, self.accumulate = device, num_processes, accumulate
+        self.parameters = dict(objective.named_parameters())
+        freeze_ungrouped(self.parameters, self.groups)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [self.parameters[name] for name in group.names], "weight_decay": group.weight_decay}
+                for group in self.groups
+            ],
+            lr=0.0,
+            betas=settings.betas,
+            fused=True,
+        )
+        self.trainable: list[Tensor] = []
+        self._forward: Callable[..., dict[str, Tensor]] = objective
+        self._open_groups: frozenset[int] = frozenset()
+        self.average = None
+        if settings.average_decay is not None:
+            self.average = MovingAverage(self._averaged(), settings.average_decay)
+        first_scale = FIRST_LOSS_SCALE if settings.precision == "fp16" else 1.0
+        self._loss_scale = torch.full((), first_scale, device=device)
+        self._growth = torch.zeros((), dtype=torch.int32, device=device)
+
+    def set_epoch(self, epoch: float) -> tuple[str, ...]:
+        """Let the groups whose epoch has come train; returns the labels of those that just joined."""
+        is_open = frozenset(i for i, group in enumerate(self.groups) if group.start_epoch <= epoch)
+        if is_open == self._open_groups:
+            return ()
+        joined = tuple(self.groups[i].label for i in sorted(is_open - self._open_groups))
+        self._open_groups = is_open
+        self.trainable = []
+        for i, group in enumerate(self.groups):
+            for name in group.names:
+                self.parameters[name].requires_grad_(i in is_open)
+                self.parameters[name].grad = None
+                if i in is_open:
+                    self.trainable.append(self.parameters[name])
+        if self.num_processes > 1:
+            # DDP hooks what requires a gradient when it is built, so it is built anew when that changes.
+            self._forward = nn.parallel.DistributedDataParallel(
+                self.objective,
+                device_ids=[self.device] if self.device.type == "cuda" else None,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
+        return joined
+
+    def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
+        """Forward and backward of one micro-batch; returns detached loss components."""
+        waits = self.num_processes > 1 and not is_last
+        with self._forward.no_sync() if waits else contextlib.nullcontext():  # type: ignore[attr-defined]
+            with autocast(self.device, self.settings.precision):
+                losses = self._forward(replace(batch, chunk_ids=()))
+            (poisoned(losses["loss"]) * (self._loss_scale / self.accumulate)).backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    @torch.no_grad()
+    def step(self, base_rate: float) -> Tensor:
+        """Clip, update (or skip on the device when a gradient is not finite), average. Returns the gradient norm."""
+        gradients = [parameter.grad for parameter in self.trainable if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True) / self._loss_scale
+        is_bad = (~torch.isfinite(norm)).float()
+        for torch_group, group in zip(self.optimizer.param_groups, self.groups, strict=True):
+            torch_group["lr"] = base_rate * group.multiplier
+        self.optimizer.grad_scale = (norm / self.settings.clip_norm).clamp(min=1.0) * self._loss_scale
+        self.optimizer.found_inf = is_bad
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.precision == "fp16":
+            torch._amp_update_scale_(self._loss_scale, self._growth, is_bad, 2.0, 0.5, LOSS_SCALE_INTERVAL)
+        if self.average is not None:
+            self.average.update(self._averaged())
+        return norm
+
+    def state(self) -> EngineState:
+        weights = {name: to_host(value) for name, value in self.objective.state_dict().items()}
+        moments = {name: self.optimizer.state.get(self.parameters[name]) for name in self._grouped_names()}
+        begun = {name: moment for name, moment in moments.items() if moment}
+        return EngineState(
+            weights=weights,
+            average=self.averaged_weights() if self.average is not None else None,
+            first_moment={name: to_host(moment["exp_avg"]) for name, moment in begun.items()},
+            second_moment={name: to_host(moment["exp_avg_sq"]) for name, moment in begun.items()},
+            optimizer_steps={name: float(moment["step"]) for name, moment in begun.items()},
+            loss_scale=(float(self._loss_scale), int(self._growth)),
+        )
+
+    @torch.no_grad()
+    def load_state(self, state: EngineState) -> None:
+        self.objective.load_state_dict(state.weights)
+        self.optimizer.state.clear()
+        for name, step in state.optimizer_steps.items():
+            parameter = self.parameters[name]
+            self.optimizer.state[parameter] = {
+                "step": torch.full((), step, dtype=torch.float32, device=self.device),
+                "exp_avg": state.first_moment[name].to(self.device, copy=True),
+                "exp_avg_sq": state.second_moment[name].to(self.device, copy=True),
+            }
+        if self.average is not None:
+            source = state.average if state.average is not None else state.weights
+            for average, name in zip(self.average.averages, self._grouped_names(), strict=True):
+                average.copy_(source[name])
+        self._loss_scale.fill_(state.loss_scale[0])
+        self._growth.fill_(state.loss_scale[1])
+
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """The module's state dict with averaged parameters (or the current ones when no average is kept)."""
+        weights = {name: to_host(value) for name, value in self.objective.state_dict().items()}
+        if self.average is not None:
+            weights |= {
+                name: to_host(average)
+                for name, average in zip(self._grouped_names(), self.average.averages, strict=True)
+            }
+        return weights
+
+    def _grouped_names(self) -> list[str]:
+        return [name for group in self.groups for name in group.names]
+
+    def _averaged(self) -> list[Tensor]:
+        return [self.parameters[name] for name in self._grouped_names()]
+
+
+def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[object]:
+    """Autocast to the precision, or nothing for fp32."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=AUTOCAST_DTYPE[precision])
+
+
+def poisoned(loss: Tensor) -> Tensor:
+    """A loss that is not finite gives every parameter a NaN gradient, so that all ranks skip the same step."""
+    return loss.float() * torch.where(torch.isfinite(loss), 1.0, torch.nan)
+
+
+def freeze_ungrouped(parameters: dict[str, Tensor], groups: Sequence[ParameterGroup]) -> None:
+    """Parameters in no group never train."""
+    grouped = {name for group in groups for name in group.names}
+    for name, parameter in parameters.items():
+        if name not in grouped:
+            parameter.requires_grad_(False)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy on the CPU; floating-point values in fp32, whatever the training precision."""
+    tensor = tensor.detach()
+    return tensor.to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)

@@ -1,0 +1,91 @@
+"""How fast a run goes and how long it will take: chunks/s, share of time waiting for data, MFU, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+QUIET_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Measured since the last look."""
+
+    chunks_per_s: float
+    wait_share: float  # of wall time spent waiting for the reader
+    model_flops_share: float | None  # MFU: arithmetic of the model / peak of the device; None when either is unknown
+    left_s: float
+
+
+class Stopwatch:
+    """Counts samples and waiting; `look` returns the pace since the previous look."""
+
+    def __init__(
+        self,
+        total_samples: int,
+        *,
+        flops_per_sample: float | None = None,
+        peak_flops: float | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.total_samples, self.now = total_samples, now
+        self.flops_per_sample, self.peak_flops = flops_per_sample, peak_flops
+        self._looked_s, self._looked_samples, self._waited_s = now(), None, 0.0
+
+    def waited(self, seconds: float) -> None:
+        self._waited_s += seconds
+
+    def look(self, samples_seen: int) -> Pace:
+        now = self.now()
+        elapsed_s = max(now - self._looked_s, 1e-9)
+        rate = (samples_seen - (self._looked_samples or 0)) / elapsed_s
+        share = None
+        if self.flops_per_sample and self.peak_flops:
+            share = rate * self.flops_per_sample / self.peak_flops
+        left_s = (self.total_samples - samples_seen) / rate if rate > 0 else float("inf")
+        pace = Pace(rate, min(1.0, self._waited_s / elapsed_s), share, left_s)
+        self._looked_s, self._looked_samples, self._waited_s = now, samples_seen, 0.0
+        return pace
+
+    def restart(self, samples_seen: int) -> None:
+        """Forget what has passed: validation, checkpoints and compilation are not training time."""
+        self._looked_s, self._looked_samples, self._waited_s = self.now(), samples_seen, 0.0
+
+
+class ProgressLine:
+    """One line that rewrites itself on a terminal; elsewhere a plain line at most once a minute."""
+
+    def __init__(self, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self.stream = stream if stream is not None else sys.stderr
+        self.is_terminal = self.stream.isatty()
+        self.now, self._shown_s = now, -float("inf")
+
+    def show(self, text: str, *, final: bool = False) -> None:
+        if self.is_terminal:
+            self.stream.write(f"\r\x1b[2K{text}" + ("\n" if final else ""))
+        elif final or self.now() - self._shown_s >= QUIET_EVERY_S:
+            self._shown_s = self.now()
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+
+def progress_text(step: int, num_steps: int, epoch: float, loss: float, pace: Pace) -> str:
+    """One line for people."""
+    share = "" if pace.model_flops_share is None else f", MFU {pace.model_flops_share:.0%}"
+    return (
+        f"step {step}/{num_steps} (epoch {epoch:.1f}): loss {loss:.4f}, {pace.chunks_per_s:,.0f} chunks/s, "
+        f"waiting {pace.wait_share:.1%}{share}, {duration_text(pace.left_s)} left"
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """1:02:03, or ? when unknown."""
+    if seconds == float("inf"):
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
