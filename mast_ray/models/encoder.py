@@ -108,16 +108,6 @@ class PatchEncoder(nn.Module):
             tokens = block(tokens)
         return self.norm(tokens)
 
-    def freeze_below(self, num_trainable_blocks: int) -> None:
-        """Train the last blocks and the final norm only; all of them, with the embedding, when asked for the full depth."""
-        frozen = max(0, len(self.blocks) - num_trainable_blocks)
-        self.requires_grad_(False)
-        for block in self.blocks[frozen:]:
-            block.requires_grad_(True)
-        self.norm.requires_grad_(num_trainable_blocks > 0)
-        if frozen == 0:
-            self.requires_grad_(True)
-
 
 def build_encoder(size: EncoderSize) -> PatchEncoder:
     """An encoder with fresh weights of the named size."""

@@ -1,0 +1,135 @@
+"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed boxes without leaving the device.
+
+Legend: B chunks, P points over all levels, K detection slots, R boxes per chunk, T frames, F bins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mast_ray.boxes.batch import Detections
+from mast_ray.boxes.geometry import clip
+from mast_ray.boxes.points import PyramidLevel, PyramidPoints, boxes_of_distances, pyramid_levels, pyramid_points
+from mast_ray.boxes.suppression import suppress
+from mast_ray.models.adapters import AdapterName, adapter_stride, build_adapter
+from mast_ray.models.encoder import PATCH, EncoderSize, build_encoder
+from mast_ray.models.head import FcosHead
+from mast_ray.models.pyramid import Pyramid
+from mast_ray.models.regions import ProjectionHead, pooled_regions
+
+EmbeddingName = Literal["encoder", "neck", "projection"]
+
+_CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "small": 128, "base": 256}
+_TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "small": 4, "base": 4}
+# Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long were never seen.
+_SUPPRESSION_STEPS = 32
+
+
+@dataclass(frozen=True)
+class DetectorArchitecture:
+    """Everything needed to rebuild the network; goes into the model card."""
+
+    size: EncoderSize = "base"
+    adapter: AdapterName = "upsampling"
+    num_levels: int = 4
+    num_candidates: int = 512
+
+    @property
+    def channels(self) -> int:
+        return _CHANNELS[self.size]
+
+    @property
+    def levels(self) -> tuple[PyramidLevel, ...]:
+        return pyramid_levels(self.num_levels, adapter_stride(self.adapter))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class HeadOutputs(NamedTuple):
+    """What the head says about every point, and the finest map for region features."""
+
+    score_logit: Tensor  # (B, P)
+    centerness_logit: Tensor  # (B, P)
+    distances: Tensor  # (B, P, 4) in strides
+    features: Tensor  # (B, C, time, frequency) of the finest level
+
+
+@lru_cache(maxsize=16)
+def points_on(levels: tuple[PyramidLevel, ...], device: torch.device) -> PyramidPoints:
+    """Points of a pyramid, made once per device. Not a buffer: a model cast to bf16 must keep exact positions."""
+    return pyramid_points(levels, device)
+
+
+class MastDetector(nn.Module):
+    """Parameters are named by their part: encoder, adapter, pyramid, head, projection."""
+
+    def __init__(self, architecture: DetectorArchitecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.levels = architecture.levels
+        channels = architecture.channels
+        self.encoder = build_encoder(architecture.size)
+        self.adapter = build_adapter(architecture.adapter, self.encoder.shape.width, channels)
+        self.pyramid = Pyramid(channels, architecture.num_levels)
+        self.head = FcosHead(channels, architecture.num_levels, _TOWER_DEPTH[architecture.size])
+        self.projection = ProjectionHead(channels)
+        for part in (self.adapter, self.pyramid, self.head):
+            part.to(memory_format=torch.channels_last)
+
+    def forward(self, logmel: Tensor) -> HeadOutputs:
+        """(B, 1, T, F) normalised spectrograms -> outputs of every point"""
+        tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
+        maps = self.pyramid(self.adapter(tokens))
+        return HeadOutputs(*self.head(maps), maps[0])
+
+    def points(self, device: torch.device) -> PyramidPoints:
+        """Points of all levels on a device."""
+        return points_on(self.levels, device)
+
+    def boxes(self, distances: Tensor) -> Tensor:
+        """(B, P, 4) distances -> (B, P, 4) boxes in frames and bins, clipped to the chunk"""
+        points = self.points(distances.device)
+        return clip(boxes_of_distances(distances, points.centres, points.strides), *self.extent)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Frames and bins of a chunk."""
+        stride, size = self.levels[0]
+        return stride[0] * size[0], stride[1] * size[1]
+
+    def detect(
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+    ) -> Detections:
+        """Forward, score = sqrt(cls * centerness), decode, suppress: one call that compiles and reads nothing back."""
+        outputs = self(logmel)
+        score = (outputs.score_logit.sigmoid() * outputs.centerness_logit.sigmoid()).sqrt()  # (B, P)
+        count = min(max(self.architecture.num_candidates, max_detections), score.shape[1])
+        best, index = score.topk(count, dim=1)  # (B, candidates)
+        points = self.points(score.device)
+        distances = outputs.distances.gather(1, index[..., None].expand(-1, -1, 4))
+        corners = clip(boxes_of_distances(distances, points.centres[index], points.strides[index]), *self.extent)
+        on_host = score.device.type == "cpu" and not torch.compiler.is_compiling()
+        return suppress(
+            Detections(corners, best, best >= score_floor),
+            nms_overlap,
+            max_detections,
+            num_steps=None if on_host else _SUPPRESSION_STEPS,
+        )
+
+    def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:
+        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map, or its unit-length projection"""
+        tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
+        if name == "encoder":
+            return pooled_regions(tokens, boxes, (PATCH, PATCH)).float()
+        regions = pooled_regions(self.pyramid(self.adapter(tokens))[0], boxes, self.levels[0].stride)
+        return self.projection(regions) if name == "projection" else regions.float()

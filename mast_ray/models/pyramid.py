@@ -1,0 +1,67 @@
+"""Feature pyramid whose finest level is the adapter's output (paper, "Neck and fusion"). Strides double on both axes.
+
+Legend: maps (B, C, time, frequency), finest level first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mast_ray.models.convolutions import ConvNormAct, MapNorm
+
+
+class WeightedSum(nn.Module):
+    """Two maps mixed with non-negative learned weights that are normalised by their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        share = functional.relu(self.weight)
+        share = (share / (share.sum() + 1e-4)).to(first.dtype)
+        return share[0] * first + share[1] * second
+
+
+class SmoothingBlock(nn.Module):
+    """Sum of 3 x 3, 3 x 1 and 1 x 3 convolutions, norm, ReLU.
+
+    A sum of convolutions is the convolution with the sum of kernels, so the three are learned apart and run as one.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.square = nn.Conv2d(channels, channels, (3, 3), bias=False)
+        self.along_time = nn.Conv2d(channels, channels, (3, 1), bias=False)
+        self.along_frequency = nn.Conv2d(channels, channels, (1, 3), bias=False)
+        self.norm = MapNorm(channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        kernel = self.square.weight
+        kernel = kernel + functional.pad(self.along_time.weight, (1, 1))
+        kernel = kernel + functional.pad(self.along_frequency.weight, (0, 0, 1, 1))
+        return functional.relu(self.norm(functional.conv2d(features, kernel, padding=1)))
+
+
+class Pyramid(nn.Module):
+    """Stride-2 convolutions down, 1 x 1 laterals, weighted top-down fusion, smoothing."""
+
+    def __init__(self, channels: int, num_levels: int) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(ConvNormAct(channels, channels, stride=2) for _ in range(num_levels - 1))
+        self.lateral = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(num_levels))
+        self.fuse = nn.ModuleList(WeightedSum() for _ in range(num_levels - 1))
+        self.smooth = nn.ModuleList(SmoothingBlock(channels) for _ in range(num_levels))
+
+    def forward(self, features: Tensor) -> list[Tensor]:
+        """(B, C, time, frequency) -> one map per level"""
+        maps = [features]
+        for down in self.down:
+            maps.append(down(maps[-1]))
+        maps = [lateral(level) for lateral, level in zip(self.lateral, maps, strict=True)]
+        for index in range(len(maps) - 2, -1, -1):
+            above = functional.interpolate(maps[index + 1], size=maps[index].shape[-2:], mode="nearest")
+            maps[index] = self.fuse[index](maps[index], above)
+        return [smooth(level) for smooth, level in zip(self.smooth, maps, strict=True)]

@@ -1,0 +1,203 @@
+"""What is minimised: modules whose forward takes a ChunkBatch and returns {"loss": scalar, component: scalar, ...}.
+
+Everything goes through `forward`, so DDP and DeepSpeed can wrap an objective. Random draws come from a generator that `seed_step` resets,
+so a resumed run draws what the undisturbed one would have. The tensor part of a step is one method, which `compile_step` compiles.
+Legend: B chunks, M box slots, P points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mast_ray.boxes.assignment import AssignmentName, assign
+from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
+from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
+from mast_ray.losses.detection import ClassificationName, detection_sums
+from mast_ray.models.autoencoder import MaskedAutoencoder
+from mast_ray.models.detector import HeadOutputs, MastDetector
+from mast_ray.models.masking import Masking, TokenMask
+from mast_ray.models.regions import pooled_regions
+
+
+@dataclass(frozen=True)
+class DetectionWeights:
+    """Weights of the losses (SPEC 5); 0 leaves a term out."""
+
+    classification: float = 1.0
+    corners: float = 0.25
+    overlap: float = 2.0
+    centerness: float = 1.0
+    contrastive: float = 0.5
+
+
+@dataclass(frozen=True)
+class ContrastiveSettings:
+    """Temperature and sample counts of the contrastive loss."""
+
+    tau: float = 0.1
+    num_positives: int = 4
+    num_negatives: int = 32
+    max_anchors: int = 16
+
+
+class SeededSteps:
+    """A generator per device whose state depends on seed, worker and step alone."""
+
+    def __init__(self, seed: int, rank: int = 0) -> None:
+        self.seed, self.rank, self.step = seed, rank, 0
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def set_step(self, step: int) -> None:
+        self.step = step
+        for generator in self._generators.values():
+            generator.manual_seed(self._value())
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._value())
+        return self._generators[device]
+
+    def _value(self) -> int:
+        # An odd multiplier spreads neighbouring steps over all bits; 63 bits are what manual_seed takes.
+        mixed = (self.seed * 0x9E3779B97F4A7C15 + self.rank * 0xC2B2AE3D27D4EB4F + self.step) * 0xD6E8FEB86659FD93
+        return mixed & (2**63 - 1)
+
+
+class ReconstructionObjective(nn.Module):
+    """Masked pretraining. In evaluation mode every chunk keeps one mask of its own, whatever the batch."""
+
+    def __init__(self, autoencoder: MaskedAutoencoder, masking: Masking, seed: int = 0, rank: int = 0) -> None:
+        super().__init__()
+        self.autoencoder, self.masking, self.seed = autoencoder, masking, seed
+        self._steps = SeededSteps(seed, rank)
+        self._reconstruct = self._reconstruction_loss
+
+    def seed_step(self, step: int) -> None:
+        """Make the draws of the next forward depend on the step only."""
+        self._steps.set_step(step)
+
+    def compile_step(self, **options: object) -> None:
+        """Compile the part of a step that runs on tensors."""
+        self._reconstruct = torch.compile(self._reconstruction_loss, **options)
+
+    def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+        device = batch.logmel.device
+        if self.training:
+            mask = self.masking.draw(len(batch.logmel), self._steps.generator(device))
+        else:
+            ids = batch.chunk_ids or tuple(str(index) for index in range(len(batch.logmel)))
+            mask = self.masking.fixed(ids, self.seed, device)
+        return {"loss": self._reconstruct(batch.logmel, *mask)}
+
+    def _reconstruction_loss(self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor) -> Tensor:
+        return self.autoencoder(logmel, TokenMask(keep_index, is_masked)).loss
+
+
+class DetectionObjective(nn.Module):
+    """Detection losses weighted by chunk, plus the contrastive loss, over any detector with MAST's head."""
+
+    def __init__(
+        self,
+        detector: MastDetector,
+        weights: DetectionWeights = DetectionWeights(),  # noqa: B008 (frozen)
+        contrastive: ContrastiveSettings = ContrastiveSettings(),  # noqa: B008 (frozen)
+        assignment: AssignmentName = "atss",
+        classification: ClassificationName = "quality_focal",
+        seed: int = 0,
+        rank: int = 0,
+    ) -> None:
+        super().__init__()
+        self.detector, self.weights, self.contrastive = detector, weights, contrastive
+        self.assignment, self.classification = assignment, classification
+        self._steps = SeededSteps(seed, rank)
+        self._step = self._losses
+
+    def seed_step(self, step: int) -> None:
+        """Make the draws of the next forward depend on the step only."""
+        self._steps.set_step(step)
+
+    def compile_step(self, **options: object) -> None:
+        """Compile the part of a step that runs on tensors."""
+        self._step = torch.compile(self._losses, **options)
+
+    def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+        num_chunks, num_slots = batch.boxes.is_object.shape
+        settings = self.contrastive
+        generator = self._steps.generator(batch.logmel.device)
+        noise = draw_noise(num_chunks, num_slots, generator, settings.max_anchors, settings.num_positives)
+        boxes = batch.boxes
+        # Tensors only from here on: a compiled step must not be specialised to chunk ids.
+        return self._step(batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise)
+
+    def detect(
+        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+    ) -> Detections:
+        """Detections of the wrapped detector."""
+        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
+
+    def _losses(
+        self,
+        logmel: Tensor,
+        corners: Tensor,
+        is_object: Tensor,
+        is_ignored: Tensor,
+        chunk_weight: Tensor,
+        order_noise: Tensor,
+        jitter_noise: Tensor,
+    ) -> dict[str, Tensor]:
+        boxes = PaddedBoxes(corners, is_object, is_ignored)
+        outputs = self.detector(logmel)
+        sums = detection_sums(
+            outputs.score_logit,
+            outputs.centerness_logit,
+            outputs.distances,
+            self.detector.points(logmel.device),
+            boxes,
+            assign(boxes, self.detector.levels, self.assignment),
+            chunk_weight,
+            self.classification,
+        )
+        # At least one per chunk: in a batch of empty chunks the sum over all points would else be divided by one.
+        count = mean_over_workers(sums.num_positives.float()).clamp(min=float(len(logmel)))
+        terms = {
+            "classification": sums.classification / count,
+            "corners": sums.corners / count,
+            "overlap": sums.overlap / count,
+            "centerness": sums.centerness / count,
+        }
+        if self.weights.contrastive > 0:
+            noise = ContrastiveNoise(order_noise, jitter_noise)
+            terms["contrastive"] = self._contrastive(outputs, boxes, noise)
+        else:  # a parameter without a gradient would stall DDP
+            terms["contrastive"] = 0.0 * sum(part.sum() for part in self.detector.projection.parameters())
+        loss = sum(getattr(self.weights, name) * term for name, term in terms.items())
+        return {"loss": loss, **{name: term.detach() for name, term in terms.items()}}
+
+    def _contrastive(self, outputs: HeadOutputs, boxes: PaddedBoxes, noise: ContrastiveNoise) -> Tensor:
+        settings, detector = self.contrastive, self.detector
+        score = outputs.score_logit.detach().sigmoid() * outputs.centerness_logit.detach().sigmoid()
+        candidates = detector.boxes(outputs.distances.detach())
+        chosen = contrastive_regions(boxes, candidates, score, noise, detector.extent, settings.num_negatives)
+        num_anchors = chosen.anchors.shape[1]
+        regions = torch.cat([chosen.anchors, chosen.positives.flatten(1, 2), chosen.negatives], dim=1)
+        pooled = pooled_regions(outputs.features, regions, detector.levels[0].stride)
+        vectors = detector.projection(pooled)  # (B, A + A J + N, 128)
+        sizes = [num_anchors, num_anchors * settings.num_positives, settings.num_negatives]
+        anchors, positives, negatives = vectors.split(sizes, dim=1)
+        positives = positives.unflatten(1, (num_anchors, settings.num_positives))
+        return contrastive_loss(
+            anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
+        )
+
+
+def mean_over_workers(value: Tensor) -> Tensor:
+    """The mean of a scalar over all training processes, so that a step does not depend on how chunks were dealt out."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return value
+    value = value.detach().clone()
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
