@@ -10,7 +10,10 @@ SCHEMA_VERSION = 1
 
 RECORDINGS = pa.schema(
     [
-        ("recording_id", pa.string()),  # sha1(relative path + size + etag or mtime), 16 hex digits
+        (
+            "recording_id",
+            pa.string(),
+        ),  # sha1(relative path, size), 16 hex digits: the same for a copy of the archive
         ("path", pa.string()),  # relative to the archive root, forward slashes
         ("site", pa.string()),  # "" when unknown
         ("start_utc", pa.timestamp("us", tz="UTC")),  # null when unknown
@@ -81,6 +84,21 @@ DETECTIONS = pa.schema(
         ("start_utc", pa.timestamp("us", tz="UTC")),  # absolute time of begin_s; null when unknown
         ("utc_offset_s", pa.int32()),
         ("model_sha", pa.string()),
+    ]
+)
+
+INDEX = pa.schema(
+    [
+        ("recording_id", pa.string()),
+        ("file", pa.string()),  # key of the frames file below the prepared folder
+        ("row_group", pa.int32()),
+        ("row", pa.int32()),  # of the first segment within the row group
+        ("segment", pa.int32()),  # first segment of this piece
+        ("num_segments", pa.int32()),
+        ("scale", pa.float32()),
+        ("offset", pa.float32()),
+        ("value_sum", pa.list_(pa.float64())),  # per segment, over its valid frames, before quantisation
+        ("square_sum", pa.list_(pa.float64())),
     ]
 )
 

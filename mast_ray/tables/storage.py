@@ -1,0 +1,195 @@
+"""One face over a local folder and an `s3://` prefix: whole objects, conditional puts, sorted listings.
+
+Keys are relative to the root, with forward slashes. A storage is a small frozen value: it travels to Ray workers and
+opens its connections there. Nothing here ever holds a credential.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import StorageConfig
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+T = TypeVar("T")
+_TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
+
+
+class Entry(NamedTuple):
+    """One stored object; `version` changes when its content may have changed (etag, or mtime in ns)."""
+
+    key: str
+    num_bytes: int
+    version: str
+
+
+class Storage(Protocol):
+    """What stages read from and write to."""
+
+    @property
+    def url(self) -> str: ...
+    def at(self, folder: str) -> Storage: ...
+    def list(self, prefix: str = "") -> Iterator[Entry]: ...
+    def stat(self, key: str) -> Entry | None: ...
+    def open_read(self, key: str) -> BinaryIO: ...
+    def read_bytes(self, key: str) -> bytes: ...
+    def write_atomic(self, key: str, data: bytes) -> None: ...
+    def new_file(self, key: str) -> _FileContext: ...
+    def put_if_absent(self, key: str, data: bytes) -> bool: ...
+    def delete(self, key: str) -> None: ...
+    def local_path(self, key: str) -> Path | None: ...
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]: ...
+    def has_conditional_put(self) -> bool: ...
+
+
+class _FileContext(Protocol):
+    def __enter__(self) -> Path: ...
+    def __exit__(self, *exc: object) -> bool | None: ...
+
+
+def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Storage:
+    """`s3://bucket/prefix`, `file:///folder` or a plain path."""
+    text = str(uri)
+    if text.startswith("s3://"):
+        from mast_ray.tables.s3 import S3Storage
+
+        bucket, _, prefix = text[5:].partition("/")
+        if not bucket:
+            raise DataError(f"{text} names no bucket: write s3://BUCKET/PREFIX")
+        return S3Storage(bucket, prefix.strip("/"), settings or StorageConfig())
+    if "://" in text and not text.startswith("file://"):
+        raise DataError(f"{text}: only local paths and s3:// are supported")
+    return LocalStorage(str(Path(text.removeprefix("file://")).expanduser().absolute()))
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """A folder. Objects appear by rename or link, so a reader sees them whole or not at all."""
+
+    root: str
+
+    @property
+    def url(self) -> str:
+        return self.root
+
+    def at(self, folder: str) -> LocalStorage:
+        return LocalStorage(str(Path(self.root) / folder))
+
+    def local_path(self, key: str) -> Path:
+        return Path(self.root) / key
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Every file below a folder, sorted by name within each folder; memory holds one folder at a time."""
+        yield from self._walk(prefix.rstrip("/"))
+
+    def _walk(self, folder: str) -> Iterator[Entry]:
+        try:
+            with os.scandir(Path(self.root) / folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            key = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir(follow_symlinks=True):
+                yield from self._walk(key)
+            elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
+                status = entry.stat()
+                yield Entry(key, status.st_size, str(status.st_mtime_ns))
+
+    def stat(self, key: str) -> Entry | None:
+        try:
+            status = os.stat(self.local_path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Entry(key, status.st_size, str(status.st_mtime_ns))
+
+    def open_read(self, key: str) -> BinaryIO:
+        return open(self.local_path(key), "rb")
+
+    def read_bytes(self, key: str) -> bytes:
+        return self.local_path(key).read_bytes()
+
+    def write_atomic(self, key: str, data: bytes) -> None:
+        with self.new_file(key) as path:
+            path.write_bytes(data)
+
+    @contextmanager
+    def new_file(self, key: str) -> Iterator[Path]:
+        """A path to write to; the object appears under its key only when the block ends without an error."""
+        final = self.local_path(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, final)
+            _sync(final.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """True when this call created the object; a hard link is the local conditional put: whole and exclusive."""
+        final = self.local_path(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            temporary.write_bytes(data)
+            _sync(temporary)
+            os.link(temporary, final)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync(final.parent)
+        return True
+
+    def delete(self, key: str) -> None:
+        self.local_path(key).unlink(missing_ok=True)
+
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem(use_mmap=True), self.root
+
+    def has_conditional_put(self) -> bool:
+        return True
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def uploaded_file(upload: Callable[[Path], None]) -> Iterator[Path]:
+    """A scratch path whose content is handed to `upload` when the block ends without an error."""
+    handle, name = tempfile.mkstemp(prefix="mast-upload-")
+    os.close(handle)
+    try:
+        yield Path(name)
+        upload(Path(name))
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def map_keys(work: Callable[[str], T], keys: list[str], num_threads: int = 16) -> list[T]:
+    """`work` over many small objects at once, in order: latency, not bandwidth, is what listing jobs wait for."""
+    if len(keys) < 4:
+        return [work(key) for key in keys]
+    with ThreadPoolExecutor(num_threads) as pool:
+        return list(pool.map(work, keys))
