@@ -154,9 +154,7 @@ def render_call(species: Species, sample_rate_hz: int, rng: np.random.Generator)
         case "frog":
             contour = low_hz + span_hz * (u if species.direction > 0 else 1.0 - u)
             gate = np.maximum(np.sin(2 * np.pi * rate_hz * time_s), 0.0) ** (0.5 + species.curve)
-            wave = (
-                _harmonic(contour, species.harmonics, sample_rate_hz) * gate * _hump(u**0.7, 0.5)
-            )
+            wave = _harmonic(contour, species.harmonics, sample_rate_hz) * gate * _hump(u**0.7, 0.5)
         case "warble":
             bend = 0.5 + 0.5 * np.sin(2 * np.pi * rate_hz * time_s)
             wave = _tone(low_hz + span_hz * bend, sample_rate_hz) * _hump(u, 0.4)

@@ -43,7 +43,9 @@ __all__ += ["spec_for_hours"]
 BLOCK_S = 60
 _JOIN_S = 0.5  # neighbouring blocks of background are cross-faded
 _LONGEST_S = 40  # of anything that is pasted
-_MAX_OVERLAP = 0.5  # calls whose boxes overlap more than this could not be told apart: the later one is left out
+_MAX_OVERLAP = (
+    0.5  # calls whose boxes overlap more than this could not be told apart: the later one is left out
+)
 
 
 class Event(NamedTuple):
@@ -151,7 +153,9 @@ def _bed(
         bed += gain * rain_noise(rain, n, rate, rng)
     if len(join):
         u = np.linspace(0.0, 0.5 * np.pi, overlap, dtype=np.float32)[:num_samples]
-        bed[: len(u)] = bed[: len(u)] * np.sin(u) + join[: len(u)] * np.cos(u)  # equal power: the two are independent
+        bed[: len(u)] = bed[: len(u)] * np.sin(u) + join[: len(u)] * np.cos(
+            u
+        )  # equal power: the two are independent
     return bed[:num_samples], bed[num_samples:]
 
 
@@ -174,7 +178,9 @@ def _callings(
     species = species_of(spec)
     rates = np.array([s.activity(hour) for s in species]) * site.abundance * day.activity
     daily = np.array([np.mean([s.activity(h) for h in range(24)]) for s in species])
-    usual = float((daily * site.abundance).sum())  # of the reference day: dawn is above, noon below the average
+    usual = float(
+        (daily * site.abundance).sum()
+    )  # of the reference day: dawn is above, noon below the average
     bout_calls = np.array([s.calls_per_bout for s in species])
     expected_calls = spec.density_per_min * block_s / 60.0 * site.density * rates / max(usual, 1e-9)
     callings = []
@@ -187,7 +193,9 @@ def _callings(
                     break
                 level = float(np.clip(snr_db + rng.normal(0.0, 1.5), spec.min_snr_db, 40.0))
                 callings.append(_Calling(start_s, index, level, int(rng.integers(2**32))))
-                start_s += species[index].duration_s + 0.3 + species[index].repeat_s * float(rng.uniform(0.6, 1.6))
+                start_s += (
+                    species[index].duration_s + 0.3 + species[index].repeat_s * float(rng.uniform(0.6, 1.6))
+                )
     return sorted(callings)
 
 

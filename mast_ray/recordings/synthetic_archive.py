@@ -57,7 +57,7 @@ def write_archive(
     _claim(spec, out)
     plans = plan_archive(spec)
     known = _known_events(out)
-    damaged = {row["original_path"] for row in read_rows(out / "damaged.csv")}
+    damaged = {row["path"] for row in read_rows(out / "damaged.csv")}
     todo = [plan for plan in plans if not _is_there(plan, out, plan.path in known, plan.path in damaged)]
     done = len(plans) - len(todo)
     progress(done, len(plans))
@@ -65,12 +65,23 @@ def write_archive(
         done += 1
         progress(done, len(plans))
     known |= _known_events(out)
-    _write_rows(out / "truth.csv", TRUTH_COLUMNS, ((plan.path, *event) for plan in plans for event in known[plan.path]))
+    _write_rows(
+        out / "truth.csv",
+        TRUTH_COLUMNS,
+        ((plan.path, *event) for plan in plans for event in known[plan.path]),
+    )
     _write_rows(
         out / "recordings.csv",
         ("path", "site", "start_time", "is_annotated", "role", "duration_s"),
         (
-            (p.path, p.site_name, p.start_time.isoformat(), str(p.is_annotated).lower(), p.role, spec.recording_s)
+            (
+                p.path,
+                p.site_name,
+                p.start_time.isoformat(),
+                str(p.is_annotated).lower(),
+                p.role,
+                spec.recording_s,
+            )
             for p in plans
         ),
     )
@@ -134,7 +145,9 @@ def write_recording(plan: RecordingPlan, out: Path) -> None:
                 file.write(wave)
                 events += block_events
         events.sort()
-        _write_text(out / ".events" / f"{target.stem}.json", json.dumps({"path": plan.path, "events": events}))
+        _write_text(
+            out / ".events" / f"{target.stem}.json", json.dumps({"path": plan.path, "events": events})
+        )
         if plan.is_annotated:
             _write_raven(out / "annotations" / f"{target.stem}.Table.1.selections.txt", target.name, events)
         os.replace(partial, target)
@@ -177,7 +190,9 @@ def _is_there(plan: RecordingPlan, out: Path, has_events: bool, is_damaged: bool
     return soundfile.info(target).frames == plan.num_samples
 
 
-def _summary(out: Path, plans: list[RecordingPlan], known: dict[str, list[Event]], num_written: int) -> ArchiveSummary:
+def _summary(
+    out: Path, plans: list[RecordingPlan], known: dict[str, list[Event]], num_written: int
+) -> ArchiveSummary:
     hours: dict[str, float] = {}
     events: dict[str, int] = {}
     role_hours: dict[str, float] = {}
@@ -188,9 +203,7 @@ def _summary(out: Path, plans: list[RecordingPlan], known: dict[str, list[Event]
         events[plan.site_name] = events.get(plan.site_name, 0) + num_events
         role_hours[plan.role] = role_hours.get(plan.role, 0.0) + recording_h
         role_events[plan.role] = role_events.get(plan.role, 0) + num_events
-    return ArchiveSummary(
-        out, num_written, len(plans) - num_written, hours, events, role_hours, role_events
-    )
+    return ArchiveSummary(out, num_written, len(plans) - num_written, hours, events, role_hours, role_events)
 
 
 def _write_rows(path: Path, columns: Iterable[str], rows: Iterable[tuple[object, ...]]) -> None:

@@ -53,14 +53,14 @@ def wind_noise(strength: float, num_samples: int, sample_rate_hz: int, rng: np.r
 def rain_noise(strength: float, num_samples: int, sample_rate_hz: int, rng: np.random.Generator) -> Waveform:
     """A broad hiss and drops that hit something near the microphone."""
     f = np.maximum(density_grid_hz(sample_rate_hz), 20.0)
-    density = 4e-10 * strength**2 / (1.0 + (700.0 / f) ** 2) / (1.0 + (f / 6000.0) ** 2)
+    density = 3e-9 * strength**2 / (1.0 + (700.0 / f) ** 2) / (1.0 + (f / 6000.0) ** 2)
     swell = np.exp(0.2 * slow_curve(num_samples, sample_rate_hz, 4.0, rng))
     rain = noise_of_density(density, num_samples, sample_rate_hz, rng) * swell
     drops = [_click(sample_rate_hz, float(rng.uniform(600, 5000)), 0.006, rng) for _ in range(12)]
     for _ in range(int(rng.poisson(7.0 * strength * num_samples / sample_rate_hz))):
         drop = drops[int(rng.integers(len(drops)))]
         at = int(rng.integers(0, max(num_samples - len(drop), 1)))
-        rain[at : at + len(drop)] += drop[: num_samples - at] * np.float32(10.0 ** rng.uniform(-3.3, -2.2))
+        rain[at : at + len(drop)] += drop[: num_samples - at] * np.float32(10.0 ** rng.uniform(-3.0, -1.8))
     return rain
 
 
@@ -81,7 +81,9 @@ def distractor(kind: str, sample_rate_hz: int, rng: np.random.Generator) -> Wave
         case "chainsaw":
             n = int(rng.uniform(2.5, 7.0) * rate)
             turn_hz = rng.uniform(90, 150) * np.exp(0.06 * slow_curve(n, rate, 0.6, rng))
-            wave = _buzz(turn_hz, rate, [rng.uniform(0.3, 1.0) / k**0.4 for k in range(1, 17)]) * _swell(n, 0.3)
+            wave = _buzz(turn_hz, rate, [rng.uniform(0.3, 1.0) / k**0.4 for k in range(1, 17)]) * _swell(
+                n, 0.3
+            )
             wave += 0.6 * _band(n, rate, 500.0, 4000.0, rng) * _swell(n, 0.3)
         case "aircraft":
             n = int(rng.uniform(15.0, 28.0) * rate)
@@ -92,8 +94,12 @@ def distractor(kind: str, sample_rate_hz: int, rng: np.random.Generator) -> Wave
             n = int((steps + 1) * gap_s * rate) + rate // 4
             wave = np.zeros(n, np.float32)
             for k in range(steps):
-                length_s = float(rng.uniform(0.03, 0.07) if kind == "footsteps" else rng.uniform(0.004, 0.012))
-                click = _click(rate, float(rng.uniform(250, 900) if kind == "footsteps" else 2500), length_s, rng)
+                length_s = float(
+                    rng.uniform(0.03, 0.07) if kind == "footsteps" else rng.uniform(0.004, 0.012)
+                )
+                click = _click(
+                    rate, float(rng.uniform(250, 900) if kind == "footsteps" else 2500), length_s, rng
+                )
                 at = int((k + 0.5 + rng.uniform(-0.1, 0.1)) * gap_s * rate)
                 wave[at : at + len(click)] += click[: n - at] * np.float32(rng.uniform(0.5, 1.0))
         case _:
@@ -111,7 +117,9 @@ def _click(rate: int, centre_hz: float, length_s: float, rng: np.random.Generato
 
 def _buzz(turn_hz: NDArray[np.floating], rate: int, amplitudes: list[float]) -> Waveform:
     """Harmonics of a turning speed by Chebyshev recurrence: one sine and one cosine for all of them."""
-    phase = np.remainder(np.cumsum(turn_hz, dtype=np.float64) * (2 * np.pi / rate), 2 * np.pi).astype(np.float32)
+    phase = np.remainder(np.cumsum(turn_hz, dtype=np.float64) * (2 * np.pi / rate), 2 * np.pi).astype(
+        np.float32
+    )
     previous, current, twice_cosine = np.zeros_like(phase), np.sin(phase), 2.0 * np.cos(phase)
     wave = np.zeros_like(phase)
     for amplitude in amplitudes:
@@ -123,10 +131,14 @@ def _buzz(turn_hz: NDArray[np.floating], rate: int, amplitudes: list[float]) -> 
 def _band(n: int, rate: int, low_hz: float, high_hz: float, rng: np.random.Generator) -> Waveform:
     """Noise of about unit power between two soft edges."""
     f = np.maximum(density_grid_hz(rate), 1.0)
-    return noise_of_density(1.0 / high_hz / (1.0 + (low_hz / f) ** 4) / (1.0 + (f / high_hz) ** 4), n, rate, rng)
+    return noise_of_density(
+        1.0 / high_hz / (1.0 + (low_hz / f) ** 4) / (1.0 + (f / high_hz) ** 4), n, rate, rng
+    )
 
 
 def _swell(n: int, peak: float) -> Waveform:
     """From 0 up to 1 at the relative place `peak` and back."""
     u = np.linspace(0.0, 1.0, n, dtype=np.float32)
-    return np.where(u < peak, np.sin(0.5 * np.pi * u / peak), np.cos(0.5 * np.pi * (u - peak) / (1.0 - peak)) ** 2)
+    return np.where(
+        u < peak, np.sin(0.5 * np.pi * u / peak), np.cos(0.5 * np.pi * (u - peak) / (1.0 - peak)) ** 2
+    )

@@ -80,7 +80,7 @@ def spectrogram_figure(
 
 def draw_spectrogram(axes: Axes, logmel: NDArray[np.floating], start_s: float = 0.0) -> None:
     """The picture and its axes, without boxes."""
-    level_db = _DECIBEL_PER_LOG * np.asarray(logmel, np.float32)
+    level_db = _without_tilt(_DECIBEL_PER_LOG * np.asarray(logmel, np.float32))
     quiet, loud = np.percentile(level_db, (20.0, 99.7)) if level_db.size else (0.0, 1.0)
     begin_s = start_s + _FIRST_EDGE_S
     end_s = begin_s + len(level_db) * FRAME_SHIFT_S
@@ -94,7 +94,9 @@ def draw_spectrogram(axes: Axes, logmel: NDArray[np.floating], start_s: float = 
         extent=(begin_s, end_s, -0.5, NUM_BINS - 0.5),
         interpolation="nearest",
     )
-    axes.set_yticks([float(hertz_to_bin(1000.0 * khz)) for khz in _TICKS_KHZ], [f"{khz:g}" for khz in _TICKS_KHZ])
+    axes.set_yticks(
+        [float(hertz_to_bin(1000.0 * khz)) for khz in _TICKS_KHZ], [f"{khz:g}" for khz in _TICKS_KHZ]
+    )
     axes.set_ylim(-0.5, NUM_BINS - 0.5)
     axes.set_xlim(start_s, start_s + len(level_db) * FRAME_SHIFT_S)
     axes.set_xlabel("seconds")
@@ -110,7 +112,10 @@ def draw_boxes(
 ) -> None:
     """Boxes that touch the visible seconds; detections lie on top because their dashes let the truth shine through."""
     left, right = axes.get_xlim()
-    for boxes, colour, dashes in ((truth, TRUTH_COLOUR, "solid"), (detections, DETECTION_COLOUR, (0, (4, 2)))):
+    for boxes, colour, dashes in (
+        (truth, TRUTH_COLOUR, "solid"),
+        (detections, DETECTION_COLOUR, (0, (4, 2))),
+    ):
         for box in boxes:
             if box.end_s <= left or box.begin_s >= right:
                 continue
@@ -119,8 +124,15 @@ def draw_boxes(
             begin_s, end_s = max(box.begin_s, left), min(box.end_s, right)
             axes.add_patch(
                 Rectangle(
-                    (begin_s, low), end_s - begin_s, high - low, fill=False, ec=colour, lw=1.6, ls=dashes, zorder=3
-                )  # fmt: skip
+                    (begin_s, low),
+                    end_s - begin_s,
+                    high - low,
+                    fill=False,
+                    ec=colour,
+                    lw=1.6,
+                    ls=dashes,
+                    zorder=3,
+                )
             )
             text = box.label if box.score is None else f"{box.label} {box.score:.2f}".strip()
             if labels == "hidden" or not text:
@@ -138,6 +150,14 @@ def draw_boxes(
                 zorder=4,
                 path_effects=[withStroke(linewidth=2, foreground="white")],
             )
+
+
+def _without_tilt(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Subtract a parabola over the bins' medians: recorders are bass-heavy, pre-emphasis is not; steady bands stay."""
+    if len(level_db) < 2:
+        return level_db
+    place = np.linspace(-1.0, 1.0, NUM_BINS)
+    return level_db - np.polyval(np.polyfit(place, np.median(level_db, axis=0), 2), place).astype(np.float32)
 
 
 def png_bytes(figure: Figure, dots_per_inch: int = 110) -> bytes:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from mast_ray.recordings.synthetic_archive import ArchiveSummary, write_archive
+from mast_ray.recordings.synthetic_damage import damage_archive
 from mast_ray.recordings.synthetic_plan import SoundscapeSpec, spec_for_hours
 
 HELP = "write a labelled synthetic soundscape archive"
@@ -17,24 +18,72 @@ HELP = "write a labelled synthetic soundscape archive"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = SoundscapeSpec()
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="folder to write (re-running skips what is there)")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder to write (re-running skips what is there)",
+    )
     add("--hours", type=float, default=1.0, help="hours of audio in all (default 1)")
-    add("--sites", type=int, default=default.num_sites, help="number of sites, the last is held out (default 4)")
+    add(
+        "--sites",
+        type=int,
+        default=default.num_sites,
+        help="number of sites, the last is held out (default 4)",
+    )
     add("--days", type=int, default=default.num_days, help="recorded days, the last is held out (default 4)")
     add("--minutes", type=float, default=1.0, help="minutes per recording (default 1)")
-    add("--labelled-share", type=float, default=0.25, help="share of the hours on the labelled day (default 0.25)")
+    add(
+        "--labelled-share",
+        type=float,
+        default=0.25,
+        help="share of the hours on the labelled day (default 0.25)",
+    )
     add("--seed", type=int, default=0, help="same seed and settings: same bytes")
-    add("--density", type=float, default=default.density_per_min, help="calls per minute, mean of 24 h (default 14)")
-    add("--snr-db", type=float, default=default.snr_db, help="mean of call over background in its box (default 14)")
-    add("--site-shift", type=float, default=1.0, help="how much sites differ: 0 none, 1 default, more is harder")
-    add("--temporal-shift", type=float, default=1.0, help="how much days differ: 0 none, 1 default, more is harder")
-    add("--clips-dir", metavar="DIR", help="cut calls from real clips (folders with recordings.csv), not formulas")
+    add(
+        "--density",
+        type=float,
+        default=default.density_per_min,
+        help="calls per minute, mean of 24 h (default 14)",
+    )
+    add(
+        "--snr-db",
+        type=float,
+        default=default.snr_db,
+        help="mean of call over background in its box (default 14)",
+    )
+    add(
+        "--site-shift",
+        type=float,
+        default=1.0,
+        help="how much sites differ: 0 none, 1 default, more is harder",
+    )
+    add(
+        "--temporal-shift",
+        type=float,
+        default=1.0,
+        help="how much days differ: 0 none, 1 default, more is harder",
+    )
+    add(
+        "--clips-dir",
+        metavar="DIR",
+        help="cut calls from real clips (folders with recordings.csv), not formulas",
+    )
     add("--scenes-dir", metavar="DIR", help="backgrounds from real scenes (folders with recordings.csv)")
     add("--format", choices=("wav", "flac"), default="wav", help="audio format (default wav)")
     add("--sample-rate", type=int, nargs="+", choices=(16_000, 24_000, 32_000, 48_000), default=[16_000],
         metavar="HZ", help="16000, 24000, 32000 or 48000; several are given to the sites in turn")  # fmt: skip
-    add("--damage", type=float, default=0.0, metavar="SHARE", help="share of recordings to damage (see damaged.csv)")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="processes (the bytes do not depend on it)")
+    add(
+        "--damage",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of recordings to damage (see damaged.csv)",
+    )
+    add(
+        "--processes", type=int, default=os.cpu_count() or 1, help="processes (the bytes do not depend on it)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,6 +111,11 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     summary = write_archive(spec, args.out, _progress(spec.recording_s), args.processes)
     _print_summary(summary, time.monotonic() - started)
+    if args.damage > 0:
+        damaged = damage_archive(args.out, args.damage, args.seed)
+        print(
+            f"  damaged on purpose: {len(damaged)} recordings in {len({k for _, k in damaged})} ways (damaged.csv)"
+        )
     return 0
 
 
@@ -87,7 +141,9 @@ def _print_summary(summary: ArchiveSummary, spent_s: float) -> None:
     hours, events = sum(summary.hours_by_site.values()), sum(summary.events_by_site.values())
     if summary.num_skipped:
         print(f"{summary.num_skipped} recordings were there already, {summary.num_written} were written")
-    print(f"{summary.out_dir}: {hours:.2f} h, {events} events, {len(summary.hours_by_site)} sites, {spent_s:.1f} s")
+    print(
+        f"{summary.out_dir}: {hours:.2f} h, {events} events, {len(summary.hours_by_site)} sites, {spent_s:.1f} s"
+    )
     for site, site_hours in summary.hours_by_site.items():
         print(f"  {site}: {site_hours:.2f} h, {summary.events_by_site[site]} events")
     meaning = {
