@@ -1,0 +1,123 @@
+"""From stored log-mel to what a model sees: (S - mean) / (divisor * std + eps), and the statistics behind it.
+
+Legend: B chunks, S segments per chunk, T frames, F bins. Mean and standard deviation are taken over valid frames of
+the training pool only, as moments that merge exactly over shards in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mast_ray.spectrogram.chunking import TAIL_FRAMES, Tail
+from mast_ray.spectrogram.logmel import LOG_FLOOR
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared deviations of a set of values; `a.merge(b)` are those of both sets."""
+
+    count: int = 0
+    mean: float = 0.0
+    m2: float = 0.0
+
+    @classmethod
+    def of(cls, values: ArrayLike) -> Moments:
+        """Moments of an array in float64, two passes: stable for values far from zero."""
+        array = np.asarray(values, np.float64)
+        if array.size == 0:
+            return cls()
+        mean = float(array.mean())
+        return cls(int(array.size), mean, float(np.square(array - mean).sum()))
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of both sets together (Chan, Golub and LeVeque 1979)."""
+        count = self.count + other.count
+        if count == 0:
+            return Moments()
+        delta = other.mean - self.mean
+        share = other.count / count
+        return Moments(
+            count, self.mean + delta * share, self.m2 + other.m2 + delta * delta * self.count * share
+        )
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the set itself (divided by count)."""
+        return (self.m2 / self.count) ** 0.5 if self.count else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, float]) -> Moments:
+        return cls(int(values["count"]), float(values["mean"]), float(values["m2"]))
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Part of every checkpoint; two are interchangeable only if they are equal.
+
+    `divisor` is 2 when starting from AudioMAE's public weights, which expect division by 2 std (SPEC 1).
+    """
+
+    mean: float
+    std: float
+    divisor: float = 1.0
+    eps: float = 1e-6
+
+    @classmethod
+    def of_moments(cls, moments: Moments, divisor: float = 1.0, eps: float = 1e-6) -> Normalisation:
+        return cls(moments.mean, moments.std, divisor, eps)
+
+    @property
+    def denominator(self) -> float:
+        return self.divisor * self.std + self.eps
+
+    @property
+    def silence(self) -> float:
+        """What a silent or padded frame becomes: the lowest value a model ever sees."""
+        return self.of_value(LOG_FLOOR)
+
+    def of_value(self, log_mel: float) -> float:
+        return (log_mel - self.mean) / self.denominator
+
+    def __call__(
+        self,
+        raw: Tensor,
+        scale: Tensor | None = None,
+        offset: Tensor | None = None,
+        tail: Tail = "real",
+    ) -> Tensor:
+        """(B, T, F) stored values (uint8, float16 or float32) -> (B, 1, T, F) float32 on the same device.
+
+        `scale` and `offset` are (B,), or (B, S) where the segments of a chunk were quantised apart. One multiplication
+        and one addition: dequantising is folded into the normalisation. Tail "zeros" makes the last two frames
+        what 0 becomes (`paper`).
+        """
+        num_chunks, num_frames, num_bins = raw.shape
+        if scale is None or offset is None:
+            out = raw.to(torch.float32) * (1.0 / self.denominator) - self.mean / self.denominator
+        else:
+            gain = (scale.to(torch.float32) / self.denominator).reshape(num_chunks, -1, 1, 1)
+            bias = ((offset.to(torch.float32) - self.mean) / self.denominator).reshape(num_chunks, -1, 1, 1)
+            parts = raw.reshape(num_chunks, gain.shape[1], num_frames // gain.shape[1], num_bins)
+            out = (parts.to(torch.float32) * gain + bias).reshape(num_chunks, num_frames, num_bins)
+        if tail == "zeros":
+            out[:, num_frames - TAIL_FRAMES :] = self.of_value(0.0)
+        return out.unsqueeze(1)
+
+    def inverse(self, normalised: Tensor) -> Tensor:
+        """Log-mel values of normalised ones, any shape."""
+        return normalised * self.denominator + self.mean
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, float]) -> Normalisation:
+        return cls(**{name: float(values[name]) for name in ("mean", "std", "divisor", "eps")})
