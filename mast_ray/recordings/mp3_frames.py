@@ -1,6 +1,6 @@
 """Frame headers of MPEG layer III, enough to find where the sound begins.
 
-A single sync pattern is found by chance in tags and pictures (libsndfile took one for an 11 kHz file): a start counts only when
+A single sync pattern occurs by chance in tags and pictures: a start counts only when
 the frames that follow agree with it.
 """
 

@@ -163,7 +163,8 @@ def _without_zero_tail(file: BinaryIO, body: Body, rate_hz: int) -> tuple[Body, 
 def _with_info_texts(header: Header, content: bytes, order: str) -> Header:
     if content[:4] != b"INFO":
         return header
-    texts, position = {}, 4
+    texts: dict[bytes, str] = {}
+    position = 4
     while position + 8 <= len(content):
         key, size = struct.unpack_from(order + "4sI", content, position)
         texts.setdefault(key, decoded_text(content[position + 8 : position + 8 + size]))
