@@ -1,0 +1,97 @@
+"""A prepared archive, opened: its small tables in memory, its frames where they lie.
+
+Rows of `recordings` number the recordings everywhere in this room; tables speak seconds and hertz.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import StorageConfig
+from mast_ray.spectrogram.normalisation import Moments, Normalisation
+from mast_ray.tables.schemas import SCHEMA_VERSION
+from mast_ray.tables.storage import Storage, open_storage
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """PREPARED/ as docs/architecture.md draws it."""
+
+    storage: Storage
+    manifest: dict
+    recordings: pa.Table
+    index: pa.Table
+    labels: pa.Table
+    splits: pa.Table
+    moments: Moments  # over valid frames of the training pool
+
+    @cached_property
+    def recording_ids(self) -> list[str]:
+        return self.recordings.column("recording_id").to_pylist()
+
+    @cached_property
+    def num_chunks(self) -> NDArray[np.int64]:
+        return self.recordings.column("num_chunks").to_numpy().astype(np.int64)
+
+    @cached_property
+    def num_frames(self) -> NDArray[np.int64]:
+        return self.recordings.column("num_frames").to_numpy().astype(np.int64)
+
+    def rows_of(self, recording_ids: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
+        """Row of each id in `recordings`; -1 for an id that is not there."""
+        found = pc.index_in(recording_ids, value_set=self.recordings.column("recording_id").combine_chunks())
+        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    @property
+    def storage_type(self) -> str:
+        """uint8 or float16."""
+        return self.manifest["config"]["spectrogram"]["storage"]
+
+    def normalisation(self, divisor: float = 1.0) -> Normalisation:
+        return Normalisation.of_moments(self.moments, divisor)
+
+
+def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = None) -> Prepared:
+    """Read the small tables of a finished prepare stage."""
+    storage = open_storage(uri, settings) if isinstance(uri, str | Path) else uri
+    try:
+        manifest = json.loads(storage.read_bytes("manifest.json"))
+    except FileNotFoundError:
+        unfinished = next(iter(storage.list("attempts")), None) is not None
+        what = "is not finished: run the same `mast prepare` again" if unfinished else "holds no prepared archive"
+        raise DataError(f"{storage.url} {what}\n(there is no manifest.json)") from None
+    if manifest.get("stage") != "prepare":
+        raise DataError(f"{storage.url} is the output of `{manifest.get('stage')}`: give a prepared archive")
+    if manifest["schema_version"] != SCHEMA_VERSION:
+        raise DataError(
+            f"{storage.url} has schema version {manifest['schema_version']}, this is version {SCHEMA_VERSION}:\n"
+            "prepare the archive again"
+        )
+    stats = json.loads(storage.read_bytes("stats.json"))
+    names = ("recordings", "index", "labels", "splits")
+    tables = {name: read_table(storage, f"{name}.parquet") for name in names}
+    return Prepared(storage, manifest, **tables, moments=Moments.from_dict(stats))
+
+
+def read_table(storage: Storage, key: str) -> pa.Table:
+    """A small Parquet table, whole."""
+    return pq.read_table(io.BytesIO(storage.read_bytes(key)), partitioning=None)
+
+
+def write_table(storage: Storage, key: str, table: pa.Table) -> bytes:
+    """Write a small table as one object; the same rows give the same bytes, which are returned."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", store_schema=True)
+    storage.write_atomic(key, sink.getvalue())
+    return sink.getvalue()

@@ -1,0 +1,264 @@
+"""Chunks as a training process wants them: raw stored values, boxes joined, in a reproducible order, at GPU speed.
+
+Legend: B chunks, T = 1024 frames, F = 128 bins. Files are decoded by threads outside the GIL; values stay as stored (uint8 or
+float16) until they are on the device, where `Normalisation(values, scale, offset)` turns them into what a model takes.
+
+    reader = ChunkReader(prepared, chunks_of_split(prepared, "train"), prepared.labels, batch_size=64, lanes=32, seed=0)
+    for batch in reader.epoch(3, rank=0, world_size=2, start_step=17): ...
+    for batch in reader.sequential(): ...
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mast_ray.boxes.batch import PaddedBoxes
+from mast_ray.config.errors import DataError
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS, SEGMENT_FRAMES
+from mast_ray.tables.blocks import BlockReader, block_map, sort_by_block
+from mast_ray.tables.chunk_sets import ChunkSet, box_table
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.sample_order import EpochOrder, Window, check_world, lanes_of, steps_per_epoch
+
+CACHE_BYTES = 2 << 30  # a set whose blocks fit is kept in memory after the first pass
+
+
+@dataclass(frozen=True)
+class RawChunks:
+    """Chunks as stored; value = offset + scale * stored."""
+
+    values: Tensor  # (B, T, F) uint8 or float16
+    scale: Tensor  # (B,) float32
+    offset: Tensor  # (B,) float32
+    valid_frames: Tensor  # (B,) int32: frames wholly inside the audio, the rest is padding
+    boxes: PaddedBoxes
+    weight: Tensor  # (B,) float32
+    sample_index: Tensor  # (B,) int64: place in the run's global order, a seed that no worker count changes
+    chunk_ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to(self, device: torch.device | str) -> RawChunks:
+        names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        return replace(self, **moved, boxes=self.boxes.to(device))
+
+
+class ChunkReader:
+    """Reads a set of chunks, shuffled epoch by epoch or in order. Cheap to build; threads live as long as an iterator."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        chunks: ChunkSet,
+        labels: pa.Table | None = None,
+        *,
+        batch_size: int = 64,
+        lanes: int = 32,
+        seed: int = 0,
+        num_threads: int = 0,
+        min_score: float = 0.0,
+        shuffle_chunks: int = 4096,
+        pin_memory: bool = False,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        if not len(chunks):
+            raise DataError(f"{prepared.storage.url}: there is no chunk to read; look at `mast split` and the labels")
+        found = block_map(prepared, chunks)
+        order, self._block_start = sort_by_block(found)
+        self.chunks = chunks.take(order)
+        self.boxes = box_table(prepared, self.chunks, labels, min_score)
+        self.batch_size, self.seed = batch_size, seed
+        self.lanes = lanes_of(batch_size, lanes)
+        self.num_threads = num_threads or min(8, os.cpu_count() or 1)
+        self._block, self._row = found.block[order], found.row[order]
+        self._scale, self._offset = found.scale[order], found.offset[order]
+        valid = prepared.num_frames[self.chunks.recording] - self.chunks.chunk.astype(np.int64) * SEGMENT_FRAMES
+        self._valid = valid.clip(0, CHUNK_FRAMES).astype(np.int32)
+        self._names = prepared.recording_ids
+        self._blocks, self._reader = found.blocks, BlockReader(prepared, _deadline_of(prepared))
+        self._shuffle_chunks, self._pin_memory = shuffle_chunks, pin_memory
+        self._dtype = {"uint8": torch.uint8, "float16": torch.float16}[prepared.storage_type]
+        used = np.unique(self._block).tolist()
+        total = sum(found.blocks[b].num_rows for b in used) * SEGMENT_FRAMES * NUM_BINS * self._dtype.itemsize
+        self._cache: dict[int, NDArray[np.generic]] | None = {} if total <= cache_bytes else None
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(len(self), self.batch_size)
+
+    def epoch(self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0) -> Iterator[RawChunks]:
+        """This worker's part of every global batch of an epoch from `start_step` on: batch_size / world_size chunks."""
+        check_world(self.batch_size, self.lanes, world_size)
+        order = EpochOrder(
+            self._block_start, self.batch_size, self.lanes, self.seed, epoch, self._shuffle_chunks
+        )
+        per_lane = self.batch_size // self.lanes
+        lanes = list(range(rank, self.lanes, world_size))
+        places = np.concatenate([np.arange(lane * per_lane, (lane + 1) * per_lane) for lane in lanes])
+        first_sample = (epoch * self.steps_per_epoch + start_step) * self.batch_size
+        windows = [deque(order.windows(lane, start_step)) for lane in lanes]
+        positions = _steps(windows, per_lane, start_step, order.steps)
+        schedule = sorted(
+            (w for lane_windows in windows for w in lane_windows), key=lambda w: (w.start // per_lane, w.lane)
+        )
+        for step, batch in enumerate(self._batches(schedule, positions, ahead=2 * len(lanes))):
+            index = first_sample + step * self.batch_size + places
+            yield replace(batch, sample_index=torch.from_numpy(index))
+
+    def sequential(self, rank: int = 0, world_size: int = 1, batch_size: int | None = None) -> Iterator[RawChunks]:
+        """Every chunk of this worker's share once, in the order of the files; the last batch may be smaller."""
+        size = batch_size or self.batch_size
+        begin, end = rank * len(self) // world_size, (rank + 1) * len(self) // world_size
+        starts = [int(s) for s in self._block_start if begin < s < end]
+        borders = [begin, *starts, end] if end > begin else []
+        windows = [Window(0, a, np.arange(a, b)) for a, b in zip(borders, borders[1:], strict=False)]
+        positions = (np.arange(a, min(a + size, end)) for a in range(begin, end, size))
+        for positions_of_batch, batch in zip(
+            [np.arange(a, min(a + size, end)) for a in range(begin, end, size)],
+            self._batches(windows, positions, ahead=4 * self.num_threads),
+            strict=True,
+        ):
+            yield replace(batch, sample_index=torch.from_numpy(positions_of_batch))
+
+    def _batches(
+        self, windows: list[Window], positions: Iterator[NDArray[np.int64]], ahead: int
+    ) -> Iterator[RawChunks]:
+        """Assemble batches in a thread, a few ahead of the consumer."""
+        ready: queue.Queue[RawChunks | BaseException | None] = queue.Queue(maxsize=3)
+        stop = threading.Event()
+
+        def produce() -> None:
+            try:
+                with ThreadPoolExecutor(self.num_threads, thread_name_prefix="blocks") as pool:
+                    source = _BlockSource(self, pool, windows, ahead)
+                    try:
+                        for chunks in positions:
+                            batch = self._assembled(chunks, source)
+                            while not stop.is_set():
+                                try:
+                                    ready.put(batch, timeout=0.2)
+                                    break
+                                except queue.Full:
+                                    continue
+                            if stop.is_set():
+                                return
+                    finally:
+                        source.cancel()
+                ready.put(None)
+            except BaseException as error:  # handed to the consumer, which raises it
+                if not stop.is_set():
+                    ready.put(error)
+
+        thread = threading.Thread(target=produce, name="chunk-reader", daemon=True)
+        thread.start()
+        try:
+            while (batch := ready.get()) is not None:
+                if isinstance(batch, BaseException):
+                    raise batch
+                yield batch
+        finally:
+            stop.set()
+            thread.join()
+
+    def _assembled(self, chunks: NDArray[np.int64], source: _BlockSource) -> RawChunks:
+        """(B,) positions in the set -> a batch; each chunk is one copy of two neighbouring rows."""
+        values = torch.empty(
+            (len(chunks), CHUNK_FRAMES, NUM_BINS), dtype=self._dtype, pin_memory=self._pin_memory
+        )
+        target = values.numpy()
+        for place, (chunk, block, row) in enumerate(
+            zip(chunks.tolist(), self._block[chunks].tolist(), self._row[chunks].tolist(), strict=True)
+        ):
+            target[place] = source.rows(chunk, block)[row : row + 2].reshape(CHUNK_FRAMES, NUM_BINS)
+        recording, number = self.chunks.recording[chunks].tolist(), self.chunks.chunk[chunks].tolist()
+        return RawChunks(
+            values,
+            torch.from_numpy(self._scale[chunks]),
+            torch.from_numpy(self._offset[chunks]),
+            torch.from_numpy(self._valid[chunks]),
+            self.boxes.padded(chunks),
+            torch.from_numpy(self.chunks.weight[chunks]),
+            torch.zeros(len(chunks), dtype=torch.int64),
+            tuple(f"{self._names[r]}:{k}" for r, k in zip(recording, number, strict=True)),
+        )
+
+    def _decoded(self, block: int) -> NDArray[np.generic]:
+        if self._cache is None:
+            return self._reader.read(self._blocks[block])
+        if block not in self._cache:
+            self._cache[block] = self._reader.read(self._blocks[block])
+        return self._cache[block]
+
+
+class _BlockSource:
+    """Hands out decoded blocks window by window: windows are read ahead in order and dropped once they are used up."""
+
+    def __init__(self, reader: ChunkReader, pool: ThreadPoolExecutor, windows: list[Window], ahead: int) -> None:
+        self._reader, self._pool, self._waiting, self._ahead = reader, pool, deque(windows), ahead
+        self._in_flight = 0  # windows submitted of which no chunk has been asked for
+        self._window_of: dict[int, _OpenWindow] = {}
+        self._submit()
+
+    def _submit(self) -> None:
+        while self._waiting and self._in_flight < self._ahead:
+            window = self._waiting.popleft()
+            blocks = np.unique(self._reader._block[window.chunks]).tolist()
+            futures = {block: self._pool.submit(self._reader._decoded, block) for block in blocks}
+            opened = _OpenWindow(futures, len(window.chunks))
+            for chunk in window.chunks.tolist():
+                self._window_of[chunk] = opened
+            self._in_flight += 1
+
+    def rows(self, chunk: int, block: int) -> NDArray[np.generic]:
+        window = self._window_of.pop(chunk)
+        if not window.is_started:
+            window.is_started = True
+            self._in_flight -= 1
+            self._submit()
+        return window.futures[block].result()
+
+    def cancel(self) -> None:
+        for window in set(self._window_of.values()):
+            for future in window.futures.values():
+                future.cancel()
+
+
+@dataclass(eq=False)
+class _OpenWindow:
+    futures: dict[int, Future]
+    num_left: int
+    is_started: bool = False
+
+
+def _steps(
+    windows: list[deque[Window]], per_lane: int, start_step: int, steps: int
+) -> Iterator[NDArray[np.int64]]:
+    """Positions in the set of each step's chunks, lane after lane."""
+    rows = []
+    for lane_windows in windows:
+        row = np.concatenate([w.chunks for w in lane_windows]) if lane_windows else np.zeros(0, np.int64)
+        rows.append(row[start_step * per_lane - lane_windows[0].start :] if lane_windows else row)
+    for step in range(steps - start_step):
+        yield np.concatenate([row[step * per_lane : (step + 1) * per_lane] for row in rows])
+
+
+def _deadline_of(prepared: Prepared) -> float:
+    settings = getattr(prepared.storage, "settings", None)
+    return settings.io_deadline_s if settings is not None else 5.0
