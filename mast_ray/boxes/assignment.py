@@ -1,11 +1,11 @@
-"""Which point of the pyramid learns which box: ATSS and centre sampling, batched without loops over chunks or boxes.
+"""Which point of the pyramid learns which box: ATSS and centre sampling, without loops over chunks or boxes.
 
-Legend: B chunks, M box slots, L levels, W window cells, C candidates per box, P points. Boxes are (t0, f0, t1, f1).
+Legend: B chunks, M box slots, W window cells, C candidates per box, P points. Boxes are (t0, f0, t1, f1).
 
-Points lie on regular grids, so the nearest ones to a box are found in a small window around its centre instead of
-among all P points: memory grows with M x C (about 100) and not with M x P (several thousand). Distances are
-measured in strides of each axis, because frames and bins are different units. Equal distances are ordered by point
-index and equal preferences by slot index, so that the result is the same on every device.
+Points lie on regular grids, so the nearest ones to a box are found in a small window around its centre instead
+of among all P points: memory grows with M x C (about 100) and not with M x P (several thousand). Distances are
+measured in strides of each axis, because frames and bins are different units. Equal distances are ordered by
+point index and equal preferences by slot index, so that the result is the same on every device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mast_ray.boxes.batch import PaddedBoxes
 from mast_ray.boxes.geometry import area, paired_iou
 from mast_ray.boxes.points import PyramidLevel
 
-AssignmentName = Literal["atss", "centre_sampling"]
+AssignmentName = Literal["atss", "centre"]
 
 
 class Assignment(NamedTuple):
@@ -35,7 +35,7 @@ def assign(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], name: AssignmentN
     match name:
         case "atss":
             return atss(boxes, levels)
-        case "centre_sampling":
+        case "centre":
             return centre_sampling(boxes, levels)
 
 

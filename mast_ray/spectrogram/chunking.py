@@ -167,7 +167,9 @@ def assemble_chunk(first: NDArray, second: NDArray, tail: Tail = "real") -> NDAr
     return chunk
 
 
-def boxes_of_chunks(boxes: NDArray[np.float64], num_chunks: int) -> ChunkBoxes:
+def boxes_of_chunks(
+    boxes: NDArray[np.float64], num_chunks: int, shortest_remnant_frames: float = SHORTEST_REMNANT_FRAMES
+) -> ChunkBoxes:
     """(N, 4) boxes of a recording -> those of all its chunks: every box goes into every chunk it touches, clipped.
 
     A remnant that a border cut to under 100 ms is dropped; a call that is naturally that short is kept (SPEC 2).
@@ -185,16 +187,18 @@ def boxes_of_chunks(boxes: NDArray[np.float64], num_chunks: int) -> ChunkBoxes:
     corners[:, 0::2] = np.clip(corners[:, 0::2], 0, CHUNK_FRAMES)
     corners[:, 1::2] = np.clip(corners[:, 1::2], 0, NUM_BINS)
     clipped = corners[:, 2] - corners[:, 0]
-    keep = (clipped == length) | (clipped >= SHORTEST_REMNANT_FRAMES)
+    keep = (clipped == length) | (clipped >= shortest_remnant_frames)
     order = np.flatnonzero(keep)[np.lexsort((origin[keep], chunk[keep]))]
     return ChunkBoxes(chunk[order], origin[order], corners[order])
 
 
-def boxes_of_chunk(boxes: NDArray[np.float64], chunk: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def boxes_of_chunk(
+    boxes: NDArray[np.float64], chunk: int, shortest_remnant_frames: float = SHORTEST_REMNANT_FRAMES
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(N, 4) boxes of a recording -> ((K, 4) boxes of one chunk, (K,) rows they come from)."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     start = chunk * SEGMENT_FRAMES
     near = np.flatnonzero((boxes[:, 0] < start + CHUNK_FRAMES) & (boxes[:, 2] > start))
     moved = boxes[near] - np.array([start, 0, start, 0])
-    found = boxes_of_chunks(moved, 1)
+    found = boxes_of_chunks(moved, 1, shortest_remnant_frames)
     return found.corners, near[found.origin]

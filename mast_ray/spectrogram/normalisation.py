@@ -1,4 +1,4 @@
-"""From stored log-mel to what a model sees: (S - mean) / (divisor * std + eps), and the statistics behind it.
+"""From stored log-mel to what a model sees: (S - mean) / (std + eps) / divisor, and the statistics behind it.
 
 Legend: B chunks, S segments per chunk, T frames, F bins. Mean and standard deviation are taken over valid frames of
 the training pool only, as moments that merge exactly over shards in any order.
@@ -76,7 +76,7 @@ class Normalisation:
 
     @property
     def denominator(self) -> float:
-        return self.divisor * self.std + self.eps
+        return (self.std + self.eps) * self.divisor
 
     @property
     def silence(self) -> float:

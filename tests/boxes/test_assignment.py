@@ -108,7 +108,7 @@ def test_centre_sampling_agrees_with_a_slow_obvious_reference(radius: float) -> 
     assert (result.box_index >= 0).any()
 
 
-@pytest.mark.parametrize("name", ["atss", "centre_sampling"])
+@pytest.mark.parametrize("name", ["atss", "centre"])
 def test_unmatched_points_in_an_ignore_region_are_ignored_and_matched_ones_are_not(name: str) -> None:
     levels = PYRAMIDS["upsampling"]
     call, region = torch.tensor([[100.0, 40, 180, 80]]), torch.tensor([[0.0, 0, 512, 64]])
@@ -124,7 +124,7 @@ def test_unmatched_points_in_an_ignore_region_are_ignored_and_matched_ones_are_n
 def test_empty_slots_and_ignore_regions_never_own_a_point() -> None:
     corners = torch.tensor([[[0.0, 0, 200, 100], [100, 20, 300, 60]]])
     boxes = PaddedBoxes(corners, torch.tensor([[False, True]]), torch.tensor([[True, False]]))
-    for name in ("atss", "centre_sampling"):
+    for name in ("atss", "centre"):
         owners = assign(boxes, PYRAMIDS["upsampling"], name).box_index
         assert set(owners.unique().tolist()) == {-1, 1}
 
