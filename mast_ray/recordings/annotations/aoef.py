@@ -1,0 +1,221 @@
+"""AOEF, the JSON of soundevent and whombat: annotation sets, projects and prediction sets in; annotation sets out.
+
+Times in AOEF are those of the animal: for a time-expanded recording they are divided by the factor, so they are multiplied back to
+seconds of the file (and frequencies divided). Identifiers are derived from the content: the same annotations give the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
+
+VERSION = "1.1.0"
+LABEL_KEYS = (
+    "label",
+    "species",
+    "dwc:scientificName",
+    "scientific_name",
+    "class",
+    "event",
+    "sonotype",
+    "common_name",
+    "order",
+    "genus",
+)
+_NAMESPACE = uuid.UUID("6f1e1c0a-7f5f-4f62-9d3e-3c2b8c0f6d11")
+
+
+def is_aoef(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("data"), dict)
+        and "collection_type" in document["data"]
+    )
+
+
+def parse(document: Any, source: str) -> Parsed:
+    data = document["data"]
+    try:
+        recordings = {entry["uuid"]: entry for entry in data.get("recordings") or ()}
+        tags = {entry["id"]: (str(entry["key"]), str(entry["value"])) for entry in data.get("tags") or ()}
+        events = {entry["uuid"]: entry for entry in data.get("sound_events") or ()}
+        clips = {entry["uuid"]: entry["recording"] for entry in data.get("clips") or ()}
+        gone_through = [
+            str(recordings[clips[entry["clip"]]]["path"])
+            for key in ("clip_annotations", "clip_predictions")
+            for entry in data.get(key) or ()
+        ]
+        annotations, problems = [], []
+        for key in ("sound_event_annotations", "sound_event_predictions"):
+            for entry in data.get(key) or ():
+                event = events[entry["sound_event"]]
+                try:
+                    annotations.append(_annotation(entry, event, recordings[event["recording"]], tags))
+                except ValueError as error:
+                    problems.append(f"{source}, sound event {entry['sound_event']}: {error}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{source}: broken AOEF ({error!r}):\nexport it again from whombat or soundevent"
+        ) from error
+    mentioned = dict.fromkeys([*gone_through, *(annotation.path for annotation in annotations)])
+    return Parsed(tuple(annotations), tuple(mentioned), tuple(problems))
+
+
+def _annotation(
+    entry: Mapping[str, Any],
+    event: Mapping[str, Any],
+    recording: Mapping[str, Any],
+    tags: Mapping[int, tuple[str, str]],
+) -> Annotation:
+    begin_s, low_hz, end_s, high_hz = _bounds(event["geometry"])
+    expansion = float(recording.get("time_expansion") or 1.0)
+    # A prediction's tags are pairs (tag, score).
+    own = [tags[tag[0] if isinstance(tag, list) else tag] for tag in entry.get("tags") or ()]
+    label_key = next((key for key in LABEL_KEYS if any(key == k for k, _ in own)), own[0][0] if own else "")
+    label = next((value for key, value in own if key == label_key), "")
+    features = event.get("features") or {}
+    score = entry.get("score", features.get("score"))
+    extra = {key: value for key, value in own if key != label_key}
+    return Annotation(
+        path=str(recording["path"]),
+        begin_s=begin_s * expansion,
+        end_s=end_s * expansion,
+        low_hz=None if low_hz is None else low_hz / expansion,
+        high_hz=None if high_hz is None else high_hz / expansion,
+        label=label,
+        score=None if score is None else float(score),
+        extra=extra,
+    )
+
+
+def _bounds(geometry: Mapping[str, Any]) -> tuple[float, float | None, float, float | None]:
+    """(begin, low, end, high) of any geometry; times alone have no band."""
+    coordinates = geometry["coordinates"]
+    bounds: tuple[float, float | None, float, float | None]
+    match geometry["type"]:
+        case "TimeStamp":
+            bounds = (coordinates, None, coordinates, None)
+        case "TimeInterval":
+            bounds = (coordinates[0], None, coordinates[1], None)
+        case "BoundingBox":
+            bounds = (coordinates[0], coordinates[1], coordinates[2], coordinates[3])
+        case _:
+            points = list(_points(coordinates))
+            times, hertz = [point[0] for point in points], [point[1] for point in points]
+            bounds = (min(times), min(hertz), max(times), max(hertz))
+    if not all(value is None or math.isfinite(value) for value in bounds) or bounds[2] < bounds[0]:
+        raise ValueError(f"geometry {geometry['type']} with coordinates that cannot be")
+    return bounds
+
+
+def _points(coordinates: Any) -> Iterator[tuple[float, float]]:
+    """The (time, frequency) pairs of nested coordinate lists."""
+    if len(coordinates) == 2 and all(isinstance(value, int | float) for value in coordinates):
+        yield float(coordinates[0]), float(coordinates[1])
+    else:
+        for inner in coordinates:
+            yield from _points(inner)
+
+
+def write(
+    annotations: Sequence[Annotation],
+    paths: Sequence[str],
+    facts: Mapping[str, AudioFacts],
+    *,
+    created_on: datetime = datetime(2000, 1, 1),
+    name: str = "mast_ray",
+) -> str:
+    """An annotation set; the label is a tag `label`, other columns are tags, a score is a feature of the sound event."""
+    tag_ids: dict[tuple[str, str], int] = {}
+    events, event_annotations = [], []
+    by_path: dict[str, list[str]] = {path: [] for path in sorted(paths)}
+    for index, annotation in enumerate(sorted(annotations, key=lambda a: (a.path, a.begin_s, a.end_s))):
+        identity = f"{annotation.path}|{index}|{annotation.begin_s!r}|{annotation.end_s!r}|{annotation.label}"
+        event_id, annotation_id = _identifier("event", identity), _identifier("annotation", identity)
+        own = [("label", annotation.label)] * bool(annotation.label) + sorted(annotation.extra.items())
+        event: dict[str, Any] = {
+            "uuid": event_id,
+            "recording": _identifier("recording", annotation.path),
+            "geometry": _geometry(annotation),
+        }
+        if annotation.score is not None:
+            event["features"] = {"score": annotation.score}
+        events.append(event)
+        event_annotations.append(
+            {
+                "uuid": annotation_id,
+                "sound_event": event_id,
+                "tags": [tag_ids.setdefault(tag, len(tag_ids)) for tag in own],
+                "created_on": created_on.isoformat(),
+            }
+        )
+        by_path[annotation.path].append(annotation_id)
+    recordings = [_recording(path, annotations, facts) for path in by_path]
+    data = {
+        "uuid": _identifier("set", "\n".join(by_path) + json.dumps(events)),
+        "name": name,
+        "collection_type": "annotation_set",
+        "created_on": created_on.isoformat(),
+        "tags": [{"id": index, "key": key, "value": value} for (key, value), index in tag_ids.items()],
+        "recordings": recordings,
+        "sound_events": events,
+        "sound_event_annotations": event_annotations,
+        "clips": [
+            {
+                "uuid": _identifier("clip", r["path"]),
+                "recording": r["uuid"],
+                "start_time": 0.0,
+                "end_time": r["duration"],
+            }
+            for r in recordings
+        ],
+        "clip_annotations": [
+            {
+                "uuid": _identifier("clip annotation", path),
+                "clip": _identifier("clip", path),
+                "sound_events": ids,
+            }
+            for path, ids in by_path.items()
+        ],
+    }
+    return json.dumps(
+        {"version": VERSION, "created_on": created_on.isoformat(), "data": data}, indent=1, ensure_ascii=False
+    )
+
+
+def _geometry(annotation: Annotation) -> dict[str, Any]:
+    if annotation.low_hz is None or annotation.high_hz is None:
+        return {"type": "TimeInterval", "coordinates": [annotation.begin_s, annotation.end_s]}
+    box = [annotation.begin_s, annotation.low_hz, annotation.end_s, annotation.high_hz]
+    return {"type": "BoundingBox", "coordinates": box}
+
+
+def _recording(
+    path: str, annotations: Sequence[Annotation], facts: Mapping[str, AudioFacts]
+) -> dict[str, Any]:
+    """AOEF wants duration and rate; where nobody said, they are the least that hold the annotations."""
+    own = [annotation for annotation in annotations if annotation.path == path]
+    known = facts.get(path) or AudioFacts(
+        duration_s=max((a.end_s for a in own), default=0.0),
+        sample_rate_hz=max(
+            1, math.ceil(2 * max((a.high_hz for a in own if a.high_hz is not None), default=0.5))
+        ),
+    )
+    return {
+        "uuid": _identifier("recording", path),
+        "path": path,
+        "duration": known.duration_s,
+        "channels": known.num_channels,
+        "samplerate": known.sample_rate_hz,
+    }
+
+
+def _identifier(kind: str, identity: str) -> str:
+    return str(uuid.uuid5(_NAMESPACE, f"{kind}|{identity}"))

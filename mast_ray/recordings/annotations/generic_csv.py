@@ -1,0 +1,150 @@
+"""Any table with a column for begin and end, by well-known column names or by a mapping; also what this package itself writes.
+
+Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score. Frequencies are hertz unless the column
+says kHz or the table is warbleR's (bottom.freq, top.freq: kHz). A row with a file but neither begin nor end says that the recording
+was gone through and holds no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.tabular import (
+    column_lookup,
+    defused,
+    hertz,
+    number,
+    numbered,
+    parse_table,
+    pick,
+    seconds,
+    written_table,
+)
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "file": (
+        "file", "path", "filepath", "file_path", "filename", "file_name", "file name", "begin path", "begin file", "sound.files",
+        "recording", "recording_path", "audio", "audio_file", "audio_filename", "source_file", "wav",
+    ),
+    "begin_s": (
+        "begin_s", "start_s", "begin time (s)", "start (s)", "begin (s)", "start_seconds", "begin_time", "start_time", "begin", "start",
+        "onset_s", "onset", "min_t", "t_min", "x1", "annotation_start_s", "start_sec",
+    ),
+    "end_s": (
+        "end_s", "stop_s", "end time (s)", "end (s)", "end_seconds", "end_time", "end", "stop", "offset_s", "max_t", "t_max", "x2",
+        "annotation_end_s", "end_sec",
+    ),
+    "duration_s": ("duration_s", "duration (s)", "duration"),
+    "low_hz": (
+        "low_hz", "low freq (hz)", "low_frequency", "low_freq", "low_f", "freq_low", "freqlow", "min_hz", "min_freq", "min_frequency",
+        "freq_min", "fmin", "f_min", "y1", "annotation_low_hz",
+    ),
+    "high_hz": (
+        "high_hz", "high freq (hz)", "high_frequency", "high_freq", "high_f", "freq_high", "freqhigh", "max_hz", "max_freq",
+        "max_frequency", "freq_max", "fmax", "f_max", "y2", "annotation_high_hz",
+    ),
+    "low_khz": ("low_khz", "low freq (khz)", "bottom.freq", "fmin_khz", "min_khz"),
+    "high_khz": ("high_khz", "high freq (khz)", "top.freq", "fmax_khz", "max_khz"),
+    "label": (
+        "label", "species", "specie", "scientific name", "scientific_name", "common name", "common_name", "class", "class_name",
+        "annotation", "tag", "category", "ebird_code", "species_code", "sonotype", "call_type", "songtype", "elm",
+    ),
+    "score": ("score", "confidence", "probability"),
+}  # fmt: skip
+
+
+def chosen_columns(header: Sequence[str], mapping: Mapping[str, str], source: str) -> dict[str, str]:
+    """Field -> column as written; an explicit mapping outranks the well-known names and must exist."""
+    lookup = column_lookup(header)
+    unknown = set(mapping) - set(ALIASES)
+    if unknown:
+        raise DataError(
+            f"{source}: {sorted(unknown)[0]!r} is no field of an annotation:\nmap some of {', '.join(ALIASES)}"
+        )
+    for field, column in mapping.items():
+        if column not in header:
+            raise DataError(
+                f"{source}: no column {column!r} (mapped to {field}):\nthe table has {', '.join(header)}"
+            )
+    found = {field: pick(lookup, aliases) for field, aliases in ALIASES.items()}
+    return {**{field: column for field, column in found.items() if column is not None}, **mapping}
+
+
+def is_table(header: str, columns: Sequence[str]) -> bool:
+    chosen = chosen_columns(columns, {}, header)
+    return "begin_s" in chosen and ("end_s" in chosen or "duration_s" in chosen)
+
+
+def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
+    table = parse_table(text, source)
+    chosen = chosen_columns(table.columns, columns, source)
+    if "begin_s" not in chosen or not ({"end_s", "duration_s"} & set(chosen)):
+        raise DataError(
+            f"{source}: no columns for begin and end among {', '.join(table.columns) or 'nothing'}:\n"
+            "map them, e.g. begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1 file=recording label=species"
+        )
+    annotations, mentioned, problems = [], [], []
+    for where, values in numbered(table.rows, source):
+        path = values.get(chosen.get("file", ""), "")
+        mentioned.append(path)
+        try:
+            annotation = _annotation(values, chosen, path)
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+            continue
+        if annotation is not None:
+            annotations.append(annotation)
+    if not mentioned and "file" not in chosen:
+        mentioned.append("")
+    return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))
+
+
+def _annotation(values: Mapping[str, str], chosen: Mapping[str, str], path: str) -> Annotation | None:
+    def value(field: str) -> float | None:
+        return number(values.get(chosen.get(field, ""), ""))
+
+    begin_s, end_s, duration_s = value("begin_s"), value("end_s"), value("duration_s")
+    if begin_s is None and end_s is None:
+        return None
+    if end_s is None and begin_s is not None and duration_s is not None:
+        end_s = begin_s + duration_s
+    if begin_s is None or end_s is None or end_s < begin_s:
+        raise ValueError("begin or end time is missing or in the wrong order")
+    low_hz, high_hz = value("low_hz"), value("high_hz")
+    if (
+        low_hz is None
+        and high_hz is None
+        and (low_khz := value("low_khz")) is not None
+        and (high_khz := value("high_khz")) is not None
+    ):
+        low_hz, high_hz = low_khz * 1000.0, high_khz * 1000.0
+    if low_hz is None or high_hz is None:
+        low_hz = high_hz = None
+    elif high_hz < low_hz:
+        raise ValueError("the high frequency is below the low one")
+    taken = set(chosen.values())
+    extra = {name: text for name, text in values.items() if name not in taken and text}
+    return Annotation(
+        path, begin_s, end_s, low_hz, high_hz, values.get(chosen.get("label", ""), ""), value("score"), extra
+    )
+
+
+OWN_HEADER = ("file", "begin_s", "end_s", "low_hz", "high_hz", "label", "score")
+
+
+def write(annotations: Sequence[Annotation], paths: Sequence[str]) -> str:
+    """One row per event, and one row without times for every recording in which nothing was found."""
+    names = [
+        name for name in dict.fromkeys(n for a in annotations for n in a.extra) if name not in OWN_HEADER
+    ]
+    rows = []
+    for annotation in sorted(annotations, key=lambda a: (a.path, a.begin_s, a.end_s)):
+        row = [defused(annotation.path), seconds(annotation.begin_s), seconds(annotation.end_s)]
+        row += [hertz(annotation.low_hz), hertz(annotation.high_hz), defused(annotation.label)]
+        row += ["" if annotation.score is None else f"{annotation.score:.6f}"]
+        rows.append(row + [defused(annotation.extra.get(name, "")) for name in names])
+    empty = sorted(set(paths) - {annotation.path for annotation in annotations})
+    rows += [[defused(path), *("" for _ in range(len(OWN_HEADER) - 1 + len(names)))] for path in empty]
+    return written_table([*OWN_HEADER, *(defused(name) for name in names)], rows, ",")

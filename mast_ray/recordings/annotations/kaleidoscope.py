@@ -1,0 +1,60 @@
+"""Kaleidoscope's id.csv and cluster.csv (read only): OFFSET and DURATION in seconds, Fmin and Fmax in hertz, or kHz in bat mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.tabular import column_lookup, number, numbered, parse_table, pick
+
+LABEL_COLUMNS = (
+    "manual id",
+    "top1match",
+    "top1match*",
+    "auto id",
+    "auto id*",
+)  # a person's word before the program's
+HIGHEST_KHZ = 500.0  # Fmax below this can only be kHz: bat mode
+
+
+def is_kaleidoscope(header: str) -> bool:
+    lowered = header.lower()
+    return "in file" in lowered and "offset" in lowered and "duration" in lowered
+
+
+def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
+    table = parse_table(text, source)
+    lookup = column_lookup(table.columns)
+    highest = pick(lookup, ("fmax",))
+    taken = {
+        lookup.get(name)
+        for name in ("folder", "in file", "offset", "duration", "fmin", "fmax", *LABEL_COLUMNS)
+    }
+    annotations, mentioned, problems = [], [], []
+    for where, values in numbered(table.rows, source):
+        folder, name = values.get(lookup.get("folder", ""), ""), values[lookup["in file"]]
+        path = f"{folder}/{name}" if folder else name
+        mentioned.append(path)
+        try:
+            begin_s, duration_s = number(values[lookup["offset"]]), number(values[lookup["duration"]])
+            if begin_s is None or duration_s is None:
+                continue
+            low = number(values.get(lookup.get("fmin", ""), ""))
+            high = number(values.get(highest or "", ""))
+            is_band = low is not None and high is not None and high > 0
+            factor = 1000.0 if high is not None and high < HIGHEST_KHZ else 1.0
+            label = next((values[lookup[c]] for c in LABEL_COLUMNS if c in lookup and values[lookup[c]]), "")
+            annotations.append(
+                Annotation(
+                    path,
+                    begin_s,
+                    begin_s + duration_s,
+                    low * factor if is_band and low is not None else None,
+                    high * factor if is_band and high is not None else None,
+                    label,
+                    extra={key: value for key, value in values.items() if key not in taken and value},
+                )
+            )
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+    return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))

@@ -1,0 +1,68 @@
+"""Annotations in memory: seconds from the start of the recording and hertz, whatever format they came from.
+
+`low_hz` and `high_hz` are None for labels that only say when; no band is invented. `annotated_paths` are the recordings an
+expert has gone through, also those in which nothing was found: an empty table is an annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Annotation:
+    path: str  # of the recording, relative to the root, forward slashes
+    begin_s: float
+    end_s: float
+    low_hz: float | None = None
+    high_hz: float | None = None
+    label: str = ""
+    score: float | None = None  # of a detector; None for an expert
+    extra: Mapping[str, str] = field(default_factory=dict)  # other columns, as written
+
+    @property
+    def is_time_only(self) -> bool:
+        return self.low_hz is None or self.high_hz is None
+
+
+@dataclass(frozen=True)
+class AnnotationSet:
+    annotations: tuple[Annotation, ...] = ()
+    annotated_paths: frozenset[str] = frozenset()
+    unresolved: tuple[str, ...] = ()  # recordings named in the tables that are nowhere under the root
+    problems: tuple[str, ...] = ()  # rows or files that were left out, and why
+
+    def of(self, path: str) -> tuple[Annotation, ...]:
+        """The annotations of one recording, in order of time."""
+        return tuple(
+            sorted((a for a in self.annotations if a.path == path), key=lambda a: (a.begin_s, a.end_s))
+        )
+
+
+@dataclass(frozen=True)
+class AudioFacts:
+    """What some formats want to know about a recording when annotations are written."""
+
+    duration_s: float
+    sample_rate_hz: int
+    num_channels: int = 1
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a reader found: `path` of each annotation is the reference as written; "" means the table's own recording."""
+
+    annotations: tuple[Annotation, ...]
+    mentioned: tuple[str, ...] = ()  # references of recordings that were gone through, with or without events
+    problems: tuple[str, ...] = ()
+
+
+def merged(sets: list[AnnotationSet]) -> AnnotationSet:
+    """Several files read together."""
+    return AnnotationSet(
+        annotations=tuple(a for one in sets for a in one.annotations),
+        annotated_paths=frozenset().union(*(one.annotated_paths for one in sets)),
+        unresolved=tuple(dict.fromkeys(name for one in sets for name in one.unresolved)),
+        problems=tuple(problem for one in sets for problem in one.problems),
+    )

@@ -1,0 +1,111 @@
+"""Which recording an annotation file means: a reference is looked up in the listing of the root and can mean nothing else.
+
+References come from other machines (`D:\\\\card\\\\x.WAV`, `/home/someone/x.wav`) and from strangers (`../../etc/passwd`). The answer is always
+an element of the listing, so no reference can leave the root.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+_SCHEME_OR_DRIVE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:|~)")
+# What programs append to a recording's name to name its table, longest first.
+_TABLE_ENDINGS = re.compile(
+    r"(\.Table\.\d+\.selections|\.BirdNET\.selection\.table|\.BirdNET\.results|\.selection\.table|\.selections|_selections|_labels?|\.labels?)$",
+    re.IGNORECASE,
+)
+
+
+class RecordingIndex:
+    """The recordings under a root, found by path, by the end of a path, by name, or by name without suffix."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(paths)
+        self._by_tail: dict[str, list[str]] = defaultdict(
+            list
+        )  # lower-case tail of the path, with and without suffix
+        for path in sorted(self.paths):
+            parts = PurePosixPath(path).parts
+            for start in range(len(parts)):
+                tail = "/".join(parts[start:]).lower()
+                self._by_tail[tail].append(path)
+                self._by_tail[_without_suffix(tail)].append(path)
+
+    def find(self, reference: str, near: str = "") -> str | None:
+        """The one recording a reference can mean, or None; `near` is the folder of the table, relative to the root."""
+        reference = reference.strip().strip("\"'").replace("\\", "/")
+        if not reference or "\0" in reference:
+            return None
+        is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
+        if not is_foreign:
+            for candidate in (posixpath.join(near, reference), reference):
+                candidate = posixpath.normpath(candidate)
+                if candidate in self.paths:
+                    return candidate
+        parts = [part for part in reference.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            parts = parts[-1:]
+        for keys in (parts, [*parts[:-1], _without_suffix(parts[-1])] if parts else []):
+            for start in range(len(keys)):
+                found = self._unique("/".join(keys[start:]).lower(), near)
+                if found is not None:
+                    return found
+        return None
+
+    def owner_of(self, table_path: str) -> str | None:
+        """The recording a table belongs to by its own name (`x.Table.1.selections.txt` -> `x.wav`)."""
+        if len(self.paths) == 1:
+            return next(iter(self.paths))
+        table = PurePosixPath(table_path)
+        near = "" if str(table.parent) == "." else str(table.parent)
+        for stem in own_stems(table.name):
+            if (found := self._unique(stem.lower(), near)) is not None:
+                return found
+        return None
+
+    def _unique(self, tail: str, near: str) -> str | None:
+        matches = list(dict.fromkeys(self._by_tail.get(tail, ())))
+        if len(matches) > 1:
+            matches = [path for path in matches if posixpath.dirname(path) == near]
+        return matches[0] if len(matches) == 1 else None
+
+
+def own_stems(table_name: str) -> list[str]:
+    """Possible names of a table's recording without suffix, the most likely first."""
+    stem = table_name.rsplit(".", 1)[0] if "." in table_name else table_name
+    stems = [stem]
+    if (shorter := _TABLE_ENDINGS.sub("", stem)) != stem:
+        stems.insert(0, shorter.rstrip("."))
+    return stems
+
+
+def safe_reference(reference: str) -> str:
+    """A reference when there is no listing to look it up in: relative and below the root, else its name alone."""
+    reference = reference.strip().strip("\"'").replace("\\", "/")
+    parts = [part for part in reference.split("/") if part not in ("", ".")]
+    is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
+    if is_foreign or ".." in parts:
+        parts = parts[-1:]
+    return "/".join(part for part in parts if part != "..").replace("\0", "")
+
+
+def list_files(root: str | os.PathLike[str]) -> list[str]:
+    """All files under a local folder, relative with forward slashes; links that lead out of it are left out."""
+    base = Path(root).resolve()
+    found = []
+    for folder, _, names in os.walk(base):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink() or path.resolve().is_relative_to(base):
+                found.append(path.relative_to(base).as_posix())
+    return sorted(found)
+
+
+def _without_suffix(path: str) -> str:
+    head, dot, suffix = path.rpartition(".")
+    return head if dot and head and not head.endswith("/") and "/" not in suffix else path

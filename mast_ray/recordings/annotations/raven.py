@@ -1,0 +1,173 @@
+"""Raven selection tables: one per recording, or one over many with Begin Path (or File) and File Offset.
+
+In a table over many files, Begin Time runs on through the sequence and File Offset is the time inside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.tabular import (
+    column_lookup,
+    defused,
+    hertz,
+    number,
+    numbered,
+    parse_table,
+    pick,
+    seconds,
+    written_table,
+)
+
+LABEL_COLUMNS = (
+    "label", "species", "annotation", "scientific name", "common name", "species code", "class", "tags", "tag",
+    "sound type", "call type", "call variant", "type", "id",
+)  # fmt: skip
+SCORE_COLUMNS = ("score", "confidence")
+_OWN_COLUMNS = (
+    "selection", "view", "channel", "begin time (s)", "end time (s)", "low freq (hz)", "high freq (hz)", "low freq (khz)",
+    "high freq (khz)", "begin path", "begin file", "end path", "end file", "file offset (s)", "delta time (s)", "delta freq (hz)",
+    "begin file samp (samples)",
+)  # fmt: skip
+SAME_TIME_S = 1e-3
+
+
+def is_raven(header: str) -> bool:
+    lowered = header.lower()
+    return "begin time (s)" in lowered and ("selection" in lowered or "end time (s)" in lowered)
+
+
+def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
+    """Rows of a selection table; the waveform twin of a spectrogram row is dropped."""
+    table = parse_table(text, source)
+    lookup = column_lookup(table.columns)
+    begin, end = pick(lookup, ("begin time (s)",)), pick(lookup, ("end time (s)",))
+    if begin is None:
+        raise DataError(
+            f"{source}: no column 'Begin Time (s)':\nexport the selection table from Raven with its standard columns"
+        )
+    label = columns.get("label") or pick(lookup, LABEL_COLUMNS)
+    score = columns.get("score") or pick(lookup, SCORE_COLUMNS)
+    file, offset = pick(lookup, ("begin path", "begin file")), pick(lookup, ("file offset (s)",))
+    delta = pick(lookup, ("delta time (s)",))
+    taken = {lookup[name] for name in _OWN_COLUMNS if name in lookup} | {label, score}
+    files = {values.get(file, "") for _, values in table.rows} if file else set()
+    if len(files) > 1 and offset is None:
+        raise DataError(
+            f"{source}: selections of {len(files)} files without 'File Offset (s)':\nadd that column in Raven and export again"
+        )
+
+    kept: dict[tuple[object, ...], Annotation] = {}
+    views: dict[tuple[object, ...], str] = {}
+    problems = []
+    for where, values in numbered(table.rows, source):
+        try:
+            begin_s = number(values[begin])
+            end_s = number(values.get(end or "", ""))
+            if (
+                end_s is None
+                and begin_s is not None
+                and delta
+                and (delta_s := number(values[delta])) is not None
+            ):
+                end_s = begin_s + delta_s
+            if begin_s is None or end_s is None or end_s < begin_s:
+                raise ValueError("begin or end time is missing or in the wrong order")
+            offset_s = number(values.get(offset or "", ""))
+            if offset_s is not None and file and abs(offset_s - begin_s) > SAME_TIME_S:
+                begin_s, end_s = offset_s, offset_s + (end_s - begin_s)
+            low_hz, high_hz = _band(values, lookup)
+            annotation = Annotation(
+                path=values.get(file or "", ""),
+                begin_s=begin_s,
+                end_s=end_s,
+                low_hz=low_hz,
+                high_hz=high_hz,
+                label=values.get(label or "", ""),
+                score=number(values.get(score or "", "")),
+                extra={name: value for name, value in values.items() if name not in taken and value},
+            )
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+            continue
+        view = values.get(lookup.get("view", ""), "")
+        selection = values.get(lookup.get("selection", ""), "") or where
+        twin = (selection, annotation.path, annotation.begin_s, annotation.end_s)
+        if twin not in kept or views[twin].startswith("Waveform"):
+            kept[twin], views[twin] = annotation, view
+        elif not view.startswith("Waveform") and view == views[twin] and annotation != kept[twin]:
+            kept[(*twin, where)] = annotation
+    return Parsed(tuple(kept.values()), tuple(sorted(files)) if files else ("",), tuple(problems))
+
+
+def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float | None, float | None]:
+    for unit, factor in (("hz", 1.0), ("khz", 1000.0)):
+        low, high = lookup.get(f"low freq ({unit})"), lookup.get(f"high freq ({unit})")
+        if low is not None and high is not None:
+            low_hz, high_hz = number(values[low]), number(values[high])
+            if low_hz is None or high_hz is None:
+                return None, None
+            if high_hz < low_hz:
+                raise ValueError("the high frequency is below the low one")
+            return low_hz * factor, high_hz * factor
+    return None, None
+
+
+def write(
+    annotations: Sequence[Annotation], paths: Sequence[str], durations_s: Mapping[str, float] | None
+) -> str:
+    """One table. `durations_s` (needed for several recordings) makes Begin Time run on from file to file."""
+    has_score = any(annotation.score is not None for annotation in annotations)
+    names = list(dict.fromkeys(name for annotation in annotations for name in annotation.extra))
+    header = [
+        "Selection",
+        "View",
+        "Channel",
+        "Begin Time (s)",
+        "End Time (s)",
+        "Low Freq (Hz)",
+        "High Freq (Hz)",
+    ]
+    header += ["Begin Path", "File Offset (s)", "Label"] + ["Score"] * has_score + names
+    starts_s = _sequence_starts(paths, durations_s)
+    return written_table(header, _rows(annotations, paths, starts_s, has_score, names), "\t")
+
+
+def _rows(
+    annotations: Sequence[Annotation],
+    paths: Sequence[str],
+    starts_s: Mapping[str, float],
+    has_score: bool,
+    names: Sequence[str],
+) -> Iterator[list[str]]:
+    place = {path: index for index, path in enumerate(paths)}
+    in_order = sorted(annotations, key=lambda a: (place[a.path], a.begin_s, a.end_s))
+    for selection, annotation in enumerate(in_order, start=1):
+        start_s = starts_s[annotation.path]
+        row = [str(selection), "Spectrogram 1", "1"]
+        row += [seconds(start_s + annotation.begin_s), seconds(start_s + annotation.end_s)]
+        row += [hertz(annotation.low_hz), hertz(annotation.high_hz)]
+        row += [_path_cell(annotation.path), seconds(annotation.begin_s), defused(annotation.label)]
+        row += ["" if annotation.score is None else f"{annotation.score:.6f}"] * has_score
+        yield row + [defused(annotation.extra.get(name, "")) for name in names]
+
+
+def _path_cell(path: str) -> str:
+    return f"./{path}" if defused(path) != path else path  # still the same path, and no formula
+
+
+def _sequence_starts(paths: Sequence[str], durations_s: Mapping[str, float] | None) -> dict[str, float]:
+    starts_s: dict[str, float] = {}
+    next_s = 0.0
+    for path in paths:
+        starts_s[path] = next_s
+        if len(paths) > 1:
+            if durations_s is None or path not in durations_s:
+                raise DataError(
+                    f"one Raven table over several recordings needs the duration of {path}:\n"
+                    "write one table per recording instead (name a folder as output)"
+                )
+            next_s += durations_s[path]
+    return starts_s

@@ -1,0 +1,165 @@
+"""Annotation files of any supported format, or a folder of them, as one AnnotationSet with recordings found under a root."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, kaleidoscope, raven
+from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merged
+from mast_ray.recordings.annotations.paths import RecordingIndex, list_files, own_stems, safe_reference
+from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
+from mast_ray.recordings.sites import is_junk, recordings_among
+
+ReadFormat = Literal["raven", "audacity", "csv", "birdeep", "kaleidoscope", "aoef", "coco"]
+READ_FORMATS: tuple[str, ...] = get_args(ReadFormat)
+ANNOTATION_SUFFIXES = (".txt", ".csv", ".tsv", ".json")
+
+
+def read_annotations(
+    path: str | os.PathLike[str],
+    format: ReadFormat | Literal["auto"] = "auto",
+    *,
+    root: str | os.PathLike[str] | None = None,
+    recordings: Iterable[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> AnnotationSet:
+    """Read a local file or every annotation file of a folder.
+
+    `recordings` are paths relative to the root; without them the local folder `root` is listed; without either, references are kept as
+    written, reduced to something that cannot leave a root. `columns` maps fields to columns (see generic_csv.py).
+    """
+    if recordings is None and root is not None:
+        recordings = recordings_among(list_files(root))
+    index = RecordingIndex(recordings) if recordings is not None else None
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such annotation file or folder")
+    base = Path(root).resolve() if root is not None else None
+    if not path.is_dir():
+        return parse_annotations(
+            _content(path), _relative(path, base), format, index=index, columns=columns or {}
+        )
+    sets = []
+    for name in list_files(path):
+        if not name.lower().endswith(ANNOTATION_SUFFIXES) or is_junk(name):
+            continue
+        file = path / name
+        try:
+            relative = _relative(file, base) if base is not None else name
+            sets.append(
+                parse_annotations(_content(file), relative, format, index=index, columns=columns or {})
+            )
+        except DataError as error:  # a folder also holds other tables: say so and go on
+            sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
+    if not any(one.annotated_paths or one.unresolved for one in sets):
+        raise DataError(f"{path}: no annotations in this folder:\nsupported are {', '.join(READ_FORMATS)}")
+    return merged(sets)
+
+
+def parse_annotations(
+    content: bytes,
+    name: str,
+    format: ReadFormat | Literal["auto"] = "auto",
+    *,
+    index: RecordingIndex | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> AnnotationSet:
+    """The same from bytes; `name` is the file's path relative to the root, from which its own recording may be told."""
+    text = decoded(content, name)
+    document = (
+        _json(text, name)
+        if format in ("aoef", "coco") or (format == "auto" and text.lstrip()[:1] in "{[")
+        else None
+    )
+    chosen = detect_format(text, document, name) if format == "auto" else format
+    match chosen:
+        case "raven":
+            parsed = raven.parse(text, name, columns or {})
+        case "audacity":
+            parsed = audacity.parse(text, name, columns or {})
+        case "birdeep":
+            parsed = birdeep.parse(text, name, columns or {})
+        case "kaleidoscope":
+            parsed = kaleidoscope.parse(text, name, columns or {})
+        case "csv":
+            parsed = generic_csv.parse(text, name, columns or {})
+        case "aoef":
+            parsed = aoef.parse(document, name)
+        case "coco":
+            parsed = coco.parse(document, name)
+    return _resolved(parsed, name, index)
+
+
+def detect_format(text: str, document: Any, name: str) -> ReadFormat:
+    """Format by content, never by suffix alone."""
+    if document is not None:
+        if aoef.is_aoef(document):
+            return "aoef"
+        if coco.is_coco(document):
+            return "coco"
+        raise DataError(f"{name}: JSON, but neither AOEF nor COCO:\nsupported are {', '.join(READ_FORMATS)}")
+    header = first_line(text)
+    if raven.is_raven(header):
+        return "raven"
+    if birdeep.is_birdeep(header):
+        return "birdeep"
+    if kaleidoscope.is_kaleidoscope(header):
+        return "kaleidoscope"
+    if audacity.is_audacity(text):
+        return "audacity"
+    if generic_csv.is_table(name, parse_table(header, name).columns):
+        return "csv"
+    raise DataError(
+        f"{name}: not an annotation file that is known here (begins with {header[:60]!r}):\n"
+        f"name its format ({', '.join(READ_FORMATS)}) or map its columns, e.g. begin_s=T0 end_s=T1"
+    )
+
+
+def _resolved(parsed: Parsed, name: str, index: RecordingIndex | None) -> AnnotationSet:
+    near = posixpath.dirname(name)
+    found: dict[str, str | None] = {}
+    for reference in dict.fromkeys((*parsed.mentioned, *(a.path for a in parsed.annotations))):
+        if index is None:
+            found[reference] = (
+                safe_reference(reference) if reference else own_stems(posixpath.basename(name))[0]
+            )
+        else:
+            found[reference] = index.find(reference, near) if reference else index.owner_of(name)
+    annotations = []
+    for annotation in parsed.annotations:
+        path = found[annotation.path]
+        if path:
+            annotations.append(replace(annotation, path=path))
+    return AnnotationSet(
+        annotations=tuple(annotations),
+        annotated_paths=frozenset(path for path in found.values() if path),
+        unresolved=tuple(reference or name for reference, path in found.items() if not path),
+        problems=parsed.problems,
+    )
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > MAX_ANNOTATION_BYTES:
+        raise DataError(f"{path}: too large for an annotation file ({path.stat().st_size} bytes):\nsplit it")
+    return path.read_bytes()
+
+
+def _relative(path: Path, base: Path | None) -> str:
+    resolved = path.resolve()
+    if base is not None and resolved.is_relative_to(base):
+        return resolved.relative_to(base).as_posix()
+    return path.name
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name}: broken JSON ({error}):\nexport it again") from error

@@ -1,0 +1,153 @@
+"""Delimited text as people and programs write it: any of tab, comma or semicolon, BOM or none, CRLF, comma decimals.
+
+Cells that a spreadsheet would take for a formula are written with a leading apostrophe, which is taken away again on reading.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mast_ray.config.errors import DataError
+
+MAX_ANNOTATION_BYTES = 200 << 20
+_FORMULA = re.compile(r"^'*[=+\-@\t\r\n]")
+_DEFUSED = re.compile(r"^'+[=+\-@\t\r\n]")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Header and rows; every row is (line number in the file, column name -> text)."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, Mapping[str, str]], ...]
+    delimiter: str
+
+
+def decoded(content: bytes, source: str) -> str:
+    """Text of an annotation file in UTF-8, UTF-16 or, failing these, Latin-1."""
+    if len(content) > MAX_ANNOTATION_BYTES:
+        raise DataError(f"{source}: {len(content)} bytes are too many for an annotation file:\nsplit it")
+    if content[:2] == b"\x1f\x8b" or content[:4] == b"PK\x03\x04":
+        raise DataError(f"{source} is a compressed archive:\nunpack it and name the folder")
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return content.decode("utf-16", errors="replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
+def delimiter_of(header: str) -> str:
+    return next((mark for mark in ("\t", ";") if mark in header), ",")
+
+
+def parse_table(text: str, source: str) -> Table:
+    """Read header and rows; blank lines are skipped, missing cells are empty."""
+    delimiter = delimiter_of(first_line(text))
+    # Raven does not quote: a lone quotation mark in a tab-separated cell is part of the text.
+    lines = io.StringIO(text, newline="")
+    if delimiter == "\t":
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter)
+    columns: tuple[str, ...] = ()
+    rows = []
+    try:
+        for cells in reader:
+            cells = [_unquoted(cell) if delimiter == "\t" else cell.strip() for cell in cells]
+            if not any(cells):
+                continue
+            if not columns:
+                columns = tuple(cells)
+            else:
+                values = dict(zip(columns, (*cells, *("" for _ in columns[len(cells) :]))))
+                rows.append(
+                    (reader.line_num, {name: restored(value) for name, value in values.items() if name})
+                )
+    except csv.Error as error:
+        raise DataError(
+            f"{source}, line {reader.line_num}: {error}:\nsave it as plain tab- or comma-separated text"
+        ) from error
+    return Table(columns, tuple(rows), delimiter)
+
+
+def _unquoted(cell: str) -> str:
+    cell = cell.strip(" \r\n")
+    return cell[1:-1] if len(cell) >= 2 and cell[0] == cell[-1] == '"' else cell
+
+
+def number(text: str) -> float | None:
+    """`1234.5`, `1234,5` or `1.234,5`; None for an empty cell. Raises ValueError for anything else, NaN included."""
+    text = text.strip()
+    if not text:
+        return None
+    if "," in text:
+        text = (
+            text.replace(".", "").replace(",", ".")
+            if text.rfind(",") > text.rfind(".")
+            else text.replace(",", "")
+        )
+    value = float(text)
+    if not abs(value) < 1e12:
+        raise ValueError(f"{text!r} is out of range")
+    return value
+
+
+def defused(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def restored(text: str) -> str:
+    return text[1:] if _DEFUSED.match(text) else text
+
+
+def in_one_line(text: str) -> str:
+    """For formats without quoting: a tab or a line break inside a text becomes a space."""
+    return re.sub(r"[\t\r\n]+", " ", text)
+
+
+def written_table(columns: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str) -> str:
+    """Delimited text with a header; cells must be defused already."""
+    buffer = io.StringIO(newline="")
+    if delimiter == "\t":
+        buffer.write("\t".join(columns) + "\n")
+        buffer.writelines("\t".join(in_one_line(cell) for cell in row) + "\n" for row in rows)
+    else:
+        writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def seconds(value: float) -> str:
+    return f"{value:.6f}"
+
+
+def hertz(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def column_lookup(columns: Sequence[str]) -> dict[str, str]:
+    """Lower-cased, tidied column name -> name as written."""
+    return {re.sub(r"\s+", " ", name.strip().lower()): name for name in reversed(columns)}
+
+
+def pick(lookup: Mapping[str, str], aliases: Iterable[str]) -> str | None:
+    """The first alias that is a column of the table."""
+    return next((lookup[alias] for alias in aliases if alias in lookup), None)
+
+
+def numbered(
+    rows: Iterable[tuple[int, Mapping[str, str]]], source: str
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for line, values in rows:
+        yield f"{source}, line {line}", values

@@ -1,0 +1,94 @@
+"""AnnotationSets written as files that Raven, Audacity, whombat and spreadsheets open; times to 1 microsecond, frequencies to 1 mHz.
+
+No frequency above the Nyquist frequency of the original recording is written when its rate is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Literal, get_args
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, raven
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
+
+WriteFormat = Literal["raven", "audacity", "csv", "birdeep", "aoef", "coco"]
+WRITE_FORMATS: tuple[str, ...] = get_args(WriteFormat)
+_ENDINGS = {"raven": ".Table.1.selections.txt", "audacity": ".txt"}
+
+
+def write_annotations(
+    annotations: AnnotationSet,
+    path: str | os.PathLike[str],
+    format: WriteFormat,
+    *,
+    facts: Mapping[str, AudioFacts] | None = None,
+) -> list[Path]:
+    """Write to a local file, or (Raven and Audacity) one table per recording into a folder. Returns the files written.
+
+    A path with a suffix is a file, one without is a folder in which the folders of the recordings are repeated.
+    """
+    target = Path(path)
+    if target.suffix:
+        tables = {target: annotations}
+    elif format in _ENDINGS:
+        tables = {
+            target / _table_name(recording, format): AnnotationSet(
+                annotations.of(recording), frozenset({recording})
+            )
+            for recording in sorted(annotations.annotated_paths | {a.path for a in annotations.annotations})
+        }
+    else:
+        raise DataError(
+            f"{target}: {format} is one file for all recordings:\ngive the output a suffix, .csv or .json"
+        )
+    for file, one in tables.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(annotations_as_text(one, format, facts=facts), encoding="utf-8", newline="")
+    return list(tables)
+
+
+def annotations_as_text(
+    annotations: AnnotationSet, format: WriteFormat, *, facts: Mapping[str, AudioFacts] | None = None
+) -> str:
+    """The content of one file, for stores that are not local."""
+    facts = facts or {}
+    events = [_below_nyquist(annotation, facts) for annotation in annotations.annotations]
+    paths = sorted(annotations.annotated_paths | {annotation.path for annotation in events})
+    match format:
+        case "raven":
+            durations_s = {path: known.duration_s for path, known in facts.items()}
+            return raven.write(events, paths, durations_s)
+        case "audacity":
+            if len(paths) > 1:
+                raise DataError(
+                    "an Audacity label file belongs to one recording:\nname a folder as output, not a file"
+                )
+            return audacity.write(events)
+        case "csv":
+            return generic_csv.write(events, paths)
+        case "birdeep":
+            return birdeep.write(events, paths, facts)
+        case "aoef":
+            return aoef.write(events, paths, facts)
+        case "coco":
+            return coco.write(events, paths, facts)
+
+
+def _below_nyquist(annotation: Annotation, facts: Mapping[str, AudioFacts]) -> Annotation:
+    known = facts.get(annotation.path)
+    if known is None or annotation.low_hz is None or annotation.high_hz is None:
+        return annotation
+    nyquist_hz = known.sample_rate_hz / 2
+    return replace(
+        annotation, low_hz=min(annotation.low_hz, nyquist_hz), high_hz=min(annotation.high_hz, nyquist_hz)
+    )
+
+
+def _table_name(recording: str, format: WriteFormat) -> str:
+    """`site/x.wav` -> `site/x.Table.1.selections.txt`; a recording cannot name a place outside the folder."""
+    parts = [part for part in PurePosixPath(recording).parts if part not in ("..", "/")]
+    return str(PurePosixPath(*parts).with_suffix("")) + _ENDINGS[format]
