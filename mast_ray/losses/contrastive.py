@@ -44,7 +44,9 @@ def draw_noise(
     """Noise on the generator's device."""
     num_anchors = min(num_slots, max_anchors)
     shapes = ((num_chunks, num_slots), (num_chunks, num_anchors, num_positives, 4))
-    return ContrastiveNoise(*(torch.rand(shape, generator=generator, device=generator.device) for shape in shapes))
+    return ContrastiveNoise(
+        *(torch.rand(shape, generator=generator, device=generator.device) for shape in shapes)
+    )
 
 
 def jittered(boxes: Tensor, noise: Tensor, extent: tuple[float, float]) -> Tensor:
@@ -72,7 +74,9 @@ def contrastive_regions(
     num_anchors = noise.jitter.shape[1]
     order = torch.where(boxes.is_object, noise.order, -1.0).topk(num_anchors, dim=1).indices  # (B, A)
     anchors = boxes.corners.gather(1, order[..., None].expand(-1, -1, 4))
-    overlap = torch.where(boxes.is_object[:, None], pairwise_iou(candidates, boxes.corners), 0.0).amax(-1)  # (B, P)
+    overlap = torch.where(boxes.is_object[:, None], pairwise_iou(candidates, boxes.corners), 0.0).amax(
+        -1
+    )  # (B, P)
     touches = (pairwise_intersection(candidates, boxes.corners) > 0) & boxes.is_ignored[:, None]
     is_miss = (overlap < NEGATIVE_IOU) & ~touches.any(-1) & (area(candidates) > 0)
     hardness, index = torch.where(is_miss, candidate_score, -1.0).topk(num_negatives, dim=1)
@@ -86,7 +90,12 @@ def contrastive_regions(
 
 
 def contrastive_loss(
-    anchors: Tensor, is_anchor: Tensor, positives: Tensor, negatives: Tensor, is_negative: Tensor, tau: float = 0.1
+    anchors: Tensor,
+    is_anchor: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    is_negative: Tensor,
+    tau: float = 0.1,
 ) -> Tensor:
     """As printed, positives summed inside the logarithm; mean over all anchors of the batch, 0 when there are none.
 

@@ -16,7 +16,12 @@ from torch.nn import functional
 from mast_ray.boxes.assignment import Assignment
 from mast_ray.boxes.batch import PaddedBoxes
 from mast_ray.boxes.geometry import paired_giou, paired_iou
-from mast_ray.boxes.points import PyramidPoints, boxes_of_distances, centerness_of_distances, distances_of_boxes
+from mast_ray.boxes.points import (
+    PyramidPoints,
+    boxes_of_distances,
+    centerness_of_distances,
+    distances_of_boxes,
+)
 
 ClassificationName = Literal["quality_focal", "focal"]
 
@@ -43,7 +48,11 @@ def focal(logit: Tensor, is_positive: Tensor, alpha: float = 0.25, gamma: float 
     probability = logit.sigmoid()
     wrong = torch.where(is_positive, 1 - probability, probability)
     balance = torch.where(is_positive, alpha, 1 - alpha)
-    return balance * wrong.pow(gamma) * functional.binary_cross_entropy_with_logits(logit, target, reduction="none")
+    return (
+        balance
+        * wrong.pow(gamma)
+        * functional.binary_cross_entropy_with_logits(logit, target, reduction="none")
+    )
 
 
 def detection_sums(
@@ -70,7 +79,9 @@ def detection_sums(
         case "focal":
             score_loss = focal(score_logit, is_positive)
     centerness = centerness_of_distances(wanted)
-    centerness_loss = functional.binary_cross_entropy_with_logits(centerness_logit, centerness, reduction="none")
+    centerness_loss = functional.binary_cross_entropy_with_logits(
+        centerness_logit, centerness, reduction="none"
+    )
 
     weight = chunk_weight[:, None]  # (B, 1)
     on_positives = weight * is_positive  # (B, P)

@@ -14,9 +14,14 @@ from torch.nn import functional
 from mast_ray.models.convolutions import ConvNormAct, MapNorm, ResidualBlock
 from mast_ray.models.encoder import PATCH
 
-AdapterName = Literal["conv", "anisotropic", "upsampling"]
+AdapterName = Literal["none", "conv", "anisotropic", "upsampling"]
 
-UPSAMPLING: dict[AdapterName, tuple[int, int]] = {"conv": (1, 1), "anisotropic": (1, 4), "upsampling": (2, 4)}
+UPSAMPLING: dict[AdapterName, tuple[int, int]] = {
+    "none": (1, 1),
+    "conv": (1, 1),
+    "anisotropic": (1, 4),
+    "upsampling": (2, 4),
+}
 
 
 def adapter_stride(name: AdapterName) -> tuple[int, int]:
@@ -81,6 +86,8 @@ class UpsamplingAdapter(nn.Module):
 def build_adapter(name: AdapterName, inputs: int, channels: int) -> nn.Module:
     """(B, inputs, 64, 8) -> (B, channels, 64 u_t, 8 u_f)"""
     match name:
+        case "none":
+            return nn.Conv2d(inputs, channels, 1)
         case "conv":
             return ConvAdapter(inputs, channels)
         case "anisotropic":

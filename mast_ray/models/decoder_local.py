@@ -25,7 +25,9 @@ class PositionNetwork(nn.Module):
         self.fc2 = nn.Linear(META_HIDDEN, num_heads)
         cells = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float32) for n in WINDOW))  # (A, 2)
         offset = cells[:, None] - cells[None]
-        self.register_buffer("log_offset", offset.sign() * offset.abs().log1p(), persistent=False)  # (A, A, 2)
+        self.register_buffer(
+            "log_offset", offset.sign() * offset.abs().log1p(), persistent=False
+        )  # (A, A, 2)
 
     def forward(self) -> Tensor:
         """(N, A, A)"""
@@ -49,12 +51,16 @@ class WindowAttention(nn.Module):
         """(B, W, A, C) -> (B, W, A, C)"""
         batch, num_windows, area, width = windows.shape
         heads = self.qkv(windows).view(batch, num_windows, area, 3, self.num_heads, -1)
-        queries, keys, values = heads.permute(3, 0, 1, 4, 2, 5).flatten(2, 3).unbind(0)  # (B, W * N, A, C / N)
+        queries, keys, values = (
+            heads.permute(3, 0, 1, 4, 2, 5).flatten(2, 3).unbind(0)
+        )  # (B, W * N, A, C / N)
         temperature = self.tau.clamp(min=0.01).repeat(num_windows)[:, None, None]
         queries = (functional.normalize(queries, dim=-1) / temperature).to(values.dtype)
         keys = functional.normalize(keys, dim=-1).to(values.dtype)
         bias = (self.meta_mlp()[None] + self.barrier[:, None]).flatten(0, 1).to(values.dtype)  # (W * N, A, A)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=bias[None], scale=1.0)
+        mixed = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=bias[None], scale=1.0
+        )
         mixed = mixed.unflatten(1, (num_windows, self.num_heads)).transpose(2, 3)
         return self.proj(mixed.reshape(batch, num_windows, area, width))
 

@@ -14,14 +14,22 @@ from torch import Tensor, nn
 
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.geometry import clip
-from mast_ray.boxes.points import PyramidLevel, PyramidPoints, boxes_of_distances, pyramid_levels, pyramid_points
+from mast_ray.boxes.points import (
+    PyramidLevel,
+    PyramidPoints,
+    boxes_of_distances,
+    pyramid_levels,
+    pyramid_points,
+)
 from mast_ray.boxes.suppression import suppress
+from mast_ray.config.errors import ConfigError
 from mast_ray.models.adapters import AdapterName, adapter_stride, build_adapter
 from mast_ray.models.encoder import PATCH, EncoderSize, build_encoder
 from mast_ray.models.head import FcosHead
 from mast_ray.models.pyramid import Pyramid
 from mast_ray.models.regions import ProjectionHead, pooled_regions
 
+DetectorName = Literal["mast", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"]
 EmbeddingName = Literal["encoder", "neck", "projection"]
 
 _CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "small": 128, "base": 256}
@@ -32,8 +40,13 @@ _SUPPRESSION_STEPS = 32
 
 @dataclass(frozen=True)
 class DetectorArchitecture:
-    """Everything needed to rebuild the network; goes into the model card."""
+    """Everything needed to rebuild a detector or baseline; goes into the model card.
 
+    `audiomae` and `vit_scratch` are this network without adapter (a 1 x 1 projection at stride 16 x 16) and without projection head:
+    the first starts from AudioMAE's public weights, the second from nothing. Baselines of other families read only `size`.
+    """
+
+    name: DetectorName = "mast"
     size: EncoderSize = "base"
     adapter: AdapterName = "upsampling"
     num_levels: int = 4
@@ -44,8 +57,12 @@ class DetectorArchitecture:
         return _CHANNELS[self.size]
 
     @property
+    def used_adapter(self) -> AdapterName:
+        return self.adapter if self.name == "mast" else "none"
+
+    @property
     def levels(self) -> tuple[PyramidLevel, ...]:
-        return pyramid_levels(self.num_levels, adapter_stride(self.adapter))
+        return pyramid_levels(self.num_levels, adapter_stride(self.used_adapter))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,10 +92,10 @@ class MastDetector(nn.Module):
         self.levels = architecture.levels
         channels = architecture.channels
         self.encoder = build_encoder(architecture.size)
-        self.adapter = build_adapter(architecture.adapter, self.encoder.shape.width, channels)
+        self.adapter = build_adapter(architecture.used_adapter, self.encoder.shape.width, channels)
         self.pyramid = Pyramid(channels, architecture.num_levels)
         self.head = FcosHead(channels, architecture.num_levels, _TOWER_DEPTH[architecture.size])
-        self.projection = ProjectionHead(channels)
+        self.projection = ProjectionHead(channels) if architecture.name == "mast" else None
         for part in (self.adapter, self.pyramid, self.head):
             part.to(memory_format=torch.channels_last)
 
@@ -117,7 +134,9 @@ class MastDetector(nn.Module):
         best, index = score.topk(count, dim=1)  # (B, candidates)
         points = self.points(score.device)
         distances = outputs.distances.gather(1, index[..., None].expand(-1, -1, 4))
-        corners = clip(boxes_of_distances(distances, points.centres[index], points.strides[index]), *self.extent)
+        corners = clip(
+            boxes_of_distances(distances, points.centres[index], points.strides[index]), *self.extent
+        )
         on_host = score.device.type == "cpu" and not torch.compiler.is_compiling()
         return suppress(
             Detections(corners, best, best >= score_floor),
@@ -132,4 +151,11 @@ class MastDetector(nn.Module):
         if name == "encoder":
             return pooled_regions(tokens, boxes, (PATCH, PATCH)).float()
         regions = pooled_regions(self.pyramid(self.adapter(tokens))[0], boxes, self.levels[0].stride)
-        return self.projection(regions) if name == "projection" else regions.float()
+        if name == "neck":
+            return regions.float()
+        if self.projection is None:
+            raise ConfigError(
+                f"model.name={self.architecture.name} has no projection head: use embeddings of the encoder or neck, "
+                "e.g. --set detect.embeddings=neck"
+            )
+        return self.projection(regions)

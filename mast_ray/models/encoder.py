@@ -80,7 +80,9 @@ class PatchEncoder(nn.Module):
         self.patch_embed = PatchProjection(shape.width)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))
         self.register_buffer("pos_embed", sincos_positions(shape.width))
-        self.blocks = nn.ModuleList(TransformerBlock(shape.width, shape.num_heads) for _ in range(shape.depth))
+        self.blocks = nn.ModuleList(
+            TransformerBlock(shape.width, shape.num_heads) for _ in range(shape.depth)
+        )
         self.norm = TransformerNorm(shape.width)
         initialise_transformer(self)
         nn.init.xavier_uniform_(self.patch_embed.proj.weight.flatten(1))

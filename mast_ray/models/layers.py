@@ -40,7 +40,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, L, C) -> (B, L, C)"""
-        queries, keys, values = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        queries, keys, values = (
+            self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         mixed = functional.scaled_dot_product_attention(queries, keys, values)  # (B, heads, L, C / heads)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 

@@ -60,7 +60,9 @@ class Masking:
     def fixed(self, chunk_ids: Sequence[str], seed: int, device: torch.device | str) -> TokenMask:
         """The same mask for a chunk in every evaluation, whatever the batch, order or number of workers."""
         generator = torch.Generator()
-        draws = [self.draw(1, generator.manual_seed(zlib.crc32(f"{seed}:{name}".encode()))) for name in chunk_ids]
+        draws = [
+            self.draw(1, generator.manual_seed(zlib.crc32(f"{seed}:{name}".encode()))) for name in chunk_ids
+        ]
         return TokenMask(*(torch.cat(parts).to(device) for parts in zip(*draws, strict=True)))
 
 

@@ -20,7 +20,9 @@ def pooled_regions(features: Tensor, boxes: Tensor, stride: tuple[int, int]) -> 
     over_time = interpolation_weights(boxes[..., 0] / stride[0], boxes[..., 2] / stride[0], times)
     over_bins = interpolation_weights(boxes[..., 1] / stride[1], boxes[..., 3] / stride[1], bins)
     weights = (over_time[..., :, None] * over_bins[..., None, :]).flatten(-2)  # (B, R, time * frequency)
-    cells = features.permute(0, 2, 3, 1).flatten(1, 2)  # (B, time * frequency, C); a view of a channels-last map
+    cells = features.permute(0, 2, 3, 1).flatten(
+        1, 2
+    )  # (B, time * frequency, C); a view of a channels-last map
     return weights.to(cells.dtype) @ cells
 
 

@@ -8,6 +8,7 @@ Legend: B chunks, M box slots, P points.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,9 @@ from mast_ray.boxes.assignment import AssignmentName, assign
 from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
 from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
 from mast_ray.losses.detection import ClassificationName, detection_sums
-from mast_ray.models.autoencoder import MaskedAutoencoder
+from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, MaskedAutoencoder, TargetName
 from mast_ray.models.detector import HeadOutputs, MastDetector
+from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.masking import Masking, TokenMask
 from mast_ray.models.regions import pooled_regions
 
@@ -54,23 +56,28 @@ class SeededSteps:
     def set_step(self, step: int) -> None:
         self.step = step
         for generator in self._generators.values():
-            generator.manual_seed(self._value())
+            generator.manual_seed(self.value())
 
     def generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self._value())
+            self._generators[device] = torch.Generator(device).manual_seed(self.value())
         return self._generators[device]
 
-    def _value(self) -> int:
+    def value(self) -> int:
+        """Seed of the current step."""
         # An odd multiplier spreads neighbouring steps over all bits; 63 bits are what manual_seed takes.
-        mixed = (self.seed * 0x9E3779B97F4A7C15 + self.rank * 0xC2B2AE3D27D4EB4F + self.step) * 0xD6E8FEB86659FD93
+        mixed = (
+            self.seed * 0x9E3779B97F4A7C15 + self.rank * 0xC2B2AE3D27D4EB4F + self.step
+        ) * 0xD6E8FEB86659FD93
         return mixed & (2**63 - 1)
 
 
 class ReconstructionObjective(nn.Module):
     """Masked pretraining. In evaluation mode every chunk keeps one mask of its own, whatever the batch."""
 
-    def __init__(self, autoencoder: MaskedAutoencoder, masking: Masking, seed: int = 0, rank: int = 0) -> None:
+    def __init__(
+        self, autoencoder: MaskedAutoencoder, masking: Masking, seed: int = 0, rank: int = 0
+    ) -> None:
         super().__init__()
         self.autoencoder, self.masking, self.seed = autoencoder, masking, seed
         self._steps = SeededSteps(seed, rank)
@@ -131,7 +138,9 @@ class DetectionObjective(nn.Module):
         noise = draw_noise(num_chunks, num_slots, generator, settings.max_anchors, settings.num_positives)
         boxes = batch.boxes
         # Tensors only from here on: a compiled step must not be specialised to chunk ids.
-        return self._step(batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise)
+        return self._step(
+            batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise
+        )
 
     def detect(
         self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
@@ -169,7 +178,9 @@ class DetectionObjective(nn.Module):
             "overlap": sums.overlap / count,
             "centerness": sums.centerness / count,
         }
-        if self.weights.contrastive > 0:
+        if self.detector.projection is None:
+            pass
+        elif self.weights.contrastive > 0:
             noise = ContrastiveNoise(order_noise, jitter_noise)
             terms["contrastive"] = self._contrastive(outputs, boxes, noise)
         else:  # a parameter without a gradient would stall DDP
@@ -192,6 +203,55 @@ class DetectionObjective(nn.Module):
         return contrastive_loss(
             anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
         )
+
+
+class BaselineObjective(nn.Module):
+    """A detector of another family with its own losses."""
+
+    def __init__(self, detector: nn.Module, seed: int = 0, rank: int = 0) -> None:
+        super().__init__()
+        self.detector = detector
+        self._steps = SeededSteps(seed, rank)
+
+    def seed_step(self, step: int) -> None:
+        """The libraries draw from the global generator."""
+        self._steps.set_step(step)
+        torch.manual_seed(self._steps.value())
+
+    def compile_step(self, **options: object) -> None:
+        """Left as it is: these libraries loop over images on the host."""
+
+    def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+        return self.detector.losses(batch)
+
+    def detect(
+        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+    ) -> Detections:
+        """Detections of the wrapped detector."""
+        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
+
+
+def build_autoencoder(
+    size: EncoderSize = "base", decoder: DecoderName = "global", target: TargetName = "raw"
+) -> MaskedAutoencoder:
+    """A masked autoencoder with fresh weights."""
+    return MaskedAutoencoder(AutoencoderArchitecture(size, decoder, target))
+
+
+def detection_objective(
+    detector: nn.Module,
+    weights: DetectionWeights = DetectionWeights(),  # noqa: B008 (frozen)
+    contrastive: ContrastiveSettings = ContrastiveSettings(),  # noqa: B008 (frozen)
+    assignment: Literal["atss", "centre", "centre_sampling"] = "atss",
+    classification: ClassificationName = "quality_focal",
+    seed: int = 0,
+    rank: int = 0,
+) -> DetectionObjective | BaselineObjective:
+    """The objective that fits a detector made by models.build.build_detector."""
+    if not isinstance(detector, MastDetector):
+        return BaselineObjective(detector, seed, rank)
+    rule: AssignmentName = "atss" if assignment == "atss" else "centre_sampling"
+    return DetectionObjective(detector, weights, contrastive, rule, classification, seed, rank)
 
 
 def mean_over_workers(value: Tensor) -> Tensor:

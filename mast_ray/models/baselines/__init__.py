@@ -1,0 +1,1 @@
+"""Detectors of other families behind MAST's interface: `losses(batch)` and `detect(logmel, ...)`."""

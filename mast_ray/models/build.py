@@ -1,0 +1,38 @@
+"""Any detector by name, with fresh weights: MAST, its variants without adapter, and the baselines."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from mast_ray.boxes.batch import Detections
+from mast_ray.models.detector import DetectorArchitecture, MastDetector
+
+
+class Detector(Protocol):
+    """What inference and evaluation need of any detector."""
+
+    def detect(
+        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+    ) -> Detections: ...
+
+
+def build_detector(architecture: DetectorArchitecture) -> nn.Module:
+    """A module with `detect`; those that are not a MastDetector also have `losses(batch)`."""
+    # Baselines are imported where they are built: transformers takes seconds and ultralytics is optional.
+    match architecture.name:
+        case "mast" | "audiomae" | "vit_scratch":
+            return MastDetector(architecture)
+        case "faster_rcnn" | "fcos":
+            from mast_ray.models.baselines.torchvision_detectors import TorchvisionDetector
+
+            return TorchvisionDetector(architecture.name, architecture.size)
+        case "detr":
+            from mast_ray.models.baselines.detr import DetrDetector
+
+            return DetrDetector(architecture.size)
+        case "yolo26":
+            from mast_ray.models.baselines.yolo26 import Yolo26Detector
+
+            return Yolo26Detector(architecture.size)
