@@ -55,9 +55,9 @@ def _cells(shade: NDArray[np.int64], width: float, height: float) -> str:
 
 
 def _date_ticks(first: date, num_dates: int, days: int, width: float, base: float) -> str:
-    """About eight dates under the columns."""
+    """A date under every column, or as many as do not touch."""
     columns = -(-num_dates // days)
-    step = max(1, -(-columns // 8))
+    step = max(1, int(np.ceil(56.0 / width)))
     out = []
     for column in range(0, columns, step):
         day = first + timedelta(days=column * days)
@@ -76,7 +76,7 @@ def diel_heat_map(diel: DielMap) -> Markup:
     rate = np.divide(calls, hours, out=np.zeros_like(hours), where=hours > 0)
     shade, steps = _shades(rate, hours > 0)
     num_columns, row_height = len(calls), 10.0
-    width = min(max(640.0 / num_columns, 3.0), 34.0)
+    width = min(max(660.0 / num_columns, 3.0), 72.0)
     total_width, base = LEFT + max(num_columns * width, 230) + 12, TOP + 24 * row_height
     body = [_cells(shade, width, row_height)]
     for hour in range(0, 25, 6):
@@ -160,7 +160,7 @@ def effort_calendar(maps: list[DielMap]) -> Markup:
     hours = _merge_dates(hours, days)
     shade, steps = _shades(hours, hours > 0)
     row_height = 18.0
-    width = min(max(640.0 / len(hours), 3.0), 34.0)
+    width = min(max(660.0 / len(hours), 3.0), 72.0)
     total_width, base = LEFT + 60 + max(len(hours) * width, 230), TOP + len(maps) * row_height
     body = [_cells(shade, width, row_height)]
     body.append(_date_ticks(first, num_dates, days, width, base))

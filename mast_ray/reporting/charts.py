@@ -27,13 +27,14 @@ class Series:
     high: tuple[float, ...] = ()
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers covering [low, high]."""
+def nice_ticks(low: float, high: float, count: int = 5, smallest: float = 0.0) -> list[float]:
+    """About `count` round numbers covering [low, high], at least `smallest` apart."""
     if not math.isfinite(low) or not math.isfinite(high) or high <= low:
         return [low]
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    step = max(step, smallest)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
@@ -68,13 +69,13 @@ class _Plot:
     def y(self, value: float) -> float:
         return round(HEIGHT - BOTTOM - (value - self.y0) / (self.y1 - self.y0) * (HEIGHT - TOP - BOTTOM), 1)
 
-    def axes(self, x_label: str, y_label: str) -> list[str]:
+    def axes(self, x_label: str, y_label: str, smallest_x: float = 0.0) -> list[str]:
         out = []
         for tick in nice_ticks(self.y0, self.y1):
             y = self.y(tick)
             out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
             out.append(f'<text class="tick end" x="{LEFT - 7}" y="{y + 4}">{number(tick)}</text>')
-        for tick in nice_ticks(self.x0, self.x1, 6):
+        for tick in nice_ticks(self.x0, self.x1, 6, smallest_x):
             x = self.x(tick)
             out.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>')
             out.append(f'<text class="tick mid" x="{x}" y="{HEIGHT - BOTTOM + 17}">{number(tick)}</text>')
@@ -111,7 +112,8 @@ def line_chart(
     x_range = x_range or _extent([v for s in series for v in s.x])
     y_range = y_range or _extent([v for s in series for v in (*s.y, *s.low, *s.high)])
     plot = _Plot(x_range, y_range)
-    body = plot.axes(x_label, y_label)
+    all_whole = all(float(v).is_integer() for s in series for v in s.x if v is not None)
+    body = plot.axes(x_label, y_label, 1.0 if all_whole else 0.0)
     if diagonal:
         low, high = max(plot.x0, plot.y0), min(plot.x1, plot.y1)
         ends = f'x1="{plot.x(low)}" y1="{plot.y(low)}" x2="{plot.x(high)}" y2="{plot.y(high)}"'

@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mast_ray.reporting.calendars import diel_heat_map, effort_calendar
-from mast_ray.reporting.charts import Series, histogram, line_chart, number, parallel_coordinates
-from mast_ray.reporting.contents import Box, Cell, Example, Interval, ReportData
+from mast_ray.reporting.charts import Series, histogram, line_chart, parallel_coordinates
+from mast_ray.reporting.contents import Box, Cell, Example, Interval, ReportData, ResultTable
 from mast_ray.spectrogram.grid import NUM_BINS, hertz_to_bin
 
 KIND_NAMES = {
@@ -29,23 +29,35 @@ KIND_NAMES = {
 KHZ_TICKS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
-def format_cell(cell: Cell) -> str:
-    """A cell as text: an interval is 'value [low, high]', a missing value a dash."""
+def format_number(value: float) -> str:
+    """Three decimals for scores and shares, fewer for large figures."""
+    size = abs(value)
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}" if size < 100 else f"{value:,.0f}"
+
+
+def format_cell(cell: Cell) -> Markup | str:
+    """A cell as text: an interval shows its limits under the value, a missing value is a dash."""
     if isinstance(cell, Interval):
-        if cell.value is None:
+        if cell.value is None or not math.isfinite(cell.value):
             return "–"
-        if cell.low is None or cell.high is None:
-            return f"{cell.value:.3f}"
-        return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]"
+        if cell.low is None or cell.high is None or not math.isfinite(cell.low + cell.high):
+            return format_number(cell.value)
+        limits = f"{format_number(cell.low)} – {format_number(cell.high)}"
+        return Markup(f"{format_number(cell.value)}<small>{limits}</small>")
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return "–"
     if isinstance(cell, float):
-        return f"{cell:.3f}" if abs(cell) < 10 else number(cell)
+        return format_number(cell)
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 
-def is_numeric(cell: Cell) -> bool:
-    return isinstance(cell, int | float | Interval) and not isinstance(cell, bool)
+def numeric_columns(table: ResultTable) -> list[bool]:
+    """Which columns are set flush right: those that hold a figure and no text."""
+    columns = [[row[i] for row in table.rows] for i in range(len(table.columns))]
+    return [
+        any(isinstance(c, int | float | Interval) for c in column) and not any(isinstance(c, str) for c in column)
+        for column in columns
+    ]
 
 
 def percent(value: float) -> str:
@@ -81,7 +93,7 @@ def second_ticks(example: Example) -> list[tuple[str, str]]:
     length = example.window_end_s - example.window_begin_s
     step = 1 if length <= 8 else 2 if length <= 16 else 5
     first = math.ceil(example.window_begin_s / step) * step
-    ticks = [t for t in range(int(first), math.floor(example.window_end_s) + 1, step)]
+    ticks = range(int(first), math.floor(example.window_end_s) + 1, step)
     return [(percent((t - example.window_begin_s) / length), f"{t}") for t in ticks]
 
 
@@ -205,11 +217,11 @@ def render_report(data: ReportData) -> str:
         script=Markup(script),
         charts=_charts(data),
         score_picture=histogram_picture,
-        calendar=effort_calendar([m for m in data.diel[1:]] or list(data.diel)) if data.diel else None,
+        calendar=effort_calendar(list(data.diel[1:]) or list(data.diel)) if data.diel else None,
         slider=json_block(_slider(data)),
         report_key=hashlib.sha256(repr((data.title, data.facts, data.made_at)).encode()).hexdigest()[:16],
         kind_names=KIND_NAMES,
-        is_numeric=is_numeric,
+        numeric_columns=numeric_columns,
         place_box=place_box,
         box_name=box_name,
         khz_ticks=khz_ticks(),

@@ -1,0 +1,112 @@
+"""A few seconds of a recording as something to embed: sound as Ogg Vorbis, log-mel as a small grey WebP, both data: URIs.
+
+Windows are seconds of the recording. Sound is 16 kHz mono; pictures are one pixel per frame (10 ms) and mel bin, with
+high frequencies on top.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import soundfile
+import soxr
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.decoding import read_blocks
+from mast_ray.spectrogram.grid import SAMPLE_RATE_HZ
+from mast_ray.spectrogram.logmel import LogMel
+from mast_ray.tables.storage import Storage
+
+MARGIN_S = 0.05  # read around a window, so that resampling has settled inside it
+PICTURE_QUALITY = 40
+PEAK = 0.7  # quiet field recordings are made audible; the table keeps the true level
+
+Samples = NDArray[np.float32]
+
+
+def safe_key(path: str, audio: Storage) -> str:
+    """The path if it stays below the audio root, else an error: tables are data, not commands."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    outside = parts.is_absolute() or ".." in parts.parts or "://" in path or (len(path) > 1 and path[1] == ":")
+    local = audio.local_path(path) if not outside else None
+    if local is not None:
+        root = Path(audio.url).resolve()
+        outside = root not in local.resolve().parents
+    if outside:
+        raise DataError(f"{path!r} lies outside the audio folder {audio.url}: give the root that holds it")
+    return path
+
+
+def read_window(audio: Storage, path: str, begin_s: float, end_s: float) -> Samples:
+    """16 kHz mono samples of [begin_s, end_s) of a recording, shorter at its end.
+
+    Seeks where the file can be sought; a damaged file is read from its beginning by the tolerant decoder.
+    """
+    key = safe_key(path, audio)
+    try:
+        with audio.open_read(key) as file, soundfile.SoundFile(file) as sound:
+            first = max(int((begin_s - MARGIN_S) * sound.samplerate), 0)
+            count = int((end_s + MARGIN_S) * sound.samplerate) - first
+            sound.seek(first)
+            samples = sound.read(count, dtype="float32", always_2d=True).mean(axis=1, dtype=np.float32)
+            rate_hz = sound.samplerate
+    except soundfile.LibsndfileError:
+        with audio.open_read(key) as file:
+            return _by_blocks(read_blocks(file, block_s=30.0), begin_s, end_s)
+    if rate_hz != SAMPLE_RATE_HZ:
+        samples = soxr.resample(samples, rate_hz, SAMPLE_RATE_HZ)
+    skip = round((begin_s - first / rate_hz) * SAMPLE_RATE_HZ)
+    return np.nan_to_num(samples[skip : skip + round((end_s - begin_s) * SAMPLE_RATE_HZ)])
+
+
+def _by_blocks(blocks: Iterator[Samples], begin_s: float, end_s: float) -> Samples:
+    first, last = round(begin_s * SAMPLE_RATE_HZ), round(end_s * SAMPLE_RATE_HZ)
+    kept, position = [], 0
+    for block in blocks:
+        kept.append(block[max(first - position, 0) : max(last - position, 0)])
+        position += len(block)
+        if position >= last:
+            break
+    return np.concatenate(kept) if kept else np.zeros(0, np.float32)
+
+
+def sound_uri(samples: Samples) -> str:
+    """Ogg Vorbis, about 32 kbit/s. Opus is 10 % smaller, but ten times slower to encode (40 s for 200 examples)."""
+    loudest = float(np.abs(samples).max(initial=0.0))
+    audible = samples * (PEAK / loudest) if loudest > 0 else samples
+    file = io.BytesIO()
+    soundfile.write(file, audible, SAMPLE_RATE_HZ, format="OGG", subtype="VORBIS", compression_level=0.8)
+    return "data:audio/ogg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Frames of a few seconds are too little work to share: waiting threads made them 100 times slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def picture_uri(samples: Samples, logmel: LogMel) -> str:
+    """Grey log-mel, darkest at the 10th percentile (the background), brightest just under the peak."""
+    with one_thread():
+        frames = logmel.frames(samples)  # (n, F)
+    if len(frames) == 0:
+        frames = np.zeros((1, 128), np.float32)
+    low, high = np.percentile(frames, [10.0, 99.8])
+    grey = np.clip((frames - low) / max(high - low, 1e-3), 0.0, 1.0)
+    pixels = np.rint(grey.T[::-1] * 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="WEBP", quality=PICTURE_QUALITY, method=4)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
