@@ -124,7 +124,8 @@ def _rendered(plans: list[RecordingPlan], out: Path, num_processes: int) -> Iter
     """Render all plans, in this process or in several; bytes do not depend on how many."""
     if num_processes <= 1 or len(plans) < 2:
         for plan in plans:
-            yield write_recording(plan, out)
+            write_recording(plan, out)
+            yield
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(num_processes, len(plans)), mp_context=context) as pool:
@@ -170,8 +171,10 @@ def _known_events(out: Path) -> dict[str, list[Event]]:
     if (out / "truth.csv").exists():
         known = {row["path"]: [] for row in read_rows(out / "recordings.csv")}
         for row in read_rows(out / "truth.csv"):
-            numbers = (float(row[name]) for name in ("begin_s", "end_s", "low_hz", "high_hz"))
-            known[row["path"]].append(Event(*numbers, row["label"], float(row["snr_db"])))
+            begin_s, end_s, low_hz, high_hz, snr_db = (
+                float(row[name]) for name in ("begin_s", "end_s", "low_hz", "high_hz", "snr_db")
+            )
+            known[row["path"]].append(Event(begin_s, end_s, low_hz, high_hz, row["label"], snr_db))
     for path in sorted((out / ".events").glob("*.json")):
         entry = json.loads(path.read_text())
         known[entry["path"]] = [Event(*event) for event in entry["events"]]

@@ -26,19 +26,22 @@ class CallBox(NamedTuple):
 
 
 def measured_box(
-    call: NDArray[np.floating], sample_rate_hz: int, spectrum: NDArray[np.complexfloating] | None = None
+    call: NDArray[np.floating],
+    sample_rate_hz: int,
+    spectrum: NDArray[np.complexfloating] | None = None,
+    contour_db: float = CONTOUR_DB,
 ) -> CallBox:
     """-20 dB contour of the two marginals of a clean call; `spectrum` is its (zero-padded) rfft if known."""
     window = max(int(_TIME_WINDOW_S * sample_rate_hz), 1)
     envelope = _smoothed(np.square(call, dtype=np.float64), window)
-    first, last = _contour(envelope)
+    first, last = _contour(envelope, contour_db)
     if spectrum is None:
         spectrum = np.fft.rfft(call, 1 << max(len(call) - 1, 511).bit_length())
     hertz_per_bin = 0.5 * sample_rate_hz / (len(spectrum) - 1)
     density = _smoothed(
         np.abs(spectrum).astype(np.float64) ** 2, max(int(_BAND_WINDOW_HZ / hertz_per_bin), 1)
     )
-    lowest, highest = _contour(density)
+    lowest, highest = _contour(density, contour_db)
     return CallBox(
         first / sample_rate_hz,
         (last + 1) / sample_rate_hz,
@@ -47,9 +50,9 @@ def measured_box(
     )
 
 
-def _contour(marginal: NDArray[np.float64]) -> tuple[int, int]:
-    """First and last index within CONTOUR_DB of the maximum."""
-    above = np.flatnonzero(marginal >= marginal.max() * 10.0 ** (-CONTOUR_DB / 10.0))
+def _contour(marginal: NDArray[np.float64], contour_db: float) -> tuple[int, int]:
+    """First and last index within `contour_db` of the maximum."""
+    above = np.flatnonzero(marginal >= marginal.max() * 10.0 ** (-contour_db / 10.0))
     return int(above[0]), int(above[-1])
 
 

@@ -20,7 +20,7 @@ def density_grid_hz(sample_rate_hz: int) -> NDArray[np.float64]:
 
 
 def noise_of_density(
-    density: NDArray[np.float64], num_samples: int, sample_rate_hz: int, rng: np.random.Generator
+    density: NDArray[np.floating], num_samples: int, sample_rate_hz: int, rng: np.random.Generator
 ) -> Waveform:
     """Gaussian noise with a one-sided power density tabulated on density_grid_hz."""
     unit = int(_SMOOTH_S * sample_rate_hz)

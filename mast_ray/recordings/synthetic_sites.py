@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mast_ray.recordings.calls import Species, draw_species
 from mast_ray.recordings.synthetic_plan import SoundscapeSpec
 
-Spectrum = NDArray[np.float64]
+Spectrum = NDArray[np.floating]
 DISTRACTORS = ("thunder", "engine", "chainsaw", "aircraft", "clicks", "footsteps")
 
 
