@@ -1,0 +1,144 @@
+"""From score to probability of being right: Platt's logistic line or isotonic steps, and how well they fit.
+
+Platt is fitted on the log-odds of the score and needs few verdicts; isotonic follows any rising shape and wants
+hundreds. A calibration is a handful of numbers that travel in JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
+from sklearn.isotonic import IsotonicRegression
+
+Floats = NDArray[np.float64]
+SMALLEST = 1e-6
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """platt: probability = expit(slope * logit(score) + offset); isotonic: linear between knots."""
+
+    method: Literal["platt", "isotonic"]
+    slope: float = 1.0
+    offset: float = 0.0
+    knots_score: tuple[float, ...] = ()
+    knots_probability: tuple[float, ...] = ()
+    num_examples: int = 0
+
+    def probability(self, score: ArrayLike) -> Floats:
+        score = np.asarray(score, np.float64)
+        match self.method:
+            case "platt":
+                return _expit(self.slope * _logit(score) + self.offset)
+            case "isotonic":
+                return np.interp(score, self.knots_score, self.knots_probability)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Calibration:
+        knots = {k: tuple(values.get(k, ())) for k in ("knots_score", "knots_probability")}
+        return Calibration(**(values | knots))
+
+
+class Reliability(NamedTuple):
+    """Observed share of right detections per band of predicted probability, with Wilson limits; empty bands left out."""
+
+    predicted: Floats
+    observed: Floats
+    low: Floats
+    high: Floats
+    count: NDArray[np.int64]
+
+
+def fit_calibration(
+    score: ArrayLike,
+    is_right: ArrayLike,
+    method: Literal["platt", "isotonic"] = "platt",
+    weight: ArrayLike | None = None,
+) -> Calibration:
+    """Calibration from scored verdicts; `weight` undoes unequal sampling (detections per verdict of a band)."""
+    score = np.asarray(score, np.float64).reshape(-1)
+    right = np.asarray(is_right, np.float64).reshape(-1)
+    weight = np.ones(len(score)) if weight is None else np.asarray(weight, np.float64).reshape(-1)
+    if len(score) == 0:
+        raise ValueError("no verdicts to calibrate on")
+    weight = weight * len(score) / weight.sum()
+    match method:
+        case "platt":
+            slope, offset = _platt(_logit(score), right, weight)
+            return Calibration("platt", slope, offset, num_examples=len(score))
+        case "isotonic":
+            fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
+                score, right, sample_weight=weight
+            )
+            knots = tuple(map(float, fitted.X_thresholds_)), tuple(map(float, fitted.y_thresholds_))
+            return Calibration(
+                "isotonic", knots_score=knots[0], knots_probability=knots[1], num_examples=len(score)
+            )
+
+
+def _platt(logit: Floats, right: Floats, weight: Floats) -> tuple[float, float]:
+    """Slope and offset of largest likelihood, with Platt's softened targets: finite even when all verdicts agree."""
+    num_right, num_wrong = float((weight * right).sum()), float((weight * (1 - right)).sum())
+    target = np.where(right > 0, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
+
+    def loss(parameters: Floats) -> tuple[float, Floats]:
+        line = parameters[0] * logit + parameters[1]
+        # One pseudo-verdict's worth of pull towards slope 1 keeps few or equal scores from running away.
+        value = (weight * (np.logaddexp(0, line) - target * line)).sum() + 0.5 * (parameters[0] - 1) ** 2
+        error = weight * (_expit(line) - target)
+        return value, np.array([(error * logit).sum() + parameters[0] - 1, error.sum()])
+
+    found = optimize.minimize(
+        loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 50), (None, None)]
+    )
+    return float(found.x[0]), float(found.x[1])
+
+
+def reliability_curve(
+    probability: ArrayLike, is_right: ArrayLike, num_bands: int = 10, level: float = 0.95
+) -> Reliability:
+    """Predicted against observed, in equally wide bands of predicted probability."""
+    probability = np.asarray(probability, np.float64).reshape(-1)
+    right = np.asarray(is_right, np.float64).reshape(-1)
+    band = np.clip((probability * num_bands).astype(np.int64), 0, num_bands - 1)
+    count = np.bincount(band, minlength=num_bands)
+    busy = count > 0
+    count = count[busy]
+    predicted = np.bincount(band, weights=probability, minlength=num_bands)[busy] / count
+    good = np.bincount(band, weights=right, minlength=num_bands)[busy]
+    low, high = wilson_limits(good, count, level)
+    return Reliability(predicted, good / count, low, high, count)
+
+
+def expected_calibration_error(curve: Reliability) -> float:
+    """Mean distance between predicted and observed, weighted by count."""
+    if curve.count.sum() == 0:
+        return float("nan")
+    return float((np.abs(curve.predicted - curve.observed) * curve.count).sum() / curve.count.sum())
+
+
+def wilson_limits(good: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Wilson score limits of good / count; NaN where nothing was counted."""
+    good, count = np.asarray(good, np.float64), np.asarray(count, np.float64)
+    z = float(stats.norm.ppf((1 + level) / 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = good / count
+        centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+        half = z / (1 + z**2 / count) * np.sqrt(rate * (1 - rate) / count + z**2 / (4 * count**2))
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+
+
+def _logit(score: Floats) -> Floats:
+    clipped = np.clip(score, SMALLEST, 1 - SMALLEST)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
+def _expit(value: Floats) -> Floats:
+    return 0.5 * (1.0 + np.tanh(0.5 * value))

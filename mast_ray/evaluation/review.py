@@ -1,0 +1,163 @@
+"""A small review sheet, and what it says about precision at any threshold (QUALITY, expectation 15).
+
+Legend: D detections, n reviewed rows, H thresholds. Strata are bands of score, equally reviewed; inside a band rows are
+drawn systematically in order of site and hour, so that every site and hour appears in its share and all rows of a
+band have the same chance. The precision spoken of is that of these D detections, not of a population of archives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NUM_BANDS = 8
+FEWEST_PER_BAND = (
+    3  # a band cut by a threshold needs this many verdicts above it, else all its verdicts speak
+)
+
+
+@dataclass(frozen=True)
+class ReviewSheet:
+    """Which rows to look at, in a random order, and the score bands they were drawn from."""
+
+    rows: Ints  # (n,) into the detections
+    band_edges: Floats  # (bands + 1,) ascending
+
+
+class PrecisionCurve(NamedTuple):
+    """Precision of the detections at or above each threshold, with limits; all (H,)."""
+
+    threshold: Floats
+    precision: Floats
+    low: Floats
+    high: Floats
+    num_detections: Ints
+    num_reviewed: Ints
+
+
+def draw_review(
+    score: ArrayLike,
+    site: ArrayLike,
+    hour: ArrayLike,
+    size: int,
+    seed: int,
+    num_bands: int = NUM_BANDS,
+) -> ReviewSheet:
+    """Choose `size` of D detections; `hour` may be NaN and `site` "" where unknown."""
+    score = np.asarray(score, np.float64).reshape(-1)
+    if len(score) == 0 or size < 1:
+        return ReviewSheet(np.zeros(0, np.int64), np.array([0.0, 1.0]))
+    rng = np.random.default_rng(seed)
+    edges = np.linspace(score.min(), np.nextafter(score.max(), np.inf), num_bands + 1)
+    band = band_of_score(score, edges)
+    share = _even_shares(np.bincount(band, minlength=num_bands), min(size, len(score)))
+    hour = np.nan_to_num(np.asarray(hour, np.float64).reshape(-1), nan=-1.0)
+    _, site_code = np.unique(np.asarray(site).astype(str), return_inverse=True)
+    order = np.lexsort((rng.random(len(score)), hour, site_code, band))
+    starts = np.searchsorted(band[order], np.arange(num_bands + 1))
+    chosen = [np.zeros(0, np.int64)]
+    for number in range(num_bands):
+        rows = order[starts[number] : starts[number + 1]]
+        if share[number]:
+            step = len(rows) / share[number]
+            chosen.append(rows[np.floor((np.arange(share[number]) + rng.random()) * step).astype(np.int64)])
+    rows = np.concatenate(chosen)
+    return ReviewSheet(rng.permutation(rows), edges)
+
+
+def band_of_score(score: ArrayLike, edges: Floats) -> Ints:
+    """(D,) band of every score; scores beyond the outer edges go to the outer bands."""
+    band = np.searchsorted(edges, np.asarray(score, np.float64), side="right") - 1
+    return np.clip(band, 0, len(edges) - 2)
+
+
+def precision_at(
+    thresholds: ArrayLike,
+    score: ArrayLike,
+    reviewed_score: ArrayLike,
+    is_right: ArrayLike,
+    band_edges: Floats,
+    level: float = 0.95,
+) -> PrecisionCurve:
+    """Precision at (H,) thresholds of D detections from n verdicts drawn by `draw_review`.
+
+    Bands are weighted by their detections above the threshold. Limits: Clopper-Pearson at the effective sample size
+    of the weighted estimate (Korn and Graubard 1998), which keep their level when nearly all verdicts agree.
+    """
+    thresholds = np.asarray(thresholds, np.float64).reshape(-1)
+    score = np.asarray(score, np.float64).reshape(-1)
+    reviewed = np.asarray(reviewed_score, np.float64).reshape(-1)
+    right = np.asarray(is_right, bool).reshape(-1)
+    num_bands = len(band_edges) - 1
+    band, reviewed_band = band_of_score(score, band_edges), band_of_score(reviewed, band_edges)
+    all_reviewed = np.bincount(reviewed_band, minlength=num_bands)
+    all_right = np.bincount(reviewed_band, weights=right, minlength=num_bands)
+    out = np.full((3, len(thresholds)), np.nan)
+    num_reviewed = np.zeros(len(thresholds), np.int64)
+    num_kept = np.zeros(len(thresholds), np.int64)
+    for column, threshold in enumerate(thresholds):
+        total = np.bincount(band[score >= threshold], minlength=num_bands)
+        above = reviewed >= threshold
+        seen = np.bincount(reviewed_band[above], minlength=num_bands)
+        good = np.bincount(reviewed_band[above], weights=right[above], minlength=num_bands)
+        num_kept[column], num_reviewed[column] = total.sum(), seen.sum()
+        thin = seen < np.minimum(FEWEST_PER_BAND, total)
+        basis_seen, basis_good = np.where(thin, all_reviewed, seen), np.where(thin, all_right, good)
+        known = basis_seen > 0
+        if total[~known].sum() > 0.5 * total.sum() or total.sum() == 0:
+            continue  # most detections lie in bands nobody reviewed
+        strata = (v[known] for v in (total, total - seen, good, basis_seen, basis_good))
+        out[:, column] = _weighted_limits(*strata, level)
+    return PrecisionCurve(thresholds, *out, num_kept, num_reviewed)
+
+
+def _weighted_limits(
+    total: Ints, unseen: Ints, good: Floats, basis_seen: Ints, basis_good: Floats, level: float
+) -> tuple[float, float, float]:
+    """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the `unseen` are
+    judged by `basis_good` of `basis_seen` verdicts."""
+    estimate = float((good + unseen * basis_good / basis_seen).sum() / total.sum())
+    if not unseen.any():
+        return estimate, estimate, estimate
+    # Rates are shrunk a little for the variance only: a band of three right verdicts is not certain.
+    rate = (basis_good + 1.0) / (basis_seen + 2.0)
+    variance = (unseen * (1 + unseen / basis_seen) * rate * (1 - rate)).sum() / total.sum() ** 2
+    centre = (good + unseen * rate).sum() / total.sum()
+    effective = max(float(centre * (1 - centre) / variance), 1.0)
+    hits, tail = estimate * effective, (1 - level) / 2
+    low = float(stats.beta.ppf(tail, hits, effective - hits + 1)) if hits > 1e-9 else 0.0
+    high = float(stats.beta.ppf(1 - tail, hits + 1, effective - hits)) if effective - hits > 1e-9 else 1.0
+    return estimate, low, high
+
+
+def _even_shares(available: Ints, size: int) -> Ints:
+    """How many to draw from each band: as equal as the bands allow, `size` in all."""
+    share = np.zeros(len(available), np.int64)
+    left = size
+    while left > 0:
+        open_bands = np.flatnonzero(share < available)
+        if len(open_bands) == 0:
+            break
+        each = max(1, left // len(open_bands))
+        give = np.minimum(each, available[open_bands] - share[open_bands])
+        give = give * (np.cumsum(give) <= left)
+        if give.sum() == 0:
+            give[0] = left
+        share[open_bands] += give
+        left -= int(give.sum())
+    return share
+
+
+def threshold_for_precision(curve: PrecisionCurve, target: float) -> float:
+    """Lowest threshold from which on the lower limit stays at or above the target; NaN when none does."""
+    holds = np.asarray(curve.low >= target)
+    order = np.argsort(curve.threshold)
+    stays = np.logical_and.accumulate((holds | np.isnan(curve.low))[order][::-1])[::-1] & holds[order]
+    return float(curve.threshold[order][stays].min()) if stays.any() else float("nan")
