@@ -1,0 +1,134 @@
+"""How long, how much, and what limits: stage by stage arithmetic for an archive on N GPUs, before spending a cent.
+
+Every stage is a pipe of parts (decode, log-mel, network, GPU) that run side by side; the slowest sets the pace. Rates are
+measured ones (`benchmarks/`), per core or per GPU; a user's own rates can be given instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mast_ray.config.tree import Config
+from mast_ray.spectrogram.grid import HOP_S, NUM_BINS, SEGMENT_FRAMES
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Throughputs: times real time per core, chunks per second per GPU, megabytes per second per node."""
+
+    decode_x_per_core: float = 1200.0
+    logmel_x_per_core: float = 1500.0
+    pretrain_chunks_per_gpu_s: float = 1900.0
+    train_chunks_per_gpu_s: float = 500.0
+    infer_chunks_per_gpu_s: float = 2000.0
+    network_mb_per_node_s: float = 1000.0
+    device: str = "H200"
+    scale: float = 1.0  # other GPUs: their bf16 rate over that of `device`
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the work is spread over."""
+
+    num_gpus: int = 1
+    cores_per_gpu: int = 12
+    gpus_per_node: int = 8
+
+    @property
+    def num_cores(self) -> int:
+        return max(1, self.num_gpus) * self.cores_per_gpu
+
+    @property
+    def num_nodes(self) -> int:
+        return max(1, -(-self.num_gpus // self.gpus_per_node))
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What an inventory says, and how much of it is labelled."""
+
+    hours: float
+    num_recordings: int
+    num_bytes: int
+    labelled_hours: float = 0.0
+
+    @property
+    def num_chunks(self) -> int:
+        return round(self.hours * 3600 / HOP_S)
+
+    @property
+    def labelled_chunks(self) -> int:
+        return round(self.labelled_hours * 3600 / HOP_S)
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage: wall hours, GPU hours, bytes written, and the part that limits it."""
+
+    name: str
+    hours: float
+    gpu_hours: float
+    num_bytes: int
+    limit: str
+
+
+def stored_bytes(num_chunks: int, storage: str) -> int:
+    """Bytes of a prepared archive's frames before compression: each frame once."""
+    return num_chunks * SEGMENT_FRAMES * NUM_BINS * {"uint8": 1, "float16": 2}[storage]
+
+
+def _slowest(parts: dict[str, float]) -> tuple[float, str]:
+    limit = max(parts, key=lambda name: parts[name])
+    return parts[limit], limit
+
+
+def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rates) -> list[StagePlan]:
+    """Every stage of the mission for this archive."""
+    gpus = max(1, hardware.num_gpus)
+    audio_s = archive.hours * 3600
+    frames_bytes = stored_bytes(archive.num_chunks, config.spectrogram.storage)
+    decode_h = audio_s / (rates.decode_x_per_core * hardware.num_cores) / 3600
+    logmel_h = audio_s / (rates.logmel_x_per_core * hardware.num_cores) / 3600
+
+    def network_h(num_bytes: float) -> float:
+        return num_bytes / 1e6 / (rates.network_mb_per_node_s * hardware.num_nodes) / 3600
+
+    def gpu_h(num_chunks: float, chunks_per_s: float) -> float:
+        return num_chunks / (chunks_per_s * rates.scale * gpus) / 3600
+
+    stages = []
+
+    def add(name: str, parts: dict[str, float], num_bytes: int = 0, on_gpu: bool = True) -> None:
+        hours, limit = _slowest(parts)
+        stages.append(StagePlan(name, hours, hours * hardware.num_gpus if on_gpu else 0.0, num_bytes, limit))
+
+    read_h = network_h(archive.num_bytes)
+    # decoding and log-mel run on the same cores, one after the other
+    add("prepare", {"cores": decode_h + logmel_h, "network": read_h}, frames_bytes, on_gpu=False)
+    epochs = config.pretrain.epochs
+    pool_read_h = epochs * network_h(frames_bytes)
+    add(
+        "pretrain",
+        {"GPU": gpu_h(archive.num_chunks * epochs, rates.pretrain_chunks_per_gpu_s), "network": pool_read_h},
+    )
+    if archive.labelled_chunks:
+        labelled = archive.labelled_chunks
+        add("train", {"GPU": gpu_h(labelled * config.detector.epochs, rates.train_chunks_per_gpu_s)})
+        rounds = config.self_train.rounds
+        pool_once = {
+            "GPU": gpu_h(archive.num_chunks, rates.infer_chunks_per_gpu_s),
+            "network": network_h(frames_bytes),
+        }
+        add("pseudo-label", {part: hours * rounds for part, hours in pool_once.items()})
+        stage1 = (config.self_train.max_chunks or archive.num_chunks) * config.self_train.stage1.epochs
+        stage2 = labelled * config.self_train.stage2.epochs
+        add("self-train", {"GPU": gpu_h(rounds * (stage1 + stage2), rates.train_chunks_per_gpu_s)})
+    add(
+        "detect",
+        {
+            "GPU": gpu_h(archive.num_chunks, rates.infer_chunks_per_gpu_s),
+            "cores": decode_h,
+            "network": read_h,
+        },
+    )
+    return stages
