@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
 from torch import Tensor
@@ -65,7 +66,7 @@ class Checkpoints:
         try:
             self._remove(name)
             self._write_files(name, state)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors has a full disk in its own error
             self._failures_in_a_row += 1
             log.warning("checkpoint %s not written to %s (%s)", name, self.storage.url, error)
             self._try_to_remove(name)
@@ -122,6 +123,9 @@ class Checkpoints:
         for name in orphans:
             log.info("removing unfinished checkpoint %s", name)
             self._remove(name)
+        folder = self.storage.local_path("")
+        for scratch in folder.glob(".tmp-*") if folder is not None else ():
+            scratch.unlink(missing_ok=True)
         return orphans
 
     def _write_files(self, name: str, state: TrainingState) -> None:
@@ -133,10 +137,11 @@ class Checkpoints:
         }
         entries = {}
         for file, content in tensors.items():
-            with self.storage.new_file(f"{name}/{file}") as path:
+            with self.storage.scratch_file() as path:
                 save_file({key: value.contiguous() for key, value in content.items()}, path)
                 with open(path, "rb") as stream:
                     entries[file] = _entry(stream)
+                self.storage.publish(path, f"{name}/{file}")
         text = json.dumps(
             {
                 "position": asdict(state.position),

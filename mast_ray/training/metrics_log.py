@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mast_ray.tables.storage import Storage
 
@@ -28,17 +28,25 @@ class MetricsLog:
     """Rank 0's log. The JSONL object is rewritten whole: it is small, and S3 cannot append."""
 
     def __init__(
-        self, storage: Storage, *, resume_step: int = 0, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.storage, self.now = storage, now
-        self.rows = [row for row in read_metrics(storage) if row["step"] <= resume_step]
+        self, storage: Storage, board: Literal["tensorboard", "none"] = "tensorboard",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.storage, self.board, self.now = storage, board, now
+        self.rows: list[dict[str, Any]] = []
         self._flushed_s = now()
-        self._board_folder = storage.local_path(TENSORBOARD)
-        self._scratch = None
-        if self._board_folder is None:
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._board: Any = None
+
+    def begin(self, resume_step: int) -> None:
+        """Take up the rows up to the step a run resumes from."""
+        self.rows = [row for row in read_metrics(self.storage) if row["step"] <= resume_step]
+        if self.board == "none":
+            return
+        folder = self.storage.local_path(TENSORBOARD)
+        if folder is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="mast-tensorboard-")
-            self._board_folder = Path(self._scratch.name)
-        self._board = _tensorboard(self._board_folder, resume_step)
+            folder = Path(self._scratch.name)
+        self._board = _tensorboard(folder, resume_step)
 
     def add(self, kind: str, step: int, samples: int, values: Mapping[str, float]) -> None:
         """One row; `kind` is "train" or "validation". Values that are not finite are kept as text ("nan")."""

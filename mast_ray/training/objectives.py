@@ -46,15 +46,20 @@ class ContrastiveSettings:
     max_anchors: int = 16
 
 
+FIXED_SLOTS = 256
+
+
 class SeededSteps:
     """A generator per device whose state depends on seed, worker and step alone."""
 
     def __init__(self, seed: int, rank: int = 0) -> None:
         self.seed, self.rank, self.step = seed, rank, 0
+        self.rows: Tensor | None = None  # places of this worker's chunks in the global batch of num_rows
+        self.num_rows = 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def set_step(self, step: int) -> None:
-        self.step = step
+    def set_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
+        self.step, self.rows, self.num_rows = step, rows, num_rows
         for generator in self._generators.values():
             generator.manual_seed(self.value())
 
@@ -83,9 +88,10 @@ class ReconstructionObjective(nn.Module):
         self._steps = SeededSteps(seed, rank)
         self._reconstruct = self._reconstruction_loss
 
-    def seed_step(self, step: int) -> None:
-        """Make the draws of the next forward depend on the step only."""
-        self._steps.set_step(step)
+    def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
+        """Make the draws of the next forward depend on the step only; with rows, each chunk gets the draw of its place in
+        the global batch, whichever worker holds it (give every worker rank 0 then)."""
+        self._steps.set_step(step, rows, num_rows)
 
     def compile_step(self, **options: object) -> None:
         """Compile the part of a step that runs on tensors."""
@@ -94,7 +100,9 @@ class ReconstructionObjective(nn.Module):
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
         device = batch.logmel.device
         if self.training:
-            mask = self.masking.draw(len(batch.logmel), self._steps.generator(device))
+            count, rows = self._steps.num_rows or len(batch.logmel), self._steps.rows
+            mask = self.masking.draw(count, self._steps.generator(device))
+            mask = mask if rows is None else TokenMask(*(part[rows] for part in mask))
         else:
             ids = batch.chunk_ids or tuple(str(index) for index in range(len(batch.logmel)))
             mask = self.masking.fixed(ids, self.seed, device)
@@ -123,9 +131,10 @@ class DetectionObjective(nn.Module):
         self._steps = SeededSteps(seed, rank)
         self._step = self._losses
 
-    def seed_step(self, step: int) -> None:
-        """Make the draws of the next forward depend on the step only."""
-        self._steps.set_step(step)
+    def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
+        """Make the draws of the next forward depend on the step only; with rows, each chunk gets the draw of its place in
+        the global batch, whichever worker holds it (give every worker rank 0 then)."""
+        self._steps.set_step(step, rows, num_rows)
 
     def compile_step(self, **options: object) -> None:
         """Compile the part of a step that runs on tensors."""
@@ -135,7 +144,16 @@ class DetectionObjective(nn.Module):
         num_chunks, num_slots = batch.boxes.is_object.shape
         settings = self.contrastive
         generator = self._steps.generator(batch.logmel.device)
-        noise = draw_noise(num_chunks, num_slots, generator, settings.max_anchors, settings.num_positives)
+        rows = self._steps.rows
+        if rows is None:
+            noise = draw_noise(num_chunks, num_slots, generator, settings.max_anchors, settings.num_positives)
+        else:  # drawn at a fixed width: the number of slots depends on which chunks a worker holds
+            width = max(FIXED_SLOTS, num_slots)
+            order, jitter = draw_noise(
+                self._steps.num_rows, width, generator, settings.max_anchors, settings.num_positives
+            )
+            num_anchors = min(num_slots, settings.max_anchors)
+            noise = ContrastiveNoise(order[rows, :num_slots], jitter[rows, :num_anchors])
         boxes = batch.boxes
         # Tensors only from here on: a compiled step must not be specialised to chunk ids.
         return self._step(
@@ -200,20 +218,25 @@ class DetectionObjective(nn.Module):
         sizes = [num_anchors, num_anchors * settings.num_positives, settings.num_negatives]
         anchors, positives, negatives = vectors.split(sizes, dim=1)
         positives = positives.unflatten(1, (num_anchors, settings.num_positives))
-        return contrastive_loss(
+        loss = contrastive_loss(
             anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
         )
+        # The mean over this worker's anchors, weighted so that the mean over workers is the mean over all anchors.
+        count = chosen.is_anchor.sum().float()
+        return loss * count / mean_over_workers(count).clamp(min=1e-6)
 
 
 class BaselineObjective(nn.Module):
     """A detector of another family with its own losses."""
+
+    may_skip_parameters = True  # a batch without boxes may leave a branch unused
 
     def __init__(self, detector: nn.Module, seed: int = 0, rank: int = 0) -> None:
         super().__init__()
         self.detector = detector
         self._steps = SeededSteps(seed, rank)
 
-    def seed_step(self, step: int) -> None:
+    def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
         """The libraries draw from the global generator."""
         self._steps.set_step(step)
         torch.manual_seed(self._steps.value())

@@ -122,6 +122,7 @@ class PlainEngine:
                 device_ids=[self.device] if self.device.type == "cuda" else None,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
+                find_unused_parameters=getattr(self.objective, "may_skip_parameters", False),
             )
         return joined
 

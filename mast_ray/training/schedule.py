@@ -94,13 +94,11 @@ class Schedule:
         return steps_done % interval == 0
 
 
-def schedule_of(knobs: PretrainConfig | DetectorTrainConfig, num_chunks: int, section: str) -> Schedule:
-    """The schedule of a config section over a training set of `num_chunks`; an epoch drops the incomplete last batch."""
-    if num_chunks < knobs.batch_size:
-        raise ConfigError(
-            f"{section}.batch_size={knobs.batch_size} is larger than the {num_chunks} training chunks: "
-            f"use --set {section}.batch_size={_power_of_two_below(num_chunks)}"
-        )
+def schedule_of(knobs: PretrainConfig | DetectorTrainConfig, num_chunks: int) -> Schedule:
+    """The schedule of a config section over a training set of `num_chunks`.
+
+    An epoch drops the incomplete last batch; a set smaller than one batch is repeated to fill it.
+    """
     return Schedule(
         samples_per_epoch=num_chunks,
         batch_size=knobs.batch_size,
@@ -137,7 +135,3 @@ def samples_per_worker(batch_size: int, accumulate: int, num_workers: int, secti
             f"e.g. --set {section}.batch_size={nearest}"
         )
     return batch_size // parts
-
-
-def _power_of_two_below(number: int) -> int:
-    return 1 << max(0, number.bit_length() - 1)

@@ -1,0 +1,197 @@
+"""From the reader to the objective: raw chunks travel to the device in the background and become batches there.
+
+Values cross the bus as stored (one byte each); normalisation and augmentation run on the device. A batch depends on the sample positions it
+holds, never on which worker holds it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
+from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.reader import ChunkReader, RawChunks
+from mast_ray.training.loop import MicroBatch
+from mast_ray.training.objectives import mean_over_workers
+from mast_ray.training.progress import Stopwatch
+from mast_ray.training.schedule import Schedule
+from mast_ray.training.worker import Worker
+
+AHEAD = 3  # batches on the device before they are needed
+OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
+
+
+class Augmentation(Protocol):
+    """Changes a normalised batch; draws depend on the samples' places in the run alone."""
+
+    def __call__(self, batch: ChunkBatch, sample_index: Tensor) -> ChunkBatch: ...
+
+
+class ReaderFeed:
+    """Micro-batches of one worker, step by step, across epochs."""
+
+    def __init__(
+        self,
+        reader: ChunkReader,
+        worker: Worker,
+        schedule: Schedule,
+        normalisation: Normalisation,
+        *,
+        tail: Tail = "real",
+        augmentation: Augmentation | None = None,
+        weighting: Literal["as_given", "mean_one"] = "as_given",
+    ) -> None:
+        self.reader, self.worker, self.schedule = reader, worker, schedule
+        self.normalisation, self.tail = normalisation, tail
+        self.augmentation, self.weighting = augmentation, weighting
+
+    def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
+        for raw in _on_device(self._raw(first_step, num_steps), self.worker.device, watch):
+            if self.weighting == "mean_one":
+                raw = replace(raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6))
+            size = len(raw) // self.schedule.accumulate
+            for part in range(self.schedule.accumulate):
+                yield self._batch(raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size))
+
+    def _batch(self, raw: RawChunks) -> MicroBatch:
+        batch = batch_of(raw, self.normalisation, self.tail)
+        if self.augmentation is not None:
+            batch = self.augmentation(batch, raw.sample_index)
+        return MicroBatch(batch, raw.sample_index % self.schedule.batch_size)
+
+    def _raw(self, first_step: int, num_steps: int) -> Iterator[RawChunks]:
+        """Raw chunks of this worker on the host; the reader of the next epoch is opened before the current one ends."""
+        per_epoch = self.reader.steps_per_epoch
+        epochs = range(first_step // per_epoch, -(-num_steps // per_epoch))
+        with ThreadPoolExecutor(1, thread_name_prefix="next-epoch") as pool:
+            upcoming: Future[tuple[RawChunks, Iterator[RawChunks]]] | None = None
+            for epoch in epochs:
+                start = first_step - epoch * per_epoch if epoch == epochs[0] else 0
+                stop = min(per_epoch, num_steps - epoch * per_epoch)
+                first, rest = upcoming.result() if upcoming is not None else self._opened(epoch, start)
+                upcoming = None
+                for step in range(start, stop):
+                    if upcoming is None and epoch + 1 < epochs.stop and step >= stop - OPEN_EARLY_STEPS:
+                        upcoming = pool.submit(self._opened, epoch + 1, 0)
+                    yield first if step == start else next(rest)
+
+    def _opened(self, epoch: int, start_step: int) -> tuple[RawChunks, Iterator[RawChunks]]:
+        batches = self.reader.epoch(epoch, self.worker.rank, self.worker.world_size, start_step)
+        return next(batches), batches
+
+
+def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkBatch:
+    """Stored chunks -> normalised batch on the same device."""
+    logmel = normalisation(raw.values, raw.scale, raw.offset, tail)
+    return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
+
+
+def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
+    """Some consecutive chunks of a raw batch."""
+    names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
+    boxes = raw.boxes
+    return replace(
+        raw,
+        **{name: getattr(raw, name)[begin:end] for name in names},
+        boxes=PaddedBoxes(boxes.corners[begin:end], boxes.is_object[begin:end], boxes.is_ignored[begin:end]),
+        chunk_ids=raw.chunk_ids[begin:end],
+    )
+
+
+def _on_device(source: Iterator[RawChunks], device: torch.device, watch: Stopwatch) -> Iterator[RawChunks]:
+    """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while the device has nothing left to do."""
+    ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(maxsize=AHEAD)
+    stop = threading.Event()
+
+    def put(item: tuple[RawChunks, torch.cuda.Event | None] | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def produce() -> None:
+        try:
+            stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+            for raw in source:
+                put(_copied(raw, device, stream))
+                if stop.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # handed to the consumer, which raises it
+            put(error)
+        finally:
+            source.close()  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=produce, name="device-feed", daemon=True)
+    thread.start()
+    done: torch.cuda.Event | None = None
+    try:
+        while True:
+            item = _waited(ready, done, watch)
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            raw, copied = item
+            if copied is not None:
+                current = torch.cuda.current_stream(device)
+                current.wait_event(copied)
+                for tensor in _tensors(raw):
+                    tensor.record_stream(current)
+            yield raw
+            if device.type == "cuda":
+                if done is not None:
+                    done.synchronize()  # the host stays at most one step ahead of the device
+                done = torch.cuda.Event()
+                done.record(torch.cuda.current_stream(device))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
+    boxes = (raw.boxes.corners, raw.boxes.is_object, raw.boxes.is_ignored)
+    return (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.weight, raw.sample_index, *boxes)
+
+
+def _copied(
+    raw: RawChunks, device: torch.device, stream: torch.cuda.Stream | None
+) -> tuple[RawChunks, torch.cuda.Event | None]:
+    if stream is None:
+        return raw, None
+    with torch.cuda.stream(stream):
+        moved = raw.to(device)
+        event = torch.cuda.Event()
+        event.record(stream)
+    return moved, event
+
+
+def _waited(ready: queue.Queue, done: torch.cuda.Event | None, watch: Stopwatch):
+    """The next item; seconds are counted as waiting only while the device is idle."""
+    try:
+        return ready.get_nowait()
+    except queue.Empty:
+        pass
+    while True:
+        begun = time.perf_counter()
+        is_idle = done is None or done.query()
+        try:
+            return ready.get(timeout=0.002)
+        except queue.Empty:
+            continue
+        finally:
+            if is_idle:
+                watch.waited(time.perf_counter() - begun)

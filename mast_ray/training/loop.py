@@ -1,0 +1,278 @@
+"""The one training loop. Pretraining, detector training, stage 1 and stage 2 differ only in what is handed in.
+
+An objective gives the loss, an engine moves the weights, a feed brings batches by step number, a schedule says when and how fast. Every
+random draw depends on seed and step alone, so a run that was killed goes on exactly as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from mast_ray.boxes.batch import ChunkBatch
+from mast_ray.config.errors import ConfigError
+from mast_ray.training.checkpoints import Checkpoints, Position, TrainingState, same_identity
+from mast_ray.training.memory import out_of_memory_advice
+from mast_ray.training.metrics_log import MetricsLog
+from mast_ray.training.model_files import BestWeights
+from mast_ray.training.plain_engine import Engine
+from mast_ray.training.progress import Pace, ProgressLine, Stopwatch, progress_text
+from mast_ray.training.schedule import Schedule
+from mast_ray.training.watch import StepWatch
+from mast_ray.training.worker import Worker
+
+log = logging.getLogger("mast.training")
+
+
+class MicroBatch(NamedTuple):
+    """Chunks of this worker and their places in the global batch of the step."""
+
+    batch: ChunkBatch
+    rows: Tensor  # (B,) int64
+
+
+class Feed(Protocol):
+    """Batches by step: the same global batch for a step whatever the number of workers."""
+
+    def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
+        ...
+
+
+class Validation(Protocol):
+    """Scores weights on held-out data; collective over the workers. Returns the metrics, the same on every rank."""
+
+    metric: str  # what selects the best weights
+    better: Literal["lower", "higher"]
+
+    def measure(self, weights: dict[str, Tensor], worker: Worker) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a run keeps what outlives it. Opened on every rank, written by rank 0."""
+
+    checkpoints: Checkpoints
+    best: BestWeights
+    metrics: MetricsLog | None  # None on ranks other than 0
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a run behaves, apart from what it computes."""
+
+    checkpoint_every_steps: int = 0  # 0: at the end of each epoch
+    log_every_steps: int = 10
+    flops_per_sample: float | None = None
+    peak_flops: float | None = None
+    section: str = "train"  # config section named in messages
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """How a run ended."""
+
+    position: Position
+    resumed_from_step: int
+    validation: dict[str, float] = field(default_factory=dict)  # the last one
+    pace: Pace | None = None
+
+
+def fit(
+    worker: Worker,
+    engine: Engine,
+    feed: Feed,
+    schedule: Schedule,
+    validation: Validation | None,
+    files: RunFiles,
+    identity: dict[str, Any],
+    options: FitOptions = FitOptions(),  # noqa: B008 (frozen)
+) -> FitResult:
+    """Train from the newest good checkpoint (or the start) to the end of the schedule."""
+    position = resume(worker, engine, files.checkpoints, identity)
+    if files.metrics is not None:
+        files.metrics.begin(position.steps_done)
+    with _Writer(files) as writer:
+        result = _train(worker, engine, feed, schedule, validation, files, identity, options, position, writer)
+    if files.metrics is not None:
+        files.metrics.close()
+    return result
+
+
+def _train(
+    worker: Worker,
+    engine: Engine,
+    feed: Feed,
+    schedule: Schedule,
+    validation: Validation | None,
+    files: RunFiles,
+    identity: dict[str, Any],
+    options: FitOptions,
+    position: Position,
+    writer: _Writer,
+) -> FitResult:
+    first_step, measured, pace = position.steps_done, dict(position.extra), None
+    watch = StepWatch(worker.device)
+    clock = Stopwatch(schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops)
+    line = ProgressLine()
+    checkpoint_every = options.checkpoint_every_steps or schedule.steps_per_epoch
+    batches = feed.micro_batches(first_step, schedule.num_steps, clock)
+    clock.restart(position.samples_seen)
+    for step in range(first_step, schedule.num_steps):
+        for label in engine.set_epoch(schedule.epoch_of_step(step)):
+            log.info("step %d: training %s", step, label)
+        losses, chunk_ids = _one_step(worker, engine, batches, step, schedule, options)
+        norm = engine.step(schedule.rate_at(position.samples_seen))
+        watch.add(step, losses, norm, chunk_ids)
+        position = replace(
+            position, steps_done=step + 1, samples_seen=position.samples_seen + schedule.batch_size
+        )
+        validates = validation is not None and schedule.is_validation_step(step + 1)
+        saves = (step + 1) % checkpoint_every == 0 or step + 1 == schedule.num_steps
+        if (step + 1) % options.log_every_steps == 0 or validates or saves:
+            means, skipped = watch.read()
+            position = replace(position, skipped_steps=position.skipped_steps + skipped)
+            pace = clock.look(position.samples_seen)
+            _log_training(files.metrics, position, schedule, means, pace)
+            if worker.rank == 0:
+                text = progress_text(step + 1, schedule.num_steps, schedule.epoch_of_step(step + 1), means["loss"], pace)
+                line.show(text, final=step + 1 == schedule.num_steps)
+        if validation is not None and validates:
+            measured = validation.measure(engine.averaged_weights(), worker)
+            position = _select(worker, engine, validation, files, position, measured)
+        if saves:
+            state = TrainingState(position, engine.state(), identity)
+            if worker.rank == 0:
+                if files.metrics is not None:
+                    files.metrics.flush()  # first: a checkpoint never stands beside a table that ends before it
+                writer.submit(state)
+        if validates or saves:
+            worker.report({"step": float(step + 1), **{k: v for k, v in measured.items() if math.isfinite(v)}})
+            clock.restart(position.samples_seen)
+    return FitResult(position, first_step, measured, pace)
+
+
+def resume(worker: Worker, engine: Engine, checkpoints: Checkpoints, identity: dict[str, Any]) -> Position:
+    """Load the newest good checkpoint into the engine; rank 0 chooses, all ranks read the same one."""
+    name = None
+    if worker.rank == 0:
+        checkpoints.clean()
+        name = checkpoints.newest_good()
+    name = worker.gather(name)[0]
+    if name is None:
+        return Position()
+    state = checkpoints.read(name)
+    different = same_identity(state.identity, identity)
+    if different:
+        raise ConfigError(
+            f"{checkpoints.storage.url} holds a run with other settings ({', '.join(different[:4])}):\n"
+            "choose another --out, or delete that folder to start again"
+        )
+    engine.load_state(state.engine)
+    if worker.rank == 0:
+        log.info("resuming: %d steps done (%s)", state.position.steps_done, name)
+    return state.position
+
+
+def _one_step(
+    worker: Worker, engine: Engine, batches: Iterator[MicroBatch], step: int, schedule: Schedule, options: FitOptions
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Forward and backward of one global batch on this rank; losses are means over its micro-batches."""
+    total: dict[str, Tensor] = {}
+    chunk_ids: list[str] = []
+    for part in range(schedule.accumulate):
+        batch, rows = next(batches)
+        chunk_ids.extend(batch.chunk_ids)
+        seed_draws(engine.objective, step, rows, schedule.batch_size, part * worker.world_size + worker.rank)
+        try:
+            losses = engine.backward(batch, is_last=part == schedule.accumulate - 1)
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(out_of_memory_advice(engine, batch, schedule, options.section)) from error
+        for name, value in losses.items():
+            share = value / schedule.accumulate
+            total[name] = total[name] + share if name in total else share
+    return total, chunk_ids
+
+
+def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: int, part: int) -> None:
+    """Make every draw depend on the step: masks and jitter by place in the global batch, dropout by part of it."""
+    torch.manual_seed((step * 4096 + part) & 0x7FFF_FFFF)
+    seed_step = getattr(objective, "seed_step", None)
+    if seed_step is not None:
+        seed_step(step, rows, num_rows)
+
+
+def _select(
+    worker: Worker, engine: Engine, validation: Validation, files: RunFiles, position: Position, measured: dict[str, float]
+) -> Position:
+    """Log a validation and keep the weights when they are the best so far."""
+    value = measured.get(validation.metric, math.nan)
+    sign = 1.0 if validation.better == "higher" else -1.0
+    improves = math.isfinite(value) and (position.best_step < 0 or sign * value > sign * position.best_value)
+    if files.metrics is not None:
+        files.metrics.add("validation", position.steps_done, position.samples_seen, measured)
+        log.info("step %d: %s", position.steps_done, ", ".join(f"{k} {v:.4g}" for k, v in measured.items()))
+    if not improves:
+        return position
+    weights = engine.averaged_weights()
+    if worker.rank == 0:
+        files.best.write(position.steps_done, weights)
+    return replace(position, best_step=position.steps_done, best_value=value, extra=measured)
+
+
+def _log_training(
+    metrics: MetricsLog | None, position: Position, schedule: Schedule, means: dict[str, float], pace: Pace
+) -> None:
+    if metrics is None:
+        return
+    values = dict(means)
+    values["learning_rate"] = schedule.rate_at(position.samples_seen)
+    values["skipped_steps"] = position.skipped_steps
+    values["chunks_per_s"], values["wait_share"] = pace.chunks_per_s, pace.wait_share
+    if pace.model_flops_share is not None:
+        values["model_flops_share"] = pace.model_flops_share
+    metrics.add("train", position.steps_done, position.samples_seen, values)
+
+
+class _Writer:
+    """Writes checkpoints in the background; the next one, or the end, waits for the one before and hears of its failure."""
+
+    def __init__(self, files: RunFiles) -> None:
+        self.files = files
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+        # Best weights are pruned only once every checkpoint that may name them has been replaced by ours.
+        self._named: deque[int] = deque(maxlen=files.checkpoints.keep + 1)
+
+    def submit(self, state: TrainingState) -> None:
+        self.wait()
+        self._pending = self._pool.submit(self._write, state)
+
+    def wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """A run that stops for another reason still finishes the checkpoint it began."""
+        self._pool.shutdown(wait=True)
+        if exception[0] is None:
+            self.wait()
+
+    def _write(self, state: TrainingState) -> None:
+        if not self.files.checkpoints.write(state):
+            return
+        self._named.append(state.position.best_step)
+        if len(self._named) == self._named.maxlen:
+            self.files.best.keep_only(set(self._named))

@@ -1,0 +1,64 @@
+"""One training process among equals: who it is, where it computes, how it talks to the others.
+
+`LocalWorker` is the whole crew in this interpreter; `GroupWorker` is one rank of an existing process group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+
+class Worker(Protocol):
+    """What the loop knows about its process. Every rank calls `report` and `gather` equally often."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    def report(self, metrics: Mapping[str, float]) -> None: ...
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+class LocalWorker:
+    """A crew of one, without Ray or a process group."""
+
+    rank, world_size = 0, 1
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.reports: list[dict[str, float]] = []
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        self.reports.append(dict(metrics))
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class GroupWorker:
+    """One rank of the default process group."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Metrics are in the log; nobody else is listening."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank, on every rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+
+def first_device(use_gpu: str = "auto") -> torch.device:
+    """The device of a local run: the first GPU when there is one and it is wanted."""
+    if use_gpu != "no" and torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    return torch.device("cpu")
