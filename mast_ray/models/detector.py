@@ -107,6 +107,10 @@ class MastDetector(nn.Module):
 
     def points(self, device: torch.device) -> PyramidPoints:
         """Points of all levels on a device."""
+        if (
+            torch.compiler.is_compiling()
+        ):  # a few fused operations in the graph; a cache would only be traced through
+            return pyramid_points(self.levels, device)
         return points_on(self.levels, device)
 
     def boxes(self, distances: Tensor) -> Tensor:

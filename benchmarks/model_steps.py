@@ -1,0 +1,250 @@
+"""Chunks per second of a pretraining step, of detector inference and of a detector training step, eager beside compiled.
+
+Synthetic input on the device, bf16 autocast, fused AdamW, warm-up left out. Rivals run in the same process: the same autoencoder on timm's
+blocks, and torchvision's FCOS R50. Each figure comes with its share of the matrix-product rate measured first, and peak memory.
+
+    python benchmarks/model_steps.py --out model_steps.json                             # one GPU, ViT-B, batch 256
+    python benchmarks/model_steps.py --device cpu --size tiny --batch 4 --steps 2       # smoke check
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.models.build import build_detector
+from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.masking import Masking
+from mast_ray.training.objectives import ReconstructionObjective, build_autoencoder, detection_objective
+
+GOALS = {"pretrain": 1_900, "detect": 2_000, "train": 500}  # chunks/s on one H200, ViT-B, batch 256, compiled
+
+
+def main() -> None:
+    args = arguments()
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    device = torch.device(args.device)
+    rate = matrix_product_rate(device)
+    header = {
+        "device": torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "size": args.size,
+        "batch": args.batch,
+        "steps": args.steps,
+        "precision": "bf16 autocast",
+        "compile_mode": args.compile_mode,
+        "decoder": args.decoder,
+        "boxes_per_chunk": args.boxes,
+        "matrix_product_tflops": round(rate / 1e12, 1),
+    }
+    print(json.dumps(header, indent=2), flush=True)
+    rows = []
+    for name in args.what:
+        for variant in args.variants:
+            row = measure(name, variant, args, device, rate)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if args.out:
+        args.out.write_text(
+            json.dumps({"configuration": header, "goals": GOALS, "results": rows}, indent=2) + "\n"
+        )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--size", choices=("tiny", "small", "base"), default="base")
+    add("--batch", type=int, default=256)
+    add("--boxes", type=int, default=12, help="boxes per chunk in training")
+    add("--steps", type=int, default=20)
+    add("--warmup", type=int, default=5)
+    add("--decoder", choices=("global", "local"), default="global")
+    add("--compile-mode", default="default", help="default, max-autotune-no-cudagraphs, reduce-overhead")
+    add("--what", nargs="+", choices=tuple(GOALS), default=list(GOALS))
+    add(
+        "--variants",
+        nargs="+",
+        choices=("rival", "eager", "compiled"),
+        default=["rival", "eager", "compiled"],
+    )
+    add("--out", type=Path)
+    return parser.parse_args()
+
+
+def measure(
+    name: str, variant: str, args: argparse.Namespace, device: torch.device, rate: float
+) -> dict[str, Any]:
+    """One row: chunks/s, TFLOP/s, share of the matrix-product rate, peak memory, seconds until the first step was done."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    step, label = prepared_step(name, variant, args, device)
+    started = time.perf_counter()
+    with torch.autocast(device.type, torch.bfloat16):
+        step()
+    synchronise(device)
+    first_s = time.perf_counter() - started
+    for _ in range(args.warmup):
+        step()
+    synchronise(device)
+    started = time.perf_counter()
+    for _ in range(args.steps):
+        step()
+    synchronise(device)
+    seconds = (time.perf_counter() - started) / args.steps
+    row: dict[str, Any] = {
+        "what": name,
+        "variant": variant,
+        "model": label,
+        "chunks_per_s": round(args.batch / seconds, 1),
+        "ms_per_step": round(1000 * seconds, 2),
+        "first_step_s": round(first_s, 1),
+    }
+    if device.type == "cuda":
+        row["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        row["waits_for_host"] = waits_for_host(step)
+    if variant != "rival":
+        flops = flops_per_chunk(name, args, device)
+        row["gflop_per_chunk"] = round(flops / 1e9, 1)
+        row["tflops"] = round(flops * args.batch / seconds / 1e12, 1)
+        row["share_of_matrix_product"] = round(flops * args.batch / seconds / rate, 3)
+    if variant == "compiled" and args.size == "base" and args.batch == 256 and device.type == "cuda":
+        row["goal_chunks_per_s"], row["reached"] = GOALS[name], args.batch / seconds >= GOALS[name]
+    return row
+
+
+def prepared_step(
+    name: str, variant: str, args: argparse.Namespace, device: torch.device, batch: int | None = None
+) -> tuple[Callable[[], object], str]:
+    """A call that does one whole step, and what it runs."""
+    batch = batch or args.batch
+    options = {} if args.compile_mode == "default" else {"mode": args.compile_mode}
+    amp = partial(torch.autocast, device.type, torch.bfloat16)
+    chunks = torch.randn((batch, 1, 1024, 128), device=device)
+    is_rival = variant == "rival"
+    match name:
+        case "pretrain":
+            autoencoder = build_autoencoder(args.size, args.decoder)
+            if is_rival:
+                use_timm_blocks(autoencoder)
+            objective: nn.Module = ReconstructionObjective(autoencoder, Masking()).to(device)
+            empty = pad_boxes([torch.zeros(0, 4)] * batch).to(device)
+            example = ChunkBatch(chunks, empty, torch.ones(batch, device=device))
+            label = f"masked autoencoder, {args.decoder} decoder" + ", timm blocks" * is_rival
+            if variant == "compiled" or is_rival:  # the anchor to beat is timm's blocks, compiled
+                objective.compile_step(**options)
+        case "train":
+            objective = detection_objective(detector_of(args, is_rival)).to(device)
+            example = ChunkBatch(
+                chunks, random_boxes(batch, args.boxes).to(device), torch.ones(batch, device=device)
+            )
+            label = "torchvision FCOS" if is_rival else "MAST detector, all unfrozen"
+            if variant == "compiled":
+                objective.compile_step(**options)
+        case "detect":
+            detector = detector_of(args, is_rival).to(device).eval()
+            detect = torch.compile(detector.detect, **options) if variant == "compiled" else detector.detect
+
+            def infer() -> object:
+                with torch.no_grad(), amp():
+                    return detect(chunks)
+
+            return infer, "torchvision FCOS" if is_rival else "MAST detector with suppression"
+    objective.train()
+    optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-4, fused=True)
+
+    def train() -> Tensor:
+        with amp():
+            loss = objective(example)["loss"]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return train, label
+
+
+def detector_of(args: argparse.Namespace, is_rival: bool) -> nn.Module:
+    return build_detector(DetectorArchitecture("fcos" if is_rival else "mast", args.size))
+
+
+def use_timm_blocks(autoencoder: nn.Module) -> None:
+    """Replace every block by timm's own with plain layer norms: what a user gets without this package."""
+    from timm.models.vision_transformer import Block
+
+    for part in (autoencoder.encoder, autoencoder.decoder):
+        for index, block in enumerate(part.blocks):
+            if not hasattr(block.attn, "tau"):
+                width, heads = block.norm1.normalized_shape[0], block.attn.num_heads
+                part.blocks[index] = Block(
+                    width, heads, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)
+                )
+        part.norm = nn.LayerNorm(part.norm.normalized_shape, eps=1e-6)
+
+
+def random_boxes(num_chunks: int, per_chunk: int) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    low = torch.rand((num_chunks, per_chunk, 2), generator=generator) * torch.tensor([900.0, 100.0])
+    size = torch.rand((num_chunks, per_chunk, 2), generator=generator) * torch.tensor([120.0, 26.0]) + 2.0
+    return pad_boxes(list(torch.cat([low, low + size], dim=-1)))
+
+
+def flops_per_chunk(name: str, args: argparse.Namespace, device: torch.device) -> float:
+    """Floating-point operations of one eager step on two chunks, halved (multiply and add count as two)."""
+    step, _ = prepared_step(name, "eager", args, device, batch=2)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops() / 2
+
+
+def matrix_product_rate(device: torch.device) -> float:
+    """FLOP/s of a large bf16 matrix product: what the chip gives, not what its sheet says."""
+    size, repeats = (8192, 50) if device.type == "cuda" else (512, 3)
+    left, right = (torch.randn((size, size), device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        left @ right
+    synchronise(device)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        left @ right
+    synchronise(device)
+    return 2 * size**3 * repeats / (time.perf_counter() - started)
+
+
+def waits_for_host(step: Callable[[], object]) -> bool:
+    """Whether a step reads anything back from the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

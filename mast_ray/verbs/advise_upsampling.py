@@ -1,0 +1,113 @@
+"""`mast advise-upsampling`: which upsampling of the token grid fits a user's own boxes, by the paper's bound on worst-case IoU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.models.upsampling_theory import UpsamplingAdvice, advise, optimal_ratio
+from mast_ray.recordings.annotations import read_annotations
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, boxes_from_seconds_hertz
+
+HELP = "upsampling ratio and worst-case IoU that fit your own boxes"
+_BUILT = (2, 4)  # what the upsampling adapter does
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--annotations",
+        type=Path,
+        required=True,
+        metavar="TABLE",
+        help="annotation table, or a folder of them",
+    )
+    add(
+        "--budget",
+        type=int,
+        default=8,
+        help="total upsampling u_t x u_f, a power of two (default 8, as 2 x 4)",
+    )
+    add("--out", type=Path, metavar="JSON", help="also write the figures to this file")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.budget < 1 or args.budget & (args.budget - 1):
+        raise ConfigError(f"--budget {args.budget} is not a power of two: use 1, 2, 4, 8, 16 or 32")
+    extents, num_left_out = box_extents(args.annotations)
+    choices = advise(extents, args.budget)
+    print(_text(extents, num_left_out, choices))
+    if args.out:
+        args.out.write_text(json.dumps(_figures(extents, num_left_out, choices), indent=2) + "\n")
+    return 0
+
+
+def box_extents(annotations: Path) -> tuple[np.ndarray, int]:
+    """((N, 2) frames and bins of every box as a chunk sees it, how many labels were left out)."""
+    labels = read_annotations(annotations).annotations
+    timed = [label for label in labels if not label.is_time_only]
+    columns = [
+        [getattr(label, name) for label in timed] for name in ("begin_s", "end_s", "low_hz", "high_hz")
+    ]
+    boxes, is_representable = boxes_from_seconds_hertz(
+        *(np.asarray(column, np.float64) for column in columns)
+    )
+    boxes = boxes[is_representable]
+    if len(boxes) == 0:
+        raise DataError(
+            f"{annotations}: none of {len(labels)} labels has a frequency band under 8 kHz:\n"
+            "give a table with low and high frequencies"
+        )
+    extents = boxes[:, 2:] - boxes[:, :2]
+    # An event longer than a chunk is cut into chunks.
+    return np.minimum(extents, (CHUNK_FRAMES, np.inf)), len(labels) - len(boxes)
+
+
+def _figures(extents: np.ndarray, num_left_out: int, choices: list[UpsamplingAdvice]) -> dict[str, object]:
+    return {
+        "num_boxes": len(extents),
+        "num_left_out": num_left_out,
+        "median_frames": float(np.median(extents[:, 0])),
+        "median_bins": float(np.median(extents[:, 1])),
+        "median_optimal_ratio": float(np.median(optimal_ratio(extents))),
+        "choices": [
+            {
+                "upsampling_time": choice.factors[0],
+                "upsampling_frequency": choice.factors[1],
+                "stride_frames": choice.strides[0],
+                "stride_bins": choice.strides[1],
+                "mean_bound": choice.mean_bound,
+                "mean_worst_case_iou": choice.mean_worst,
+                "share_of_boxes_at_least_half": choice.share_at_least_half,
+            }
+            for choice in choices
+        ],
+    }
+
+
+def _text(extents: np.ndarray, num_left_out: int, choices: list[UpsamplingAdvice]) -> str:
+    frames, bins = np.median(extents, axis=0)
+    best = choices[0]
+    lines = [
+        f"{len(extents)} boxes ({num_left_out} labels without a usable band left out)",
+        f"median extent {frames:.0f} frames ({frames / 100:.2f} s) x {bins:.0f} mel bins; "
+        f"median optimal ratio u_f / u_t = {np.median(optimal_ratio(extents)):.2f}",
+        "",
+        "  u_t x u_f   stride (frames x bins)   mean bound   mean worst-case IoU   boxes with bound >= 0.5",
+    ]
+    for choice in choices:
+        mark = "  <- upsampling adapter" if choice.factors == _BUILT else ""
+        lines.append(
+            f"  {choice.factors[0]:3d} x {choice.factors[1]:<3d}   {choice.strides[0]:10g} x {choice.strides[1]:<9g}"
+            f"   {choice.mean_bound:10.3f}   {choice.mean_worst:19.3f}   {100 * choice.share_at_least_half:20.1f} %{mark}"
+        )
+    lines += [
+        "",
+        f"recommended: {best.factors[0]} x {best.factors[1]} (ratio {best.ratio:g}): expected worst-case IoU at most "
+        f"{best.mean_bound:.3f} by the bound, {best.mean_worst:.3f} at the worst placement",
+    ]
+    return "\n".join(lines)
