@@ -26,7 +26,9 @@ def _merge_dates(values: NDArray, days: int) -> NDArray:
     return np.add.reduceat(values, np.arange(0, len(values), days), axis=0)
 
 
-def _shades(rate: NDArray[np.float64], has_effort: NDArray[np.bool_]) -> tuple[NDArray[np.int64], list[float]]:
+def _shades(
+    rate: NDArray[np.float64], has_effort: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], list[float]]:
     """Class of each cell (-1 no effort, 0 no call, 1..8 by square root of the rate) and the upper rate of each class."""
     top = float(rate[has_effort].max()) if has_effort.any() else 0.0
     shade = np.full(rate.shape, -1, np.int64)
@@ -128,7 +130,9 @@ def _sun_line(
             x, y = run[0].split(",")
             run = [f"{float(x) - width / 2:.1f},{y}", f"{float(x) + width / 2:.1f},{y}"]
         if run:
-            out.append(f'<polyline class="sun {name}" points="{" ".join(run)}"><title>{name}</title></polyline>')
+            out.append(
+                f'<polyline class="sun {name}" points="{" ".join(run)}"><title>{name}</title></polyline>'
+            )
     return "".join(out)
 
 
@@ -167,7 +171,9 @@ def effort_calendar(maps: list[DielMap]) -> Markup:
     for row, one in enumerate(maps):
         y, name = TOP + (row + 0.7) * row_height, one.site or "(no site)"
         shown = name if len(name) <= 8 else name[:7] + "…"
-        body.append(f'<text class="tick end" x="{LEFT - 7}" y="{y:.1f}">{escape(shown)}<title>{escape(name)}</title></text>')
+        body.append(
+            f'<text class="tick end" x="{LEFT - 7}" y="{y:.1f}">{escape(shown)}<title>{escape(name)}</title></text>'
+        )
     title = f"Recorded hours per date at {len(maps)} sites; grey where nothing was recorded"
     svg = (
         f'<svg class="chart calendar" viewBox="0 0 {total_width:.0f} {base + BOTTOM:.0f}" width="{total_width:.0f}" '

@@ -52,7 +52,9 @@ def number(value: float) -> str:
 
 
 def _frame(title: str, body: list[str], width: int = WIDTH, height: int = HEIGHT, kind: str = "") -> Markup:
-    head = f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="img"><title>{escape(title)}</title>'
+    head = (
+        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="img"><title>{escape(title)}</title>'
+    )
     return Markup(head + "".join(body) + "</svg>")
 
 
@@ -77,7 +79,9 @@ class _Plot:
             out.append(f'<text class="tick end" x="{LEFT - 7}" y="{y + 4}">{number(tick)}</text>')
         for tick in nice_ticks(self.x0, self.x1, 6, smallest_x):
             x = self.x(tick)
-            out.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>')
+            out.append(
+                f'<line class="axis" x1="{x}" x2="{x}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>'
+            )
             out.append(f'<text class="tick mid" x="{x}" y="{HEIGHT - BOTTOM + 17}">{number(tick)}</text>')
         base = HEIGHT - BOTTOM
         out.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
@@ -89,7 +93,9 @@ class _Plot:
 
 
 def _finite(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)]
+    return [
+        (x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)
+    ]
 
 
 def _extent(values: list[float]) -> tuple[float, float]:
@@ -198,7 +204,9 @@ def parallel_coordinates(
         places[name], low_text, high_text = _unit_positions(columns[name])
         body.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - bottom}"/>')
         body.append(f'<text class="label mid" x="{x:.1f}" y="{16 + 12 * (index % 2)}">{escape(name)}</text>')
-        body.append(f'<text class="tick mid" x="{x:.1f}" y="{height - bottom + 16}">{escape(low_text)}</text>')
+        body.append(
+            f'<text class="tick mid" x="{x:.1f}" y="{height - bottom + 16}">{escape(low_text)}</text>'
+        )
         body.append(f'<text class="tick" x="{x + 5:.1f}" y="{top + 9}">{escape(high_text)}</text>')
     values = places[objective]
     ranked = sorted(range(len(rows)), key=lambda i: -1.0 if values[i] is None else values[i])
@@ -211,7 +219,9 @@ def parallel_coordinates(
         shade = min(int(8 * (place + 1) / (len(ranked) + 1)), 7)
         best = " best" if place == len(ranked) - 1 else ""
         tip = ", ".join(f"{n} = {_short(columns[n][row])}" for n in order)
-        body.append(f'<polyline class="trial q{shade}{best}" points="{" ".join(dots)}"><title>{escape(tip)}</title>')
+        body.append(
+            f'<polyline class="trial q{shade}{best}" points="{" ".join(dots)}"><title>{escape(tip)}</title>'
+        )
         body.append("</polyline>")
     return _frame(title, body, width, height, kind="wide")
 

@@ -35,7 +35,9 @@ Samples = NDArray[np.float32]
 def safe_key(path: str, audio: Storage) -> str:
     """The path if it stays below the audio root, else an error: tables are data, not commands."""
     parts = PurePosixPath(path.replace("\\", "/"))
-    outside = parts.is_absolute() or ".." in parts.parts or "://" in path or (len(path) > 1 and path[1] == ":")
+    outside = (
+        parts.is_absolute() or ".." in parts.parts or "://" in path or (len(path) > 1 and path[1] == ":")
+    )
     local = audio.local_path(path) if not outside else None
     if local is not None:
         root = Path(audio.url).resolve()

@@ -6,7 +6,6 @@ annotated recordings are judged: in the others nobody knows what a false alarm i
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import zip_longest
@@ -20,6 +19,7 @@ from mast_ray.evaluation.matching import Matches, match
 from mast_ray.recordings.faults import UnreadableRecording
 from mast_ray.reporting.clips import picture_uri, read_window, sound_uri
 from mast_ray.reporting.contents import Box, Example, Kind, Neighbour
+from mast_ray.reporting.export_rows import detection_id
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import Storage
@@ -44,12 +44,6 @@ class Gallery:
     matches: Matches | None  # over annotated recordings, when there is truth
 
 
-def detection_id(path: str, begin_s: float, end_s: float, low_hz: float, high_hz: float) -> str:
-    """Sixteen hex digits that name a box: the same in the report, in the verdicts and in the exports."""
-    text = f"{path}|{begin_s:.3f}|{end_s:.3f}|{low_hz:.1f}|{high_hz:.1f}"
-    return hashlib.sha1(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:16]
-
-
 @dataclass(frozen=True)
 class _Pick:
     """A box to show: row of the detections (or of the truth, for a miss)."""
@@ -70,7 +64,9 @@ class _Boxes:
 
 def _boxes(table: pa.Table, row_of: dict[str, int]) -> _Boxes:
     ids = table.column("recording_id").to_pylist()
-    columns = [table.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "low_hz", "end_s", "high_hz")]
+    columns = [
+        table.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "low_hz", "end_s", "high_hz")
+    ]
     corners = np.stack(columns, axis=1).astype(np.float64) if len(table) else np.zeros((0, 4))
     label = table.column("label").to_pylist() if "label" in table.column_names else [""] * len(table)
     score = table.column("score").to_numpy(zero_copy_only=False).astype(np.float64)
@@ -79,7 +75,9 @@ def _boxes(table: pa.Table, row_of: dict[str, int]) -> _Boxes:
 
 
 def match_tables(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
-    return match(detections.recording, detections.corners, detections.score, truth.recording, truth.corners, iou)
+    return match(
+        detections.recording, detections.corners, detections.score, truth.recording, truth.corners, iou
+    )
 
 
 def build_gallery(
@@ -115,13 +113,20 @@ def build_gallery(
 
 
 def _annotated_rows(recordings: pa.Table, known: _Boxes) -> NDArray[np.bool_]:
-    flag = pc.fill_null(recordings.column("is_annotated"), False).to_numpy(zero_copy_only=False).astype(bool).copy()
+    flag = (
+        pc.fill_null(recordings.column("is_annotated"), False)
+        .to_numpy(zero_copy_only=False)
+        .astype(bool)
+        .copy()
+    )
     flag[known.recording[known.recording >= 0]] = True
     return flag
 
 
 def _take(boxes: _Boxes, rows: NDArray[np.int64]) -> _Boxes:
-    return _Boxes(boxes.recording[rows], boxes.corners[rows], boxes.score[rows], [boxes.label[i] for i in rows])
+    return _Boxes(
+        boxes.recording[rows], boxes.corners[rows], boxes.score[rows], [boxes.label[i] for i in rows]
+    )
 
 
 def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: float, most: int) -> list[_Pick]:
@@ -132,7 +137,9 @@ def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: flo
     taken_by = matches.detection_index
     best = np.where(taken_by >= 0, matches.score[taken_by] if len(matches.score) else 0.0, 0.0)
     missed = np.flatnonzero((best < threshold) | (taken_by < 0))
-    size = np.nan_to_num((known.corners[:, 2] - known.corners[:, 0]) * (known.corners[:, 3] - known.corners[:, 1]))
+    size = np.nan_to_num(
+        (known.corners[:, 2] - known.corners[:, 0]) * (known.corners[:, 3] - known.corners[:, 1])
+    )
     missed = missed[np.lexsort((-size[missed], best[missed]))]
     kept = matches.order[matches.score[matches.order] >= threshold]
     is_hit = matches.is_true_positive[kept]
@@ -141,7 +148,9 @@ def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: flo
     wrong = zip_longest(
         (_Pick("miss", int(i)) for i in missed[:most]), (_Pick("false_alarm", int(i)) for i in alarms[:most])
     )
-    return [pick for pair in wrong for pick in pair if pick is not None] + [_Pick("hit", int(i)) for i in hits[:most]]
+    return [pick for pair in wrong for pick in pair if pick is not None] + [
+        _Pick("hit", int(i)) for i in hits[:most]
+    ]
 
 
 def _unjudged_picks(found: _Boxes, num_examples: int) -> list[_Pick]:
@@ -201,7 +210,9 @@ def _render(
         num_bytes += len(image) + len(sound) + 3000
         if num_bytes > settings.max_bytes:
             break
-        boxes, focus = _boxes_in(window, row, pick, found, known, matches, recording["path"], settings.threshold)
+        boxes, focus = _boxes_in(
+            window, row, pick, found, known, matches, recording["path"], settings.threshold
+        )
         example = Example(
             kind=pick.kind,
             path=recording["path"],
@@ -248,7 +259,11 @@ def _boxes_in(
     for kind, source in (("truth", known), ("prediction", found)):
         if source is None:
             continue
-        touching = (source.recording == row) & (source.corners[:, 0] < window[1]) & (source.corners[:, 2] > window[0])
+        touching = (
+            (source.recording == row)
+            & (source.corners[:, 0] < window[1])
+            & (source.corners[:, 2] > window[0])
+        )
         for i in np.flatnonzero(touching):
             begin_s, low_hz, end_s, high_hz = (float(v) for v in source.corners[i])
             low_hz = LOW_HZ if np.isnan(low_hz) else low_hz  # a time-only label spans the whole band
@@ -290,5 +305,6 @@ class _Neighbours:
         best = np.argsort(-likeness)[: self._count]
         rows = self._table.select(["path", "begin_s", "end_s"]).take(pa.array(best)).to_pylist()
         return tuple(
-            Neighbour(r["path"], r["begin_s"], r["end_s"], float(likeness[i])) for r, i in zip(rows, best, strict=True)
+            Neighbour(r["path"], r["begin_s"], r["end_s"], float(likeness[i]))
+            for r, i in zip(rows, best, strict=True)
         )

@@ -55,7 +55,8 @@ def numeric_columns(table: ResultTable) -> list[bool]:
     """Which columns are set flush right: those that hold a figure and no text."""
     columns = [[row[i] for row in table.rows] for i in range(len(table.columns))]
     return [
-        any(isinstance(c, int | float | Interval) for c in column) and not any(isinstance(c, str) for c in column)
+        any(isinstance(c, int | float | Interval) for c in column)
+        and not any(isinstance(c, str) for c in column)
         for column in columns
     ]
 
@@ -114,38 +115,59 @@ def json_block(value: object) -> Markup:
 
 def _charts(data: ReportData) -> dict[str, list[tuple[str, Markup]]]:
     """Section name -> (caption, picture) pairs."""
-    out: dict[str, list[tuple[str, Markup]]] = {"curves": [], "rounds": [], "budget": [], "trials": [], "diel": []}
+    out: dict[str, list[tuple[str, Markup]]] = {
+        "curves": [],
+        "rounds": [],
+        "budget": [],
+        "trials": [],
+        "diel": [],
+    }
     if data.curves:
         pr = [Series(_with_ap(c.name, c.average_precision), c.recall, c.precision) for c in data.curves]
         unit = (0.0, 1.0)
         out["curves"].append(
-            ("Precision over recall", line_chart("Precision over recall", pr, "recall", "precision", unit, unit))
+            (
+                "Precision over recall",
+                line_chart("Precision over recall", pr, "recall", "precision", unit, unit),
+            )
         )
         f1 = [Series(c.name, c.thresholds, c.f1) for c in data.curves]
-        picture = line_chart("F1 over score threshold", f1, "score threshold", "F1", unit, unit, data.threshold)
+        picture = line_chart(
+            "F1 over score threshold", f1, "score threshold", "F1", unit, unit, data.threshold
+        )
         out["curves"].append(("F1 over score threshold; the dashed line is the threshold in use", picture))
     if data.reliability:
         lines = [Series(r.name, r.stated, r.observed) for r in data.reliability]
         title = "Share of true detections over stated probability"
-        picture = line_chart(title, lines, "stated probability", "share true", (0, 1), (0, 1), None, True, True)
-        errors = [f"{r.name} {r.expected_error:.3f}" for r in data.reliability if r.expected_error is not None]
+        picture = line_chart(
+            title, lines, "stated probability", "share true", (0, 1), (0, 1), None, True, True
+        )
+        errors = [
+            f"{r.name} {r.expected_error:.3f}" for r in data.reliability if r.expected_error is not None
+        ]
         note = f" Expected calibration error: {', '.join(errors)}." if errors else ""
         out["curves"].append((f"Calibration: on the diagonal, a score means what it says.{note}", picture))
     if data.overlap:
         title = "Overlap (IoU) of found calls with the truth"
-        out["curves"].append((title, histogram(title, data.overlap.edges, data.overlap.counts, "IoU", "found calls")))
+        out["curves"].append(
+            (title, histogram(title, data.overlap.edges, data.overlap.counts, "IoU", "found calls"))
+        )
     if data.round_curves:
         title = "Self-training round by round"
         picture = line_chart(title, data.round_curves, "round", "value", None, (0, 1), points=True)
         out["rounds"].append((title, picture))
     if data.label_budget:
         title = f"{data.label_budget_metric} over the number of annotated chunks"
-        picture = line_chart(title, data.label_budget, "annotated chunks", data.label_budget_metric, points=True)
+        picture = line_chart(
+            title, data.label_budget, "annotated chunks", data.label_budget_metric, points=True
+        )
         out["budget"].append((f"{title}; bands are 95 % intervals", picture))
     if data.trials:
         trials = data.trials
         title = f"{len(trials.rows)} trials; darker is better, the thick line is the best"
-        out["trials"].append((title, parallel_coordinates(title, trials.names, trials.rows, trials.objective)))
+        out["trials"].append(
+            (title, parallel_coordinates(title, trials.names, trials.rows, trials.objective))
+        )
         if trials.threshold_name:
             out["trials"].append(_objective_over_threshold(data))
     if data.diel:
@@ -179,10 +201,17 @@ def _slider(data: ReportData) -> dict[str, object]:
     slider["hours"] = data.analysed_hours_of_scores
     if data.curves:
         one = data.curves[0]
-        keep = [i for i, v in enumerate(zip(one.precision, one.recall, one.f1, strict=True)) if all(map(math.isfinite, v))]
+        keep = [
+            i
+            for i, v in enumerate(zip(one.precision, one.recall, one.f1, strict=True))
+            if all(map(math.isfinite, v))
+        ]
         slider["curve"] = {
             "name": one.name,
-            **{k: [round(getattr(one, k)[i], 4) for i in keep] for k in ("thresholds", "precision", "recall", "f1")},
+            **{
+                k: [round(getattr(one, k)[i], 4) for i in keep]
+                for k in ("thresholds", "precision", "recall", "f1")
+            },
         }
     return slider
 
@@ -194,7 +223,10 @@ def _digest(text: str) -> str:
 def render_report(data: ReportData) -> str:
     """The report as one HTML document."""
     environment = Environment(
-        loader=PackageLoader("mast_ray.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("mast_ray.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
     )
     loader = environment.loader
@@ -208,7 +240,9 @@ def render_report(data: ReportData) -> str:
     if data.scores is not None:
         title = "Detections by score"
         mark = data.threshold if data.threshold is not None else data.scores.edges[0]
-        histogram_picture = histogram(title, data.scores.edges, data.scores.counts, "score", "detections", mark, "scores")
+        histogram_picture = histogram(
+            title, data.scores.edges, data.scores.counts, "score", "detections", mark, "scores"
+        )
     environment.filters.update(cell=format_cell)
     return environment.get_template("report.html.j2").render(
         data=data,

@@ -57,7 +57,19 @@ def make_season(folder: Path, num_recordings: int = 24, seed: int = 0) -> Season
             if rng.random() < 0.8:
                 jitter = rng.normal(0, 0.05, 2)
                 score = float(np.clip(rng.beta(6, 2), 0, 1))
-                detections.append((name, path, site, begin + jitter[0], end + jitter[1], low * 0.97, high * 1.03, score, start))
+                detections.append(
+                    (
+                        name,
+                        path,
+                        site,
+                        begin + jitter[0],
+                        end + jitter[1],
+                        low * 0.97,
+                        high * 1.03,
+                        score,
+                        start,
+                    )
+                )
         for _ in range(int(rng.integers(0, 3))):
             begin = float(rng.uniform(0, DURATION_S - 2))
             low = float(rng.uniform(500, 6000))

@@ -64,7 +64,11 @@ class Browser:
         for domain in ("Network", "Runtime", "Log", "Page"):
             await self.call(f"{domain}.enable")
         await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
         )
         self._events.pop("Page.loadEventFired", None)
         await self.call("Page.navigate", url=path.resolve().as_uri())
@@ -72,14 +76,18 @@ class Browser:
 
     async def value(self, expression: str) -> object:
         """Value of a JavaScript expression; promises are awaited."""
-        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
         return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" else "")
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" else ""
+            )
 
     async def screenshot(self, path: Path, whole: bool = False) -> None:
         data = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
@@ -99,7 +107,9 @@ async def browser(folder: Path):
     try:
         assert process.stderr is not None
         loop = asyncio.get_running_loop()
-        while "DevTools listening on" not in (line := await loop.run_in_executor(None, process.stderr.readline)):
+        while "DevTools listening on" not in (
+            line := await loop.run_in_executor(None, process.stderr.readline)
+        ):
             assert line, "the browser ended before it listened"
         port = line.split("127.0.0.1:")[1].split("/")[0]
         async with aiohttp.ClientSession() as session:

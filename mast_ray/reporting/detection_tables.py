@@ -1,0 +1,151 @@
+"""Detections and recordings as other stages left them: a Parquet file, a folder of them, or a stage with commits.
+
+Whatever lies there is brought to schemas.DETECTIONS and schemas.RECORDINGS; further columns (label, embedding) are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.decoding import probe
+from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.reporting.clips import safe_key
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.tables.units import read_commits
+
+_HIVE = re.compile(r"([^/=]+)=([^/]*)/")
+_NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")
+
+
+def parquet_keys(storage: Storage) -> list[str]:
+    """The data files of a folder: those that commits name, else every Parquet file of boxes below it."""
+    commits = read_commits(storage)
+    if commits:
+        return sorted(
+            file.key for commit in commits for file in commit.files if file.key.endswith(".parquet")
+        )
+    keys = (entry.key for entry in storage.list() if entry.key.endswith(".parquet"))
+    return sorted(key for key in keys if key.rsplit("/", 1)[-1] not in _NOT_DATA)
+
+
+def split_uri(uri: str) -> tuple[Storage, list[str]]:
+    """A file or a folder -> where it lies and which Parquet files it means."""
+    if uri.endswith(".parquet"):
+        folder, _, name = uri.rpartition("/")
+        storage = open_storage(folder or ".")
+        if storage.stat(name) is None:
+            raise DataError(f"{uri} does not exist: give a Parquet table or a folder of them")
+        return storage, [name]
+    storage = open_storage(uri)
+    keys = parquet_keys(storage)
+    if not keys:
+        raise DataError(
+            f"{uri} holds no Parquet table: give the output of `mast detect` or one .parquet file"
+        )
+    return storage, keys
+
+
+def read_parquet(storage: Storage, key: str) -> pa.Table:
+    """One file; columns that its folders name (site=Danum/) are added when it lacks them."""
+    filesystem, root = storage.arrow()
+    with filesystem.open_input_file(f"{root.rstrip('/')}/{key}") as file:
+        table = pq.ParquetFile(file).read()
+    for name, value in _HIVE.findall(key):
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([unquote(value)] * len(table), pa.string()))
+    return table
+
+
+def conform(table: pa.Table, schema: pa.Schema, required: Iterable[str], source: str) -> pa.Table:
+    """Columns of `schema` in its types (null where absent), then the table's other columns."""
+    missing = [name for name in required if name not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{source} has no column {', '.join(missing)}: it holds {', '.join(table.column_names)}\n"
+            "give the table that `mast detect` or `mast prepare` wrote"
+        )
+    columns = {
+        field.name: table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    }
+    columns |= {
+        name: table.column(name) for name in table.column_names if name not in columns and name != "date"
+    }
+    return pa.table(columns)
+
+
+def read_detections(uri: str, threshold: float | None = None) -> pa.Table:
+    """All detections at or above a score."""
+    storage, keys = split_uri(uri)
+    parts = []
+    for key in keys:
+        part = read_parquet(storage, key)
+        part = conform(
+            part, DETECTIONS, ("recording_id", "begin_s", "end_s", "score"), f"{storage.url}/{key}"
+        )
+        parts.append(
+            part if threshold is None else part.filter(pc.greater_equal(part.column("score"), threshold))
+        )
+    table = pa.concat_tables(parts, promote_options="permissive")
+    site = pc.fill_null(table.column("site"), "")
+    return table.set_column(table.column_names.index("site"), "site", site)
+
+
+def read_recordings(uri: str) -> pa.Table:
+    """A recordings table: the file itself, or recordings.parquet of a stage folder."""
+    storage, key = open_storage(uri), "recordings.parquet"
+    if uri.endswith(".parquet"):
+        folder, _, key = uri.rpartition("/")
+        storage = open_storage(folder or ".")
+    if storage.stat(key) is None:
+        raise DataError(f"{storage.url}/{key} does not exist: give recordings.parquet of a prepared archive")
+    table = conform(read_parquet(storage, key), RECORDINGS, ("recording_id", "path", "duration_s"), uri)
+    return table.set_column(table.column_names.index("site"), "site", pc.fill_null(table.column("site"), ""))
+
+
+def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
+    """Detections whose path, site and absolute time are taken from the recordings where they are missing."""
+    if recordings is None or detections.column("path").null_count == 0:
+        return detections
+    row = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    for name in ("path", "site", "utc_offset_s"):
+        filled = pc.coalesce(detections.column(name), recordings.column(name).combine_chunks().take(row))
+        detections = detections.set_column(detections.column_names.index(name), name, filled)
+    start = recordings.column("start_utc").combine_chunks().take(row)
+    begin = pc.cast(pc.multiply(detections.column("begin_s"), 1e6), pa.int64(), safe=False).cast(
+        pa.duration("us")
+    )
+    moment = pc.coalesce(detections.column("start_utc"), pc.add(start, begin))
+    return detections.set_column(detections.column_names.index("start_utc"), "start_utc", moment)
+
+
+def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
+    """A recordings table for the paths of detections, from the headers of the audio files; unreadable ones are left out."""
+    first = detections.select(["recording_id", "path", "site", "utc_offset_s"])
+    rows = {row["path"]: row for row in first.group_by(["path"], use_threads=False).aggregate(
+        [("recording_id", "first"), ("site", "first"), ("utc_offset_s", "first")]).to_pylist()}  # fmt: skip
+    found = []
+    for path, row in sorted(rows.items()):
+        try:
+            with audio.open_read(safe_key(path, audio)) as file:
+                info = probe(file)
+        except (UnreadableRecording, OSError):
+            continue
+        found.append(
+            {
+                "recording_id": row["recording_id_first"], "path": path, "site": row["site_first"] or "",
+                "utc_offset_s": row["utc_offset_s_first"], "duration_s": info.duration_s, "sample_rate_hz": info.sample_rate_hz,
+                "num_channels": info.num_channels, "num_bytes": info.num_bytes,
+            }
+        )  # fmt: skip
+    return pa.Table.from_pylist(found, schema=RECORDINGS)

@@ -1,0 +1,266 @@
+"""Summary tables with effort: calls per hour, diel activity and spectral occupancy, per site and date, with intervals.
+
+Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds). Its
+interval comes from drawing the recordings of the cell again with replacement: calls of one recording are not independent.
+One recording leaves nothing to draw from: its interval is null. Hours and dates are local (see activity.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy import stats
+
+from mast_ray.reporting.activity import HOUR_S, Slots, cut_at_hours, local_start_s, slot_date
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+BAND_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 6000.0, 7000.0, 8000.0)
+DRAWS_PER_BLOCK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """The tables that `mast summarise` writes."""
+
+    by_site: pa.Table
+    by_site_and_date: pa.Table
+    by_site_and_hour: pa.Table
+    occupancy: pa.Table  # per site, date and band
+
+    def named(self) -> dict[str, pa.Table]:
+        return {
+            "calls_by_site": self.by_site,
+            "calls_by_site_and_date": self.by_site_and_date,
+            "diel_activity": self.by_site_and_hour,
+            "spectral_occupancy": self.occupancy,
+        }
+
+
+def ratio_interval(
+    above: Floats, below: Floats, rng: np.random.Generator, num_resamples: int = 1000, level: float = 0.95
+) -> tuple[float | None, float | None]:
+    """Percentile interval of sum(above) / sum(below) over redrawn units, widened for few units as in evaluation/intervals.py."""
+    size = len(above)
+    if size < 2 or below.sum() <= 0:
+        return None, None
+    per_block = max(1, DRAWS_PER_BLOCK // size)
+    ratios = []
+    for start in range(0, num_resamples, per_block):
+        drawn = rng.integers(0, size, (min(per_block, num_resamples - start), size))
+        total = below[drawn].sum(axis=1)
+        ratios.append(above[drawn].sum(axis=1)[total > 0] / total[total > 0])
+    student = stats.t.ppf((1 + level) / 2, size - 1)
+    tail = stats.norm.cdf(-student * np.sqrt(size / (size - 1)))
+    low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class _Season:
+    """Recordings as pieces cut at full hours, and the detections counted into these pieces."""
+
+    sites: list[str]
+    site: Ints  # (P,) of each piece
+    recording: Ints  # (P,)
+    slot: Ints  # (P,) hours since the local epoch; -1 for recordings without a clock
+    effort_s: Floats  # (P,)
+    calls: Floats  # (P,)
+    piece_of_call: Ints  # (D,) -1: the call's recording is not in the table
+    pieces: Slots
+
+
+def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
+    start_s = local_start_s(recordings)
+    duration_s = recordings.column("duration_s").to_numpy(zero_copy_only=False).astype(np.float64)
+    timed = cut_at_hours(start_s, duration_s)
+    lost = np.flatnonzero(~np.isfinite(start_s) & (duration_s > 0))
+    none = np.full(len(lost), -1, np.int64)
+    pieces = Slots(
+        np.concatenate([timed.recording, lost]),
+        np.concatenate([timed.slot, none]),
+        np.concatenate([timed.begin_s, np.zeros(len(lost))]),
+        np.concatenate([timed.end_s, duration_s[lost]]),
+    )
+    order = np.lexsort((pieces.begin_s, pieces.recording))
+    pieces = Slots(pieces.recording[order], pieces.slot[order], pieces.begin_s[order], pieces.end_s[order])
+    found = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    row = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    begin_s = np.maximum(detections.column("begin_s").to_numpy(zero_copy_only=False), 0.0)
+    # Pieces lie on one line, recordings further apart than any is long: one search finds the piece of every call.
+    stride = float(duration_s.max(initial=0.0)) + float(begin_s.max(initial=0.0)) + 1.0
+    line = pieces.recording * stride + pieces.begin_s
+    piece = np.searchsorted(line, row * stride + begin_s + 1e-9, side="right") - 1
+    fits = (row >= 0) & (piece >= 0)
+    fits[fits] &= pieces.recording[piece[fits]] == row[fits]
+    piece = np.where(fits, piece, -1)
+    sites, site_of = np.unique(
+        np.array(recordings.column("site").to_pylist(), dtype=object).astype(str), return_inverse=True
+    )
+    calls = np.bincount(piece[piece >= 0], minlength=len(pieces.slot)).astype(np.float64)
+    return _Season(
+        [str(s) for s in sites],
+        site_of[pieces.recording],
+        pieces.recording,
+        pieces.slot,
+        pieces.effort_s,
+        calls,
+        piece,
+        pieces,
+    )
+
+
+def _cells(season: _Season, key: Ints) -> list[tuple[int, int, Ints]]:
+    """(site, key, pieces) of every pair that was recorded, in order; key -1 (no clock) is left out."""
+    keep = np.flatnonzero(key >= 0)
+    order = keep[np.lexsort((key[keep], season.site[keep]))]
+    pair = np.stack([season.site[order], key[order]], axis=1)
+    edges = (
+        np.flatnonzero(np.any(np.diff(pair, axis=0) != 0, axis=1)) + 1
+        if len(order)
+        else np.zeros(0, np.int64)
+    )
+    return [(int(season.site[g[0]]), int(key[g[0]]), g) for g in np.split(order, edges) if len(g)]
+
+
+def _per_recording(recording: Ints, *values: Floats) -> list[Floats]:
+    """Sums per recording of the pieces of one cell."""
+    _, place = np.unique(recording, return_inverse=True)
+    return [np.bincount(place, weights=v) for v in values]
+
+
+def _rates(season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator) -> dict[str, list]:
+    """Columns num_recordings, effort_h, calls, calls_per_hour with limits, for cells of pieces."""
+    out: dict[str, list] = {
+        name: [] for name in ("num_recordings", "effort_h", "calls", "calls_per_hour", "low_95", "high_95")
+    }
+    for _, _, group in cells:
+        calls, effort_s = _per_recording(season.recording[group], season.calls[group], season.effort_s[group])
+        effort_h = effort_s / HOUR_S
+        low, high = ratio_interval(calls, effort_h, rng)
+        row = (len(calls), effort_h.sum(), int(calls.sum()), calls.sum() / effort_h.sum(), low, high)
+        for name, value in zip(out, row, strict=True):
+            out[name].append(value)
+    return out
+
+
+def _occupancy(
+    season: _Season, detections: pa.Table, cells: list[tuple[int, int, Ints]], edges_hz: tuple[float, ...],
+    rng: np.random.Generator,
+) -> pa.Table:  # fmt: skip
+    """Share of recorded time in which a band holds at least one call."""
+    columns = [
+        detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s", "low_hz", "high_hz")
+    ]
+    begin_s, end_s, low_hz, high_hz = (np.asarray(c, np.float64) for c in columns)
+    num_pieces = len(season.slot)
+    rows: dict[str, list] = {
+        name: []
+        for name in (
+            "site",
+            "date",
+            "low_hz",
+            "high_hz",
+            "effort_h",
+            "occupied_s",
+            "share",
+            "low_95",
+            "high_95",
+        )
+    }
+    bands = list(pairwise(edges_hz))
+    occupied = [
+        _occupied_s(season, begin_s, end_s, (low_hz < high) & (high_hz > low), num_pieces)
+        for low, high in bands
+    ]
+    for site, day, group in cells:
+        for (low, high), seconds in zip(bands, occupied, strict=True):
+            busy_s, effort_s = _per_recording(season.recording[group], seconds[group], season.effort_s[group])
+            share_low, share_high = ratio_interval(busy_s, effort_s, rng)
+            share = busy_s.sum() / effort_s.sum()
+            line = (
+                season.sites[site],
+                slot_date(day * 24),
+                low,
+                high,
+                effort_s.sum() / HOUR_S,
+                busy_s.sum(),
+                share,
+            )
+            for name, value in zip(rows, (*line, share_low, share_high), strict=True):
+                rows[name].append(value)
+    return pa.table(
+        rows,
+        schema=pa.schema(
+            [("site", pa.string()), ("date", pa.date32())] + [(n, pa.float64()) for n in list(rows)[2:]]
+        ),
+    )
+
+
+def _occupied_s(
+    season: _Season, begin_s: Floats, end_s: Floats, inside: NDArray[np.bool_], num_pieces: int
+) -> Floats:
+    """(P,) seconds of each piece covered by the union of the chosen boxes; a box that runs on counts in every piece it meets."""
+    rows = np.flatnonzero(inside & (season.piece_of_call >= 0))
+    first = season.piece_of_call[rows]
+    begin, end = np.maximum(begin_s[rows], 0.0), end_s[rows]
+    parts_piece, parts_begin, parts_end = [], [], []
+    piece = first
+    while len(rows):
+        stop = np.minimum(end, season.pieces.end_s[piece])
+        parts_piece.append(piece)
+        parts_begin.append(np.maximum(begin, season.pieces.begin_s[piece]))
+        parts_end.append(stop)
+        following = np.minimum(piece + 1, num_pieces - 1)
+        goes_on = (end > season.pieces.end_s[piece] + 1e-9) & (piece + 1 < num_pieces)
+        goes_on &= season.recording[following] == season.recording[piece]
+        rows, begin, end, piece = rows[goes_on], begin[goes_on], end[goes_on], following[goes_on]
+    if not parts_piece:
+        return np.zeros(num_pieces)
+    owner, begin, end = np.concatenate(parts_piece), np.concatenate(parts_begin), np.concatenate(parts_end)
+    order = np.lexsort((begin, owner))
+    owner, begin, end = owner[order], begin[order], end[order]
+    # Union of intervals: what a box adds is its length beyond the furthest end so far in its piece.
+    stride = float(end.max()) + 1.0
+    reach = np.maximum.accumulate(end + owner * stride)
+    before = np.concatenate([[-np.inf], reach[:-1]]) - owner * stride
+    added = np.maximum(end - np.maximum(begin, before), 0.0)
+    return np.bincount(owner, weights=added, minlength=num_pieces)
+
+
+def summarise(
+    recordings: pa.Table,
+    detections: pa.Table,
+    seed: int = 0,
+    band_edges_hz: tuple[float, ...] = BAND_EDGES_HZ,
+) -> Summaries:
+    """All summary tables; recordings without a clock count for their site, but for no date and no hour."""
+    season = _season(recordings, detections)
+    rng = np.random.default_rng(seed)
+    day = np.where(season.slot >= 0, season.slot // 24, -1)
+    hour = np.where(season.slot >= 0, season.slot % 24, -1)
+    by_site = _cells(season, np.zeros(len(season.slot), np.int64))
+    by_date, by_hour = _cells(season, day), _cells(season, hour)
+
+    def table(cells: list[tuple[int, int, Ints]], **keys: list) -> pa.Table:
+        names = {"site": pa.array([season.sites[site] for site, _, _ in cells], pa.string())}
+        typed = {n: pa.array(v, pa.date32() if n == "date" else pa.int32()) for n, v in keys.items()}
+        rates = _rates(season, cells, rng)
+        whole = ("num_recordings", "calls")
+        return pa.table(
+            names
+            | typed
+            | {n: pa.array(v, pa.int64() if n in whole else pa.float64()) for n, v in rates.items()}
+        )
+
+    return Summaries(
+        by_site=table(by_site),
+        by_site_and_date=table(by_date, date=[slot_date(key * 24) for _, key, _ in by_date]),
+        by_site_and_hour=table(by_hour, hour=[key for _, key, _ in by_hour]),
+        occupancy=_occupancy(season, detections, by_date, band_edges_hz, rng),
+    )

@@ -1,0 +1,67 @@
+"""`mast export`: detections as files for Raven, Audacity, whombat, Kaleidoscope, spreadsheets and pamDP."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mast_ray.config.errors import DataError
+from mast_ray.reporting.detection_tables import (
+    read_detections,
+    read_recordings,
+    recordings_of_audio,
+    with_paths,
+)
+from mast_ray.reporting.exports import EXPORT_FORMATS, export_detections
+from mast_ray.tables.storage import open_storage
+
+HELP = "write detections as files that other tools open"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("table", metavar="TABLE", help="detections: a Parquet file, or the folder that `mast detect` wrote")
+    add("--to", required=True, choices=EXPORT_FORMATS, help="what to write")
+    add("--out", required=True, metavar="DIR", help="folder for the files (local or s3://)")
+    add("--per", choices=("recording", "site"), default="recording", help="one file each (default recording)")
+    add(
+        "--threshold",
+        type=float,
+        default=None,
+        metavar="Q",
+        help="leave out detections with a lower score (default: keep all)",
+    )
+    add(
+        "--recordings",
+        metavar="TABLE",
+        help="recordings.parquet: lengths, rates, sites, recordings without a call",
+    )
+    add(
+        "--audio",
+        metavar="ROOT",
+        help="folder of the audio, to read lengths and rates from file headers instead",
+    )
+    add("--bom", action="store_true", help="begin CSV files with a byte-order mark, for Excel")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    detections = read_detections(args.table, args.threshold)
+    recordings = read_recordings(args.recordings) if args.recordings else None
+    detections = with_paths(detections, recordings)
+    if detections.column("path").null_count:
+        raise DataError(
+            f"{args.table} does not say which file a detection lies in: give --recordings as well"
+        )
+    if recordings is None and args.audio:
+        recordings = recordings_of_audio(detections, open_storage(args.audio))
+    if len(detections) == 0 and recordings is None:
+        raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
+    done = export_detections(detections, recordings, open_storage(args.out), args.to, args.per, args.bom)
+    for note in done.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(
+        f"{done.num_boxes} detections of {done.num_recordings} recordings -> {len(done.keys)} files in {args.out}"
+    )
+    return 0
