@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mast_ray.boxes.batch import PaddedBoxes
-from mast_ray.boxes.geometry import area, paired_iou
+from mast_ray.boxes.geometry import area, centres, paired_iou
 from mast_ray.boxes.points import PyramidLevel
 
 AssignmentName = Literal["atss", "centre"]
@@ -48,21 +48,20 @@ def atss(
     (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the box's candidates,
     and its centre lies inside the box. A point wanted by several boxes goes to the one with the highest IoU.
     """
-    index, centre, anchor = [], [], []
+    index, overlap, inside = [], [], []
     for level, first_point in zip(levels, _first_points(levels), strict=True):
-        cells, found = _window(boxes.corners, level, _widths_holding(topk, level))  # (B, M, W, 2), (B, M, W)
-        distance = _offsets_in_strides(boxes.corners, cells, level).square().sum(-1)  # (B, M, W)
+        target = _in_cells(boxes.corners, level)  # IoU does not change when an axis is scaled
+        cells, found = _window(target, level, _widths_holding(topk, level))  # (B, M, W, 2), (B, M, W)
+        distance = (cells - centres(target)[:, :, None, :]).square().sum(-1)  # (B, M, W)
         nearest = distance.sort(dim=-1, stable=True).indices[..., : min(topk, level.num_points)]
-        at = _centres_of_cells(cells, level).gather(-2, nearest[..., None].expand(*nearest.shape, 2))
-        half = at.new_tensor(level.stride) * (anchor_scale / 2)
+        at = cells.gather(-2, nearest[..., None].expand(*nearest.shape, 2))
+        anchor = torch.cat((at - anchor_scale / 2, at + anchor_scale / 2), dim=-1)
         index.append(found.gather(-1, nearest) + first_point)
-        centre.append(at)
-        anchor.append(torch.cat((at - half, at + half), dim=-1))
-    centres = torch.cat(centre, dim=-2)  # (B, M, C, 2)
-    target = boxes.corners[:, :, None, :]  # (B, M, 1, 4)
-    iou = paired_iou(torch.cat(anchor, dim=-2), target)  # (B, M, C)
+        overlap.append(paired_iou(anchor, target[:, :, None, :]))
+        inside.append(_is_inside(at, target[:, :, None, :]))
+    iou = torch.cat(overlap, dim=-1)  # (B, M, C)
     threshold = iou.mean(-1, keepdim=True) + iou.std(-1, keepdim=True)
-    positive = (iou >= threshold) & _is_inside(centres, target) & boxes.is_object[..., None]
+    positive = (iou >= threshold) & torch.cat(inside, dim=-1) & boxes.is_object[..., None]
     return _resolve(boxes, levels, torch.cat(index, dim=-1), positive, preference=iou)
 
 
@@ -78,19 +77,18 @@ def centre_sampling(
     strides; the finest level takes smaller and the coarsest larger ones. Ambiguous points go to the smallest box.
     """
     index, positive = [], []
-    target = boxes.corners[:, :, None, :]
     width = 2 * int(-(-radius // 1)) + 1
     for number, (level, first_point) in enumerate(zip(levels, _first_points(levels), strict=True)):
-        cells, found = _window(boxes.corners, level, (min(width, level.size[0]), min(width, level.size[1])))
-        near = _offsets_in_strides(boxes.corners, cells, level).abs().amax(-1) < radius
-        at = _centres_of_cells(cells, level)
-        stride = at.new_tensor(level.stride)
-        farthest = torch.cat(((at - target[..., :2]) / stride, (target[..., 2:] - at) / stride), -1).amax(-1)
+        target = _in_cells(boxes.corners, level)
+        cells, found = _window(target, level, (min(width, level.size[0]), min(width, level.size[1])))
+        near = (cells - centres(target)[:, :, None, :]).abs().amax(-1) < radius
+        target = target[:, :, None, :]
+        farthest = torch.cat((cells - target[..., :2], target[..., 2:] - cells), dim=-1).amax(-1)
         low = 0.0 if number == 0 else largest_distance / 2
         high = float("inf") if number == len(levels) - 1 else largest_distance
         fits = (farthest > low) & (farthest <= high)
         index.append(found + first_point)
-        positive.append(near & fits & _is_inside(at, target) & boxes.is_object[..., None])
+        positive.append(near & fits & _is_inside(cells, target) & boxes.is_object[..., None])
     candidates = torch.cat(index, dim=-1)
     smaller = (-area(boxes.corners))[..., None].expand_as(candidates)
     return _resolve(boxes, levels, candidates, torch.cat(positive, dim=-1), preference=smaller)
@@ -122,32 +120,28 @@ def _widths_holding(topk: int, level: PyramidLevel) -> tuple[int, int]:
     return min(width, level.size[0]), min(width, level.size[1])
 
 
-def _window(corners: Tensor, level: PyramidLevel, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Cells around each box centre, pushed inside the grid: ((B, M, W, 2) cell indices, (B, M, W) point index)."""
+def _in_cells(corners: Tensor, level: PyramidLevel) -> Tensor:
+    """Boxes in cells of a level. By scalars: a tensor of strides would be a copy the device waits for."""
+    t0, f0, t1, f1 = corners.unbind(-1)
+    time, frequency = 1 / level.stride[0], 1 / level.stride[1]
+    return torch.stack((t0 * time, f0 * frequency, t1 * time, f1 * frequency), dim=-1)
+
+
+def _window(target: Tensor, level: PyramidLevel, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Cells around box centres, pushed inside the grid: ((B, M, W, 2) their centres, (B, M, W) point index)."""
     axes = []
     for axis in range(2):
-        centre = (corners[..., axis] + corners[..., axis + 2]) / 2 / level.stride[axis]  # (B, M)
+        centre = (target[..., axis] + target[..., axis + 2]) / 2  # (B, M)
         first = (centre.floor().long() - widths[axis] // 2).clamp(0, level.size[axis] - widths[axis])
-        axes.append(first[..., None] + torch.arange(widths[axis], device=corners.device))
-    shape = (*corners.shape[:2], widths[0], widths[1])
+        axes.append(first[..., None] + torch.arange(widths[axis], device=target.device))
+    shape = (*target.shape[:2], widths[0], widths[1])
     time = axes[0][..., :, None].expand(shape).flatten(-2)
     frequency = axes[1][..., None, :].expand(shape).flatten(-2)
-    return torch.stack((time, frequency), dim=-1), time * level.size[1] + frequency
+    return torch.stack((time, frequency), dim=-1) + 0.5, time * level.size[1] + frequency
 
 
-def _centres_of_cells(cells: Tensor, level: PyramidLevel) -> Tensor:
-    stride = torch.tensor(level.stride, dtype=torch.float32, device=cells.device)
-    return (cells + 0.5) * stride
-
-
-def _offsets_in_strides(corners: Tensor, cells: Tensor, level: PyramidLevel) -> Tensor:
-    """(B, M, W, 2) from box centre to cell centre."""
-    centre = (corners[..., :2] + corners[..., 2:]) / 2
-    return cells + 0.5 - (centre / centre.new_tensor(level.stride))[:, :, None, :]
-
-
-def _is_inside(centres: Tensor, boxes: Tensor) -> Tensor:
-    return ((centres > boxes[..., :2]) & (centres < boxes[..., 2:])).all(-1)
+def _is_inside(points: Tensor, boxes: Tensor) -> Tensor:
+    return ((points > boxes[..., :2]) & (points < boxes[..., 2:])).all(-1)
 
 
 def _resolve(

@@ -59,7 +59,7 @@ def pyramid_points(
         frequency = (torch.arange(size[1], device=device, dtype=torch.float32) + 0.5) * stride[1]
         centres.append(torch.stack(torch.meshgrid(time, frequency, indexing="ij"), dim=-1).reshape(-1, 2))
         count = size[0] * size[1]
-        strides.append(torch.tensor(stride, device=device, dtype=torch.float32).expand(count, 2))
+        strides.append(torch.stack([torch.full((count,), float(s), device=device) for s in stride], dim=-1))
         index.append(torch.full((count,), number, device=device, dtype=torch.int64))
     return PyramidPoints(torch.cat(centres), torch.cat(strides), torch.cat(index))
 

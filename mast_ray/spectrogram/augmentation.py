@@ -1,0 +1,255 @@
+"""Augmentation of normalised chunks and their boxes together, batched and without waiting for the device.
+
+Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes every random number of a batch, then
+`augment` applies them and is a pure function: the same draws give the same result, and it can be compiled. One to three
+kinds are drawn per example (SPEC 6). Values are normalised log-mel, so a shift of level is an addition.
+
+Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the paper's
+minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence would be a sharp edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
+from mast_ray.boxes.geometry import area, clip
+from mast_ray.config.stage_knobs import AugmentConfig
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S
+from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
+from mast_ray.spectrogram.normalisation import Normalisation
+
+HiddenBoxes = Literal["ignore", "remove"]
+
+SHORTEST_REMNANT_FRAMES = 10.0  # 100 ms: a box that is cut to less is dropped, a naturally short one is not
+LOWEST_REMNANT_BINS = 2.0
+MOSTLY_HIDDEN = 0.5
+
+
+@dataclass(frozen=True)
+class AugmentStrength:
+    """Largest strengths; 0 switches a kind off. Levels are in normalised units."""
+
+    most_per_example: int = 3
+    time_shift_frames: int = 100
+    frequency_shift_bins: int = 4
+    time_warp: float = 0.1
+    frequency_mask_bins: int = 12
+    time_mask_frames: int = 50
+    noise: float = 0.1
+    gain: float = 0.3
+    background: float = 0.3
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    @classmethod
+    def of_config(cls, config: AugmentConfig) -> AugmentStrength:
+        """The knobs of `augment` with seconds turned into frames."""
+        return cls(
+            most_per_example=config.most_per_example,
+            time_shift_frames=round(config.time_shift_s / FRAME_SHIFT_S),
+            frequency_shift_bins=config.frequency_shift_bins,
+            time_warp=config.time_warp,
+            frequency_mask_bins=config.frequency_mask_bins,
+            time_mask_frames=round(config.time_mask_s / FRAME_SHIFT_S),
+            noise=config.noise,
+            gain=config.gain,
+            background=config.background,
+            mixup=config.mixup,
+            cutmix=config.cutmix,
+        )
+
+
+class Draws(NamedTuple):
+    """Every random number of one batch. Kinds that were not chosen hold their neutral value."""
+
+    shift_frames: Tensor  # (B,) integral float, neutral 0
+    stretch: Tensor  # (B,) neutral 1
+    shift_bins: Tensor  # (B,) int64, neutral 0
+    band: Tensor  # (B, 2) masked [low, high) bins, neutral (0, 0)
+    span: Tensor  # (B, 2) masked [begin, end) frames, neutral (0, 0)
+    gain: Tensor  # (B,) neutral 0
+    noise: Tensor | None  # (B, 1, T, F), already scaled
+    background_index: Tensor | None  # (B,) int64 into the noise bank
+    background_power: Tensor | None  # (B,) power of the background, neutral 0
+    mixing: MixDraw | None
+
+
+def draw_augmentation(
+    batch: ChunkBatch,
+    strength: AugmentStrength,
+    probability: float,
+    generator: torch.Generator,
+    noise_bank_size: int = 0,
+) -> Draws:
+    """Random numbers for a batch; the generator lives on the batch's device. `probability`: share augmented at all."""
+    num_chunks, _, num_frames, num_bins = batch.logmel.shape
+    device = batch.logmel.device
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, device=device)
+
+    size = {
+        "shift": strength.time_shift_frames,
+        "warp": strength.time_warp,
+        "bins": strength.frequency_shift_bins,
+        "band": strength.frequency_mask_bins,
+        "span": strength.time_mask_frames,
+        "gain": strength.gain,
+        "noise": strength.noise,
+        "background": strength.background if noise_bank_size else 0.0,
+    }
+    kinds = [kind for kind, largest in size.items() if largest > 0]
+    order = uniform(num_chunks, max(len(kinds), 1)).argsort(dim=1).argsort(dim=1)  # rank of every kind
+    count = 1 + (uniform(num_chunks) * strength.most_per_example).floor()
+    is_augmented = uniform(num_chunks) < probability
+    chosen = (order < count[:, None]) & is_augmented[:, None]
+    use = {kind: chosen[:, place].float() for place, kind in enumerate(kinds)}
+    never = torch.zeros(num_chunks, device=device)
+
+    def signed(kind: str) -> Tensor:
+        return (uniform(num_chunks) * 2 - 1) * size[kind] * use.get(kind, never)
+
+    def interval(kind: str, length: int) -> Tensor:
+        width = (uniform(num_chunks) * size[kind]).ceil() * use.get(kind, never)
+        begin = (uniform(num_chunks) * (length - width)).floor() * (width > 0)
+        return torch.stack((begin, begin + width), dim=1)
+
+    noise = None
+    if size["noise"] > 0:
+        level = uniform(num_chunks) * size["noise"] * use["noise"]
+        noise = (
+            torch.randn(batch.logmel.shape, generator=generator, device=device) * level[:, None, None, None]
+        )
+    index = power = None
+    if size["background"] > 0:
+        index = (uniform(num_chunks) * noise_bank_size).long().clamp(max=noise_bank_size - 1)
+        power = uniform(num_chunks) * size["background"] * use["background"]
+    return Draws(
+        shift_frames=signed("shift").round(),
+        stretch=1 + signed("warp"),
+        shift_bins=signed("bins").round().long(),
+        band=interval("band", num_bins),
+        span=interval("span", num_frames),
+        gain=signed("gain"),
+        noise=noise,
+        background_index=index,
+        background_power=power,
+        mixing=draw_mixing(batch, strength.mixup, strength.cutmix, generator),
+    )
+
+
+def augment(
+    batch: ChunkBatch,
+    draws: Draws,
+    strength: AugmentStrength,
+    normalisation: Normalisation,
+    noise_bank: Tensor | None = None,
+    hidden_boxes: HiddenBoxes = "ignore",
+) -> ChunkBatch:
+    """Apply draws to (B, 1, T, F) chunks and their boxes. `noise_bank`: (K, T, F) normalised log-mel, same device.
+
+    With Mixup or CutMix switched on, boxes come back in 2 M slots: those of both examples.
+    """
+    if draws.mixing is not None:
+        batch = mix_examples(batch, draws.mixing, normalisation)
+    logmel, boxes = batch.logmel.squeeze(1), batch.boxes
+    num_frames, num_bins = logmel.shape[1:]
+    if strength.time_shift_frames > 0 or strength.time_warp > 0:
+        logmel = _resample_time(logmel, draws, strength, normalisation.silence)
+        middle = num_frames / 2
+        scale, move = draws.stretch[:, None, None], draws.shift_frames[:, None, None]
+        boxes = _move_boxes(boxes, 0, lambda time: (time - middle) * scale + middle + move)
+    if strength.frequency_shift_bins > 0:
+        logmel = _shift_bins(logmel, draws.shift_bins, normalisation.silence)
+        boxes = _move_boxes(boxes, 1, lambda bins: bins + draws.shift_bins[:, None, None])
+    boxes = clip_boxes(boxes, num_frames, num_bins)
+    if noise_bank is not None and draws.background_index is not None and draws.background_power is not None:
+        background = noise_bank.reshape(-1, num_frames, num_bins)[draws.background_index]
+        logmel = mix_background(logmel, background, draws.background_power, normalisation)
+    logmel = logmel + draws.gain[:, None, None]
+    if draws.noise is not None:
+        logmel = logmel + draws.noise.squeeze(1)
+    logmel = logmel.masked_fill(_inside(draws.span, num_frames)[:, :, None], 0.0)
+    logmel = logmel.masked_fill(_inside(draws.band, num_bins)[:, None, :], 0.0)
+    boxes = _hide_boxes(boxes, draws, hidden_boxes)
+    return replace(batch, logmel=logmel.unsqueeze(1), boxes=boxes)
+
+
+def clip_boxes(boxes: PaddedBoxes, num_frames: float, num_bins: float) -> PaddedBoxes:
+    """Boxes cut at the border of the chunk; remnants under 100 ms or 2 bins are dropped, small calls are kept."""
+    corners = clip(boxes.corners, num_frames, num_bins)
+    before, after = boxes.corners[..., 2:] - boxes.corners[..., :2], corners[..., 2:] - corners[..., :2]
+    is_long_enough = after[..., 0] >= before[..., 0].clamp(max=SHORTEST_REMNANT_FRAMES) - 1e-3
+    is_high_enough = after[..., 1] >= before[..., 1].clamp(max=LOWEST_REMNANT_BINS) - 1e-3
+    is_large_enough = is_long_enough & is_high_enough & (area(corners) > 0)
+    return _keep(PaddedBoxes(corners, boxes.is_object, boxes.is_ignored), is_large_enough)
+
+
+def _keep(boxes: PaddedBoxes, keep: Tensor) -> PaddedBoxes:
+    return PaddedBoxes(
+        boxes.corners * (keep & (boxes.is_object | boxes.is_ignored))[..., None],
+        boxes.is_object & keep,
+        boxes.is_ignored & keep,
+    )
+
+
+def _move_boxes(boxes: PaddedBoxes, axis: int, move: Callable[[Tensor], Tensor]) -> PaddedBoxes:
+    corners = boxes.corners.clone()
+    corners[..., axis::2] = move(boxes.corners[..., axis::2])
+    return replace(boxes, corners=corners)
+
+
+def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, silence: float) -> Tensor:
+    """(B, T, F) shifted and stretched about its middle; frames from outside are silence."""
+    num_chunks, num_frames, num_bins = logmel.shape
+    middle = num_frames / 2
+    frame = torch.arange(num_frames, device=logmel.device)[None, :] + 0.5
+    wanted = (frame - middle - draws.shift_frames[:, None]) / draws.stretch[:, None] + middle - 0.5  # (B, T)
+    below = wanted.floor()
+    first_row = torch.arange(num_chunks, device=logmel.device)[:, None] * num_frames
+    rows = logmel.reshape(-1, num_bins)
+
+    def take(index: Tensor) -> Tensor:
+        flat = (index.long().clamp(0, num_frames - 1) + first_row).flatten()
+        return rows.index_select(0, flat).view(num_chunks, num_frames, num_bins)
+
+    out = take(below)
+    if strength.time_warp > 0:
+        out = torch.lerp(out, take(below + 1), (wanted - below)[..., None].to(out.dtype))
+    outside = (wanted < -0.5) | (wanted > num_frames - 0.5)
+    return out.masked_fill(outside[..., None], silence)
+
+
+def _shift_bins(logmel: Tensor, shift_bins: Tensor, silence: float) -> Tensor:
+    """(B, T, F) moved up by (B,) bins; bins from outside are silence."""
+    num_bins = logmel.shape[2]
+    source = torch.arange(num_bins, device=logmel.device)[None, :] - shift_bins[:, None]  # (B, F)
+    out = logmel.gather(2, source.clamp(0, num_bins - 1)[:, None, :].expand_as(logmel))
+    return out.masked_fill(((source < 0) | (source >= num_bins))[:, None, :], silence)
+
+
+def _inside(interval: Tensor, length: int) -> Tensor:
+    """(B, 2) intervals -> (B, length) whether a place lies in it."""
+    place = torch.arange(length, device=interval.device)[None, :]
+    return (place >= interval[:, :1]) & (place < interval[:, 1:])
+
+
+def _hide_boxes(boxes: PaddedBoxes, draws: Draws, hidden_boxes: HiddenBoxes) -> PaddedBoxes:
+    """Boxes mostly under the masks become ignore regions or are removed."""
+    visible = torch.ones_like(boxes.is_object, dtype=torch.float32)
+    for axis, interval in ((0, draws.span), (1, draws.band)):
+        low, high = boxes.corners[..., axis], boxes.corners[..., axis + 2]
+        shared = torch.minimum(high, interval[:, 1:]) - torch.maximum(low, interval[:, :1])
+        visible = visible * (1 - shared.clamp(min=0) / (high - low).clamp(min=1e-6))
+    hidden = boxes.is_object & (1 - visible > MOSTLY_HIDDEN)
+    match hidden_boxes:
+        case "ignore":
+            return PaddedBoxes(boxes.corners, boxes.is_object & ~hidden, boxes.is_ignored | hidden)
+        case "remove":
+            return _keep(boxes, ~hidden)
