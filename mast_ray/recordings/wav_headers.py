@@ -85,7 +85,8 @@ def _wav_body(
         return Body(offset, available, None), Fault(
             Reason.DATA_SIZE_ZERO, "the header says 0 bytes of sound, the file holds more"
         )
-    if UNKNOWN_SIZES[0] <= declared <= UNKNOWN_SIZES[1] and declared > available and not is_large:
+    is_unknown = declared == UNKNOWN_SIZES[1] or (declared >= UNKNOWN_SIZES[0] and declared > available)
+    if is_unknown and not is_large:
         return Body(offset, available, None), Fault(
             Reason.DATA_SIZE_UNKNOWN, "the header does not say how long the recording is"
         )

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
+from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed, least_facts
 
 VERSION = "1.1.0"
 LABEL_KEYS = (
@@ -135,7 +135,8 @@ def write(
     """An annotation set; the label is a tag `label`, other columns are tags, a score is a feature of the sound event."""
     tag_ids: dict[tuple[str, str], int] = {}
     events, event_annotations = [], []
-    by_path: dict[str, list[str]] = {path: [] for path in sorted(paths)}
+    by_path: dict[str, list[str]] = {path: [] for path in sorted(paths)}  # -> annotation ids
+    known = {**least_facts(annotations, paths), **facts}
     for index, annotation in enumerate(sorted(annotations, key=lambda a: (a.path, a.begin_s, a.end_s))):
         identity = f"{annotation.path}|{index}|{annotation.begin_s!r}|{annotation.end_s!r}|{annotation.label}"
         event_id, annotation_id = _identifier("event", identity), _identifier("annotation", identity)
@@ -157,7 +158,7 @@ def write(
             }
         )
         by_path[annotation.path].append(annotation_id)
-    recordings = [_recording(path, annotations, facts) for path in by_path]
+    recordings = [_recording(path, known[path]) for path in by_path]
     data = {
         "uuid": _identifier("set", "\n".join(by_path) + json.dumps(events)),
         "name": name,
@@ -197,17 +198,7 @@ def _geometry(annotation: Annotation) -> dict[str, Any]:
     return {"type": "BoundingBox", "coordinates": box}
 
 
-def _recording(
-    path: str, annotations: Sequence[Annotation], facts: Mapping[str, AudioFacts]
-) -> dict[str, Any]:
-    """AOEF wants duration and rate; where nobody said, they are the least that hold the annotations."""
-    own = [annotation for annotation in annotations if annotation.path == path]
-    known = facts.get(path) or AudioFacts(
-        duration_s=max((a.end_s for a in own), default=0.0),
-        sample_rate_hz=max(
-            1, math.ceil(2 * max((a.high_hz for a in own if a.high_hz is not None), default=0.5))
-        ),
-    )
+def _recording(path: str, known: AudioFacts) -> dict[str, Any]:
     return {
         "uuid": _identifier("recording", path),
         "path": path,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
+from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed, least_facts
 
 CONVENTION = (
     "bbox = [begin_s, low_hz, duration_s, bandwidth_hz]; images are recordings, width in s, height in Hz"
@@ -60,12 +60,12 @@ def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mappin
     labels = sorted({annotation.label for annotation in annotations})
     category_ids = {label: index for index, label in enumerate(labels, start=1)}
     image_ids = {path: index for index, path in enumerate(sorted(paths), start=1)}
-    heights = {path: _height_hz(path, annotations, facts) for path in image_ids}
-    widths = {path: _width_s(path, annotations, facts) for path in image_ids}
+    known = {**least_facts(annotations, paths), **facts}
+    heights = {path: known[path].sample_rate_hz / 2 for path in image_ids}
     document = {
         "info": {"description": "sound events", "convention": CONVENTION},
         "images": [
-            {"id": index, "file_name": path, "width": widths[path], "height": heights[path]}
+            {"id": index, "file_name": path, "width": known[path].duration_s, "height": heights[path]}
             for path, index in image_ids.items()
         ],
         "categories": [{"id": index, "name": label} for label, index in category_ids.items()],
@@ -102,15 +102,3 @@ def _entry(
     if annotation.extra:
         entry["extra"] = dict(annotation.extra)
     return entry
-
-
-def _height_hz(path: str, annotations: Sequence[Annotation], facts: Mapping[str, AudioFacts]) -> float:
-    if path in facts:
-        return facts[path].sample_rate_hz / 2
-    return max((a.high_hz for a in annotations if a.path == path and a.high_hz is not None), default=0.0)
-
-
-def _width_s(path: str, annotations: Sequence[Annotation], facts: Mapping[str, AudioFacts]) -> float:
-    if path in facts:
-        return facts[path].duration_s
-    return max((a.end_s for a in annotations if a.path == path), default=0.0)

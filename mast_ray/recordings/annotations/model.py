@@ -6,7 +6,8 @@ expert has gone through, also those in which nothing was found: an empty table i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -33,11 +34,12 @@ class AnnotationSet:
     unresolved: tuple[str, ...] = ()  # recordings named in the tables that are nowhere under the root
     problems: tuple[str, ...] = ()  # rows or files that were left out, and why
 
-    def of(self, path: str) -> tuple[Annotation, ...]:
-        """The annotations of one recording, in order of time."""
-        return tuple(
-            sorted((a for a in self.annotations if a.path == path), key=lambda a: (a.begin_s, a.end_s))
-        )
+    def by_path(self) -> dict[str, tuple[Annotation, ...]]:
+        """Annotations in order of time for every annotated recording, also for those without any."""
+        found: dict[str, list[Annotation]] = {path: [] for path in sorted(self.annotated_paths)}
+        for annotation in self.annotations:
+            found.setdefault(annotation.path, []).append(annotation)
+        return {path: tuple(sorted(own, key=lambda a: (a.begin_s, a.end_s))) for path, own in found.items()}
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class AudioFacts:
     duration_s: float
     sample_rate_hz: int
     num_channels: int = 1
+
+
+def least_facts(annotations: Sequence[Annotation], paths: Sequence[str]) -> dict[str, AudioFacts]:
+    """The shortest duration and lowest rate that hold the annotations, for formats that insist where nobody knows."""
+    ends_s, highest_hz = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, 0.5)
+    for annotation in annotations:
+        ends_s[annotation.path] = max(ends_s[annotation.path], annotation.end_s)
+        highest_hz[annotation.path] = max(highest_hz[annotation.path], annotation.high_hz or 0.0)
+    return {path: AudioFacts(ends_s[path], math.ceil(2 * highest_hz[path])) for path in paths}
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,12 @@ def own_stems(table_name: str) -> list[str]:
 
 def safe_reference(reference: str) -> str:
     """A reference when there is no listing to look it up in: relative and below the root, else its name alone."""
-    reference = reference.strip().strip("\"'").replace("\\", "/")
+    reference = reference.replace("\0", "").strip().strip("\"'").replace("\\", "/")
     parts = [part for part in reference.split("/") if part not in ("", ".")]
     is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
     if is_foreign or ".." in parts:
         parts = parts[-1:]
-    return "/".join(part for part in parts if part != "..").replace("\0", "")
+    return "/".join(part for part in parts if part != "..")
 
 
 def list_files(root: str | os.PathLike[str]) -> list[str]:

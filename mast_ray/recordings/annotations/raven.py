@@ -1,14 +1,17 @@
 """Raven selection tables: one per recording, or one over many with Begin Path (or File) and File Offset.
 
-In a table over many files, Begin Time runs on through the sequence and File Offset is the time inside the file.
+In a table over many files, Begin Time runs on through the sequence and File Offset is the time inside the file; a recording without
+selections cannot be named in it. A selection that exists only in the waveform view and begins at 0 Hz has no band: it is how a label
+in time is read and written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
 from mast_ray.recordings.annotations.tabular import (
     column_lookup,
     defused,
@@ -98,8 +101,14 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         if twin not in kept or views[twin].startswith("Waveform"):
             kept[twin], views[twin] = annotation, view
         elif not view.startswith("Waveform") and view == views[twin] and annotation != kept[twin]:
-            kept[(*twin, where)] = annotation
-    return Parsed(tuple(kept.values()), tuple(sorted(files)) if files else ("",), tuple(problems))
+            kept[(*twin, where)], views[(*twin, where)] = annotation, view
+    events = tuple(
+        replace(event, low_hz=None, high_hz=None)
+        if views[twin].startswith("Waveform") and event.low_hz == 0
+        else event
+        for twin, event in kept.items()
+    )
+    return Parsed(events, tuple(sorted(files)) if files else ("",), tuple(problems))
 
 
 def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float | None, float | None]:
@@ -115,10 +124,8 @@ def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float |
     return None, None
 
 
-def write(
-    annotations: Sequence[Annotation], paths: Sequence[str], durations_s: Mapping[str, float] | None
-) -> str:
-    """One table. `durations_s` (needed for several recordings) makes Begin Time run on from file to file."""
+def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mapping[str, AudioFacts]) -> str:
+    """One table. The durations in `facts` (needed for several recordings) make Begin Time run on from file to file."""
     has_score = any(annotation.score is not None for annotation in annotations)
     names = list(dict.fromkeys(name for annotation in annotations for name in annotation.extra))
     header = [
@@ -131,43 +138,44 @@ def write(
         "High Freq (Hz)",
     ]
     header += ["Begin Path", "File Offset (s)", "Label"] + ["Score"] * has_score + names
-    starts_s = _sequence_starts(paths, durations_s)
-    return written_table(header, _rows(annotations, paths, starts_s, has_score, names), "\t")
-
-
-def _rows(
-    annotations: Sequence[Annotation],
-    paths: Sequence[str],
-    starts_s: Mapping[str, float],
-    has_score: bool,
-    names: Sequence[str],
-) -> Iterator[list[str]]:
+    starts_s = _sequence_starts(paths, facts)
     place = {path: index for index, path in enumerate(paths)}
-    in_order = sorted(annotations, key=lambda a: (place[a.path], a.begin_s, a.end_s))
-    for selection, annotation in enumerate(in_order, start=1):
+    rows: list[list[str]] = []
+    for annotation in sorted(annotations, key=lambda a: (place[a.path], a.begin_s, a.end_s)):
         start_s = starts_s[annotation.path]
-        row = [str(selection), "Spectrogram 1", "1"]
-        row += [seconds(start_s + annotation.begin_s), seconds(start_s + annotation.end_s)]
-        row += [hertz(annotation.low_hz), hertz(annotation.high_hz)]
+        row = [str(len(rows) + 1), *_view_and_times(annotation, start_s), *_band_cells(annotation, facts)]
         row += [_path_cell(annotation.path), seconds(annotation.begin_s), defused(annotation.label)]
         row += ["" if annotation.score is None else f"{annotation.score:.6f}"] * has_score
-        yield row + [defused(annotation.extra.get(name, "")) for name in names]
+        rows.append(row + [defused(annotation.extra.get(name, "")) for name in names])
+    return written_table(header, rows, "\t")
+
+
+def _view_and_times(annotation: Annotation, start_s: float) -> list[str]:
+    view = "Waveform 1" if annotation.is_time_only else "Spectrogram 1"
+    return [view, "1", seconds(start_s + annotation.begin_s), seconds(start_s + annotation.end_s)]
+
+
+def _band_cells(annotation: Annotation, facts: Mapping[str, AudioFacts]) -> list[str]:
+    if not annotation.is_time_only:
+        return [hertz(annotation.low_hz), hertz(annotation.high_hz)]
+    known = facts.get(annotation.path)
+    return [hertz(0.0), hertz(known.sample_rate_hz / 2)] if known else ["", ""]
 
 
 def _path_cell(path: str) -> str:
     return f"./{path}" if defused(path) != path else path  # still the same path, and no formula
 
 
-def _sequence_starts(paths: Sequence[str], durations_s: Mapping[str, float] | None) -> dict[str, float]:
+def _sequence_starts(paths: Sequence[str], facts: Mapping[str, AudioFacts]) -> dict[str, float]:
     starts_s: dict[str, float] = {}
     next_s = 0.0
     for path in paths:
         starts_s[path] = next_s
         if len(paths) > 1:
-            if durations_s is None or path not in durations_s:
+            if path not in facts:
                 raise DataError(
                     f"one Raven table over several recordings needs the duration of {path}:\n"
                     "write one table per recording instead (name a folder as output)"
                 )
-            next_s += durations_s[path]
+            next_s += facts[path].duration_s
     return starts_s

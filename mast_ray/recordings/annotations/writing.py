@@ -6,7 +6,8 @@ No frequency above the Nyquist frequency of the original recording is written wh
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
@@ -32,14 +33,13 @@ def write_annotations(
     A path with a suffix is a file, one without is a folder in which the folders of the recordings are repeated.
     """
     target = Path(path)
-    if target.suffix:
+    if target.suffix and not target.is_dir():
         tables = {target: annotations}
     elif format in _ENDINGS:
+        by_path = annotations.by_path()
+        names = _table_names(sorted(by_path), format)
         tables = {
-            target / _table_name(recording, format): AnnotationSet(
-                annotations.of(recording), frozenset({recording})
-            )
-            for recording in sorted(annotations.annotated_paths | {a.path for a in annotations.annotations})
+            target / names[path]: AnnotationSet(own, frozenset({path})) for path, own in by_path.items()
         }
     else:
         raise DataError(
@@ -60,8 +60,7 @@ def annotations_as_text(
     paths = sorted(annotations.annotated_paths | {annotation.path for annotation in events})
     match format:
         case "raven":
-            durations_s = {path: known.duration_s for path, known in facts.items()}
-            return raven.write(events, paths, durations_s)
+            return raven.write(events, paths, facts)
         case "audacity":
             if len(paths) > 1:
                 raise DataError(
@@ -88,7 +87,17 @@ def _below_nyquist(annotation: Annotation, facts: Mapping[str, AudioFacts]) -> A
     )
 
 
-def _table_name(recording: str, format: WriteFormat) -> str:
-    """`site/x.wav` -> `site/x.Table.1.selections.txt`; a recording cannot name a place outside the folder."""
-    parts = [part for part in PurePosixPath(recording).parts if part not in ("..", "/")]
-    return str(PurePosixPath(*parts).with_suffix("")) + _ENDINGS[format]
+def _table_names(recordings: Sequence[str], format: WriteFormat) -> dict[str, str]:
+    """`site/x.wav` -> `site/x.Table.1.selections.txt`; a recording cannot name a place outside the folder.
+
+    Where x.wav and x.flac lie side by side, their tables keep the suffix.
+    """
+    inside = {
+        path: "/".join(part for part in PurePosixPath(path).parts if part not in ("..", "/"))
+        for path in recordings
+    }
+    stems = {path: str(PurePosixPath(name).with_suffix("")) for path, name in inside.items()}
+    shared = {stem for stem, count in Counter(stems.values()).items() if count > 1}
+    return {
+        path: (inside[path] if stem in shared else stem) + _ENDINGS[format] for path, stem in stems.items()
+    }

@@ -1,0 +1,260 @@
+"""Annotation files as people write them, and references that must not leave the root."""
+
+import io
+import json
+import zipfile
+
+import pytest
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations import RecordingIndex, list_files, parse_annotations, read_annotations
+
+RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tSpecies\n"
+
+
+def events(text, name="x.txt", **options):
+    content = text if isinstance(text, bytes) else text.encode()
+    found = parse_annotations(content, name, **options)
+    return [(a.path, a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label) for a in found.annotations]
+
+
+def test_a_waveform_row_beside_its_spectrogram_row_is_dropped():
+    rows = "1\tWaveform 1\t1\t1.0\t2.0\t0\t24000\tA\n1\tSpectrogram 1\t1\t1.0\t2.0\t500\t900\tA\n1\tSpectrogram 1\t2\t1.0\t2.0\t500\t900\tA\n"
+    assert events(RAVEN + rows) == [("x", 1.0, 2.0, 500.0, 900.0, "A")]
+
+
+def test_rows_that_only_share_a_selection_number_are_all_kept():
+    rows = "1\tSpectrogram 1\t1\t1.0\t2.0\t500\t900\tA\n1\tSpectrogram 1\t1\t1.0\t2.0\t3000\t4000\tB\n"
+    assert len(events(RAVEN + rows)) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n",
+        "\ufeff" + RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n",
+        (RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n").replace("\n", "\r\n"),
+        RAVEN + "1\tSpectrogram 1\t1\t1,5\t2,25\t500,0\t900,0\tA\n",
+        (RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n").replace("\t", ","),
+        (RAVEN + "1\tSpectrogram 1\t1\t1,5\t2,25\t500\t900\tA\n").replace("\t", ";"),
+        (RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t0.5\t0.9\tA\n").replace("(Hz)", "(kHz)"),
+        "End Time (s)\tSpecies\tBegin Time (s)\tHigh Freq (Hz)\tLow Freq (Hz)\n2.25\tA\t1.5\t900\t500\n",
+        "\n" + RAVEN + "\n1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\t\t\n\n",
+        (RAVEN + "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n").encode("utf-16"),
+    ],
+    ids=[
+        "plain",
+        "BOM",
+        "CRLF",
+        "comma decimals",
+        "commas",
+        "semicolons",
+        "kHz",
+        "order",
+        "blank lines",
+        "UTF-16",
+    ],
+)
+def test_raven_tables_of_many_dialects_say_the_same(text):
+    assert events(text) == [("x", 1.5, 2.25, 500.0, 900.0, "A")]
+
+
+def test_missing_frequencies_are_not_invented():
+    assert events("Begin Time (s)\tEnd Time (s)\tAnnotation\n1\t2\tA\n") == [("x", 1.0, 2.0, None, None, "A")]
+    assert events(RAVEN + "1\tSpectrogram 1\t1\t1\t2\t\t\tA\n") == [("x", 1.0, 2.0, None, None, "A")]
+    assert events(RAVEN + "1\tWaveform 1\t1\t1\t2\t0\t24000\tA\n") == [("x", 1.0, 2.0, None, None, "A")]
+    assert events("0.5\t1.0\tA\n\\\t-1.0\t5000.0\n") == [("x", 0.5, 1.0, None, None, "A")]
+
+
+def test_an_empty_table_says_that_the_recording_was_gone_through():
+    found = parse_annotations(
+        RAVEN.encode(), "a/x.Table.1.selections.txt", index=RecordingIndex(["a/x.wav", "b/x.wav"])
+    )
+    assert (found.annotations, found.annotated_paths) == ((), frozenset({"a/x.wav"}))
+
+
+def test_several_files_without_file_offset_are_refused():
+    text = "Begin Time (s)\tEnd Time (s)\tBegin File\n1\t2\ta.wav\n70\t71\tb.wav\n"
+    with pytest.raises(DataError, match="File Offset"):
+        events(text)
+
+
+def test_rows_that_make_no_sense_are_reported_with_their_line():
+    text = (
+        RAVEN
+        + "1\tSpectrogram 1\t1\t3\t2\t500\t900\tA\n2\tSpectrogram 1\t1\tx\t2\t500\t900\tA\n3\tSpectrogram 1\t1\t1\t2\t5\t9\tA\n"
+    )
+    found = parse_annotations(text.encode(), "t.txt")
+    assert len(found.annotations) == 1
+    assert [problem.split(":")[0] for problem in found.problems] == ["t.txt, line 2", "t.txt, line 3"]
+
+
+def test_a_csv_is_read_by_a_mapping_of_its_columns():
+    text = "REC;T0;T1;F0;F1;what\nr.wav;1,5;2;0,5;0,9;A\n"
+    mapping = {
+        "file": "REC",
+        "begin_s": "T0",
+        "end_s": "T1",
+        "low_khz": "F0",
+        "high_khz": "F1",
+        "label": "what",
+    }
+    assert events(text, format="csv", columns=mapping) == [("r.wav", 1.5, 2.0, 500.0, 900.0, "A")]
+    with pytest.raises(DataError, match="map them"):
+        events(text, format="csv")
+    with pytest.raises(DataError, match="no column 'T9'"):
+        events(text, format="csv", columns={"begin_s": "T9"})
+
+
+def test_birdnet_results_are_labels_in_time_with_a_score():
+    text = "Start (s),End (s),Scientific name,Common name,Confidence,File\n3.0,6.0,Turdus merula,Blackbird,0.8123,a.wav\n"
+    [event] = parse_annotations(text.encode(), "a.BirdNET.results.csv").annotations
+    assert (event.path, event.begin_s, event.label, event.score, event.is_time_only) == (
+        "a.wav",
+        3.0,
+        "Turdus merula",
+        0.8123,
+        True,
+    )
+
+
+def test_kaleidoscope_results_are_read():
+    text = (
+        "INDIR,FOLDER,IN FILE,CHANNEL,OFFSET,DURATION,Fmin,Fmean,Fmax,TOP1MATCH,MANUAL ID\n"
+        "C:\\data,site1,x_20180710_053000.wav,0,2.5,0.75,1500,2000,3500,cluster3,\n"
+        "C:\\data,site1,x_20180710_053000.wav,0,5,1,40,45,60,bat,Pipistrellus\n"
+    )
+    assert events(text, "id.csv") == [
+        ("site1/x_20180710_053000.wav", 2.5, 3.25, 1500.0, 3500.0, "cluster3"),
+        ("site1/x_20180710_053000.wav", 5.0, 6.0, 40_000.0, 60_000.0, "Pipistrellus"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "want"),
+    [
+        ({"type": "BoundingBox", "coordinates": [1.0, 500.0, 2.0, 900.0]}, (1.0, 2.0, 500.0, 900.0)),
+        ({"type": "TimeInterval", "coordinates": [1.0, 2.0]}, (1.0, 2.0, None, None)),
+        ({"type": "TimeStamp", "coordinates": 1.0}, (1.0, 1.0, None, None)),
+        ({"type": "Point", "coordinates": [1.0, 500.0]}, (1.0, 1.0, 500.0, 500.0)),
+        (
+            {"type": "LineString", "coordinates": [[1.0, 900.0], [1.5, 500.0], [2.0, 700.0]]},
+            (1.0, 2.0, 500.0, 900.0),
+        ),
+        (
+            {"type": "Polygon", "coordinates": [[[1.0, 500.0], [2.0, 500.0], [2.0, 900.0]]]},
+            (1.0, 2.0, 500.0, 900.0),
+        ),
+    ],
+)
+def test_every_aoef_geometry_becomes_its_bounds(geometry, want):
+    data = {
+        "collection_type": "annotation_set",
+        "recordings": [{"uuid": "r", "path": "x.wav"}],
+        "tags": [{"id": 0, "key": "quality", "value": "A"}, {"id": 1, "key": "species", "value": "Pitta"}],
+        "sound_events": [{"uuid": "s", "recording": "r", "geometry": geometry}],
+        "sound_event_annotations": [{"uuid": "a", "sound_event": "s", "tags": [0, 1]}],
+    }
+    [event] = parse_annotations(json.dumps({"version": "1.1.0", "data": data}).encode(), "p.json").annotations
+    assert (event.begin_s, event.end_s, event.low_hz, event.high_hz) == want
+    assert (event.label, event.extra) == ("Pitta", {"quality": "A"})
+    data["recordings"][0]["time_expansion"] = 10.0  # seconds of the file are ten times those of the bat
+    [event] = parse_annotations(json.dumps({"version": "1.1.0", "data": data}).encode(), "p.json").annotations
+    assert (event.begin_s, event.low_hz) == (10.0, None if want[2] is None else 50.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{ broken", "broken JSON"),
+        (b'{"a": 1}', "neither AOEF nor COCO"),
+        (b"name,age\nx,3\n", "not an annotation file"),
+        (b"\x1f\x8b" + bytes(10), "unpack it"),
+        (b'{"images": [], "annotations": [{"bbox": [1]}]}', "not COCO"),
+        (b"[" * 100_000, "broken JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_at_most_three_lines_with_a_remedy(content, message):
+    with pytest.raises(DataError, match=message) as caught:
+        parse_annotations(content, "x.json")
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_zip_bomb_is_refused_unopened():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.txt", bytes(50 << 20))
+    with pytest.raises(DataError, match="compressed archive"):
+        parse_annotations(buffer.getvalue(), "x.zip")
+
+
+LISTING = ["ridge/a.wav", "ridge/b.mp3", "river/a.wav", "river/c.WAV", "d.flac"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "near", "want"),
+    [
+        ("ridge/a.wav", "", "ridge/a.wav"),
+        ("a.wav", "ridge", "ridge/a.wav"),
+        ("../river/a.wav", "ridge", "river/a.wav"),
+        ("a.wav", "", None),  # two of them
+        ("D:\\cards\\ridge\\a.wav", "", "ridge/a.wav"),
+        ("/home/someone/river/a.wav", "", "river/a.wav"),
+        ("b.wav", "", "ridge/b.mp3"),  # the table says .wav, the sound is .mp3
+        ("c.wav", "", "river/c.WAV"),
+        ("./d.flac", "", "d.flac"),
+        ("d", "", "d.flac"),
+        ("e.wav", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_reference_means_the_one_recording_it_can_mean(reference, near, want):
+    assert RecordingIndex(LISTING).find(reference, near) == want
+
+
+PAYLOADS = [
+    "/etc/passwd", "../../../etc/passwd", "..\\..\\..\\etc\\passwd", "ridge/../../../etc/passwd", "....//....//etc/passwd", "~/secret.wav",
+    "~root/.ssh/id_rsa", "file:///etc/passwd", "file://localhost/etc/passwd", "s3://other-bucket/secret.wav", "http://evil/secret.wav",
+    "https://evil/secret.wav", "ftp://evil/secret.wav", "\\\\server\\share\\secret.wav", "//server/share/secret.wav", "C:\\Windows\\win.ini",
+    "C:secret.wav", "/proc/self/environ", "/dev/zero", "secret.wav\0.txt", "\0/etc/passwd", "ridge/\0", "%2e%2e%2fsecret.wav", "..%2fsecret.wav",
+    "..", ".", "/", "ridge/..", "$(cat secret.wav)", "; rm -rf secret.wav", "gs://bucket/secret.wav", "../outside/secret.wav", "link.wav/../secret.wav",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_no_reference_leaves_the_root(tmp_path, payload):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.wav").write_bytes(b"secret")
+    root = tmp_path / "root"
+    (root / "ridge").mkdir(parents=True)
+    (root / "ridge" / "a.wav").write_bytes(b"a")
+    (root / "ridge" / "b.wav").write_bytes(b"b")
+    (root / "link.wav").symlink_to(tmp_path / "outside" / "secret.wav")
+    (root / "up").symlink_to(tmp_path / "outside")
+    assert list_files(root) == ["ridge/a.wav", "ridge/b.wav"]
+    coco = {
+        "images": [{"id": 1, "file_name": payload}],
+        "annotations": [{"image_id": 1, "bbox": [1, 1, 1, 1]}],
+    }
+    event = {"uuid": "s", "recording": "r", "geometry": {"type": "TimeStamp", "coordinates": 1}}
+    aoef = {
+        "collection_type": "annotation_set",
+        "recordings": [{"uuid": "r", "path": payload}],
+        "sound_events": [event],
+        "sound_event_annotations": [{"uuid": "a", "sound_event": "s"}],
+    }
+    tables = {
+        "raven.txt": f"Begin Time (s)\tEnd Time (s)\tBegin Path\tFile Offset (s)\n1\t2\t{payload}\t1\n",
+        "table.csv": f'file,begin_s,end_s\n"{payload}",1,2\n',
+        "coco.json": json.dumps(coco),
+        "aoef.json": json.dumps({"version": "1.1.0", "data": aoef}),
+    }
+    for name, text in tables.items():
+        (root / name).write_text(text)
+        found = read_annotations(root / name, root=root)
+        assert found.annotations == ()
+        assert found.annotated_paths == frozenset()
+        without_listing = read_annotations(root / name)
+        assert all(
+            not a.path.startswith("/") and ".." not in a.path.split("/") for a in without_listing.annotations
+        )

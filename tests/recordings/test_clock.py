@@ -1,0 +1,180 @@
+"""Time and site from names, headers and tables: right or flagged, never silently wrong."""
+
+import io
+from datetime import UTC, datetime
+
+import pytest
+from damage import chunk, list_info, noise, pcm16, wav
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.recordings.clock import TableRow, audiomoth_time, parse_name_metadata, recording_metadata
+from mast_ray.recordings.decoding import probe
+from mast_ray.recordings.site_tables import parse_site_table
+
+# (path, declared zone, UTC or None, site, flags): worked out by hand
+NAMES = [
+    ("20180710_053000.WAV", "UTC", "2018-07-10 05:30:00", "", ""),  # AudioMoth
+    ("20180710_053000.WAV", "Asia/Makassar", "2018-07-09 21:30:00", "", ""),
+    ("20180710_053000.WAV", "+08:00", "2018-07-09 21:30:00", "", ""),
+    ("20180710_053000.WAV", "UTC-5", "2018-07-10 10:30:00", "", ""),
+    ("20180710_053000.WAV", "", None, "", "zone_unknown"),
+    ("20180710_053000T.WAV", "UTC", "2018-07-10 05:30:00", "", ""),  # AudioMoth, triggered
+    ("24E144036404A7B2_20230501_060000.WAV", "UTC", "2023-05-01 06:00:00", "24E144036404A7B2", ""),
+    ("5B44A1C8.WAV", "", "2018-07-10 12:08:40", "", ""),  # AudioMoth, hexadecimal: always UTC
+    ("5b44a1c8.wav", "Asia/Makassar", "2018-07-10 12:08:40", "", ""),
+    ("59012345.WAV", "", "2017-04-26 22:46:29", "", ""),  # hexadecimal without a letter
+    ("00000012.WAV", "", None, "", "clock_reset"),
+    ("20180710.WAV", "UTC", None, "", "date_only"),  # a date, not the hexadecimal 1987
+    ("S4A12345_20180710_053000.wav", "UTC", "2018-07-10 05:30:00", "S4A12345", ""),  # Song Meter 4
+    ("SMM01234_20180710_053000.wav", "UTC", "2018-07-10 05:30:00", "SMM01234", ""),  # Song Meter Mini
+    ("2MM01234_20180710_053000.wav", "UTC", "2018-07-10 05:30:00", "2MM01234", ""),
+    ("PREFIX_0+1_20161023$195550.wac", "UTC", "2016-10-23 19:55:50", "PREFIX", "gps_synced"),
+    ("PREFIX_0+1_20161023_195550.wac", "UTC", "2016-10-23 19:55:50", "PREFIX", ""),
+    ("PREFIX_20180710_053000_250.wav", "UTC", "2018-07-10 05:30:00.250000", "PREFIX", ""),  # milliseconds
+    ("S4A1_20000101_000000.wav", "UTC", None, "S4A1", "clock_reset"),
+    ("19700101_000012.WAV", "UTC", None, "", "clock_reset"),
+    ("SM2_20040531_120000.wav", "UTC", None, "SM2", "clock_reset"),
+    ("20180710T053000+0800_SITE_[-27.3866][152.8761].flac", "", "2018-07-09 21:30:00", "SITE", ""),  # Frontier Labs
+    ("20180710T053000+0800_REC [-27.3866+152.8761].flac", "UTC", "2018-07-09 21:30:00", "", ""),
+    ("20180710T053000-0330_Bog 7_[47.1234][-052.9876].flac", "", "2018-07-10 09:00:00", "Bog 7", ""),
+    ("20180710T053000Z_SITE.flac", "Asia/Makassar", "2018-07-10 05:30:00", "SITE", ""),
+    ("20180710T053000_SITE.flac", "", None, "SITE", "zone_unknown"),
+    ("SwiftOne_20180710_053000.wav", "UTC", "2018-07-10 05:30:00", "SwiftOne", ""),  # Swift
+    ("S1086_20210512_040000-0500.wav", "UTC", "2021-05-12 09:00:00", "S1086", ""),
+    ("20180710_053000-0001.wav", "UTC", "2018-07-10 05:30:00", "", ""),  # part 1, not an offset of one minute
+    ("AM4_20230531_092000.WAV", "UTC", "2023-05-31 09:20:00", "AM4", ""),  # BIRDeep
+    ("AM1/2023_05_10/AM1_20230510_060000.WAV", "UTC", "2023-05-10 06:00:00", "AM1", ""),
+    ("2024-03-19-birdnet-09:48:32.wav", "Europe/London", "2024-03-19 09:48:32", "", ""),  # BirdNET-Pi
+    ("Turdus_merula-88-2024-03-19-birdnet-RTSP_1-09:48:32.mp3", "UTC", "2024-03-19 09:48:32", "", ""),
+    ("p9_2021-06-08T19-26-40.flac", "UTC", "2021-06-08 19:26:40", "p9", ""),  # RFCx
+    ("P1-2015-06-03_05-10.flac", "UTC", "2015-06-03 05:10:00", "P1", ""),  # Arbimon: minutes only
+    ("1559887337000.opus", "", "2019-06-07 06:02:17", "", "epoch_name"),  # RFCx guardian
+    ("FK3_01_671354921_20190219T214331Z.flac", "", "2019-02-19 21:43:31", "FK3_01_671354921", ""),
+    ("7268.DSG_RAWD_HMS_ 3_50_ 0__DMY_10_ 3_11.wav", "UTC", "2011-03-10 03:50:00", "7268.DSG_RAWD", ""),  # space for zero
+    ("2018 7 1_ 5 3 0.wav", "UTC", "2018-07-01 05:03:00", "", ""),
+    ("5146.180710053000.wav", "UTC", "2018-07-10 05:30:00", "", "two_digit_year"),  # SoundTrap
+    ("M1_190522_000000.wav", "UTC", "2019-05-22 00:00:00", "M1", "two_digit_year"),
+    ("20180710053000.wav", "UTC", "2018-07-10 05:30:00", "", ""),
+    ("20180710_053000_20180710_054000.wav", "UTC", "2018-07-10 05:30:00", "", "several_times"),
+    ("dalby_bush_01_2980_702775_20201222_180530_30_0.wav", "UTC", "2020-12-22 18:05:30", "dalby_bush_01_2980_702775", ""),
+    ("20181341_993000.wav", "UTC", None, "", "invalid_time"),
+    ("20180231_120000.wav", "UTC", None, "", "invalid_time"),
+    ("recording.wav", "UTC", None, "", ""),
+    ("site A/card 1/20180710_053000.WAV", "UTC", "2018-07-10 05:30:00", "site A", ""),
+    # Berlin put the clock forward on 25 March 2018 at 02:00, and back on 28 October at 03:00
+    ("X_20180325_023000.wav", "Europe/Berlin", "2018-03-25 01:30:00", "X", "dst_gap"),
+    ("X_20181028_023000.wav", "Europe/Berlin", "2018-10-28 00:30:00", "X", "dst_ambiguous"),
+    ("X_20181028_033000.wav", "Europe/Berlin", "2018-10-28 02:30:00", "X", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "zone", "utc", "site", "flags"), NAMES)
+def test_a_name_gives_the_right_time_or_a_flag(path, zone, utc, site, flags):
+    found = parse_name_metadata(path, zone)
+    assert found.start_utc == (datetime.fromisoformat(utc).replace(tzinfo=UTC) if utc else None)
+    assert ",".join(found.time_flags) == flags
+    assert found.site == site
+    if found.start_utc is not None:
+        assert found.utc_offset_s is not None
+        local = datetime.fromtimestamp(found.start_utc.timestamp() + found.utc_offset_s, UTC).replace(
+            tzinfo=None
+        )
+        assert local == found.clock or "dst_gap" in found.time_flags
+
+
+def test_the_position_in_a_frontier_labs_name_is_read():
+    found = parse_name_metadata("20180710T053000-0330_Bog 7_[47.1234][-052.9876].flac")
+    assert (found.latitude, found.longitude) == (47.1234, -52.9876)
+
+
+def test_a_zone_that_does_not_exist_is_the_users_mistake():
+    with pytest.raises(ConfigError, match="Asia/Makassar"):
+        parse_name_metadata("20180710_053000.WAV", "Asia/Borneo")
+
+
+@pytest.mark.parametrize(
+    ("comment", "want"),
+    [
+        ("Recorded at 19:17:30 30/01/2018 (UTC) by AudioMoth 0FE081F80FE081F0 at gain setting 2", "2018-01-30 19:17:30+00:00"),
+        ("Recorded at 21:00:00 19/02/2020 (UTC-5) by AudioMoth 24F31901603710CD", "2020-02-19 21:00:00-05:00"),
+        ("Recorded at 12:00:00.250 01/06/2023 (UTC+5:30) by AudioMoth 24F3190160371", "2023-06-01 12:00:00.250+05:30"),
+        ("Recorded at 12:00:00 01/06/2017 by AudioMoth 24F3190160371", "2017-06-01 12:00:00"),
+        ("Recorded at 12:00:00 31/06/2017 (UTC) by AudioMoth", None),
+        ("a nice morning", None),
+    ],
+)  # fmt: skip
+def test_the_comment_of_an_audiomoth_is_understood(comment, want):
+    assert audiomoth_time(comment) == (datetime.fromisoformat(want) if want else None)
+
+
+def header_of(*chunks):
+    return probe(io.BytesIO(wav(pcm16(noise(0.5)), after=b"".join(chunks)))).header
+
+
+COMMENT = list_info(ICMT="Recorded at 05:30:00 10/07/2018 (UTC+8) by AudioMoth 24F3190160371")
+GUANO = chunk(
+    b"guan", b"GUANO|Version: 1.0\nTimestamp: 2018-07-10T05:30:10+08:00\nLoc Position: 1.25 116.5\nMake: Test"
+)
+
+
+def test_sources_are_trusted_in_their_order():
+    name = "X_20180710_053000.wav"
+    row = TableRow(
+        start=datetime(2018, 7, 10, 5, 30, 20),
+        zone="Asia/Makassar",
+        site="ridge",
+        latitude=1.0,
+        longitude=2.0,
+    )
+    cases = [
+        ({"header": header_of(COMMENT, GUANO), "row": row}, "table", "2018-07-09 21:30:20", "ridge", 1.0),
+        ({"header": header_of(COMMENT, GUANO)}, "guano", "2018-07-09 21:30:10", "X", 1.25),
+        ({"header": header_of(COMMENT)}, "header", "2018-07-09 21:30:00", "X", None),
+        ({"header": header_of(), "zone": "UTC"}, "filename", "2018-07-10 05:30:00", "X", None),
+    ]
+    for sources, source, utc, site, latitude in cases:
+        found = recording_metadata(name, **sources)
+        assert found.time_source == source
+        assert found.start_utc == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+        assert (found.site, found.latitude) == (site, latitude)
+        assert found.time_flags == ()
+
+
+def test_sources_that_name_different_moments_are_flagged():
+    found = recording_metadata("X_20180710_120000.wav", header=header_of(COMMENT))
+    assert found.time_flags == ("sources_disagree",)
+    assert (
+        recording_metadata("X_20180709_213000.wav", header=header_of(COMMENT)).time_flags == ()
+    )  # the name is UTC
+
+
+def test_broken_guano_costs_only_itself():
+    found = recording_metadata(
+        "X_20180710_053000.wav", header=header_of(chunk(b"guan", b"no colon here\xff")), zone="UTC"
+    )
+    assert found.time_source == "filename"
+
+
+def test_a_site_table_fills_in_by_file_by_name_and_by_site():
+    table = parse_site_table(
+        "\ufefffile,site,start_time,timezone,latitude,longitude\n"
+        "a/x.wav,ridge,2018-07-10T05:30:00+08:00,,,\n"
+        "b/x.wav,river,,Asia/Makassar,,\n"
+        ",ridge,,,1.5,116.0\n"
+    )
+    row = table.row_of("a/x.wav")
+    assert (row.site, row.start, row.latitude) == (
+        "ridge",
+        datetime.fromisoformat("2018-07-10T05:30:00+08:00"),
+        1.5,
+    )
+    assert table.row_of("b/x.wav").zone == "Asia/Makassar"
+    assert table.row_of("c/x.wav") is None  # two rows share this name
+    assert table.row_of("c/y.wav", "ridge").longitude == 116.0
+
+
+def test_a_site_table_without_file_or_site_says_what_to_add():
+    with pytest.raises(DataError, match="column 'file'"):
+        parse_site_table("when,where\n1,2\n")
+    with pytest.raises(DataError, match=r"line 2.*is not a time"):
+        parse_site_table("file,start_time\nx.wav,noon\n")
