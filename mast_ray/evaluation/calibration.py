@@ -53,7 +53,7 @@ class Reliability(NamedTuple):
     observed: Floats
     low: Floats
     high: Floats
-    count: NDArray[np.int64]
+    num_examples: NDArray[np.int64]
 
 
 def fit_calibration(
@@ -65,17 +65,17 @@ def fit_calibration(
     """Calibration from scored verdicts; `weight` undoes unequal sampling (detections per verdict of a band)."""
     score = np.asarray(score, np.float64).reshape(-1)
     right = np.asarray(is_right, np.float64).reshape(-1)
-    weight = np.ones(len(score)) if weight is None else np.asarray(weight, np.float64).reshape(-1)
+    counts = np.ones(len(score)) if weight is None else np.asarray(weight, np.float64).reshape(-1)
     if len(score) == 0:
         raise ValueError("no verdicts to calibrate on")
-    weight = weight * len(score) / weight.sum()
+    counts = counts * len(score) / counts.sum()
     match method:
         case "platt":
-            slope, offset = _platt(_logit(score), right, weight)
+            slope, offset = _platt(_logit(score), right, counts)
             return Calibration("platt", slope, offset, num_examples=len(score))
         case "isotonic":
             fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
-                score, right, sample_weight=weight
+                score, right, sample_weight=counts
             )
             knots = tuple(map(float, fitted.X_thresholds_)), tuple(map(float, fitted.y_thresholds_))
             return Calibration(
@@ -119,9 +119,10 @@ def reliability_curve(
 
 def expected_calibration_error(curve: Reliability) -> float:
     """Mean distance between predicted and observed, weighted by count."""
-    if curve.count.sum() == 0:
+    total = curve.num_examples.sum()
+    if total == 0:
         return float("nan")
-    return float((np.abs(curve.predicted - curve.observed) * curve.count).sum() / curve.count.sum())
+    return float((np.abs(curve.predicted - curve.observed) * curve.num_examples).sum() / total)
 
 
 def wilson_limits(good: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:

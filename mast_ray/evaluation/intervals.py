@@ -90,7 +90,9 @@ def recording_sums(
         group_f1,
         total > 0,
     )
-    sums = np.stack([np.bincount(group_recording, weights=c, minlength=size) for c in columns], axis=1)
+    sums = np.stack(
+        [np.bincount(group_recording, weights=c, minlength=size) for c in columns], axis=1
+    ).astype(np.float64)
 
     num_det = len(matches.order)
     num_cells = max(1, min(MAX_CELLS, num_det))

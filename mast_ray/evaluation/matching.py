@@ -77,11 +77,10 @@ def match(
     truth_index[det[chosen]] = truth[chosen]
     detection_index[truth[chosen]] = det[chosen]
     matched_iou[det[chosen]] = overlap[chosen]
-    truth_is_time_only = np.isnan(truth_boxes[:, 1::2]).any(axis=1)
+    truth_is_time_only = np.asarray(np.isnan(truth_boxes[:, 1::2]).any(axis=1))
+    det_is_time_only = np.asarray(np.isnan(det_boxes[:, 1::2]).any(axis=1))
     is_time_matched = np.zeros(num_det, bool)
-    is_time_matched[det[chosen]] = truth_is_time_only[truth[chosen]] | np.isnan(
-        det_boxes[det[chosen]][:, 1::2]
-    ).any(axis=1)
+    is_time_matched[det[chosen]] = truth_is_time_only[truth[chosen]] | det_is_time_only[det[chosen]]
     return Matches(
         det_group,
         det_score,

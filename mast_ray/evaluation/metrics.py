@@ -182,7 +182,7 @@ def group_counts(matches: Matches, kept: NDArray[np.bool_]) -> GroupCounts:
         np.bincount(det_dense[kept], minlength=size),
         np.bincount(det_dense[hits], minlength=size),
         np.bincount(truth_dense, minlength=size),
-        np.bincount(det_dense[hits], weights=matches.iou[hits], minlength=size),
+        np.bincount(det_dense[hits], weights=matches.iou[hits], minlength=size).astype(np.float64),
     )
 
 

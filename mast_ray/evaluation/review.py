@@ -55,7 +55,7 @@ def draw_review(
     if len(score) == 0 or size < 1:
         return ReviewSheet(np.zeros(0, np.int64), np.array([0.0, 1.0]))
     rng = np.random.default_rng(seed)
-    edges = np.linspace(score.min(), np.nextafter(score.max(), np.inf), num_bands + 1)
+    edges = band_edges_of(score, num_bands)
     band = band_of_score(score, edges)
     share = _even_shares(np.bincount(band, minlength=num_bands), min(size, len(score)))
     hour = np.nan_to_num(np.asarray(hour, np.float64).reshape(-1), nan=-1.0)
@@ -70,6 +70,22 @@ def draw_review(
             chosen.append(rows[np.floor((np.arange(share[number]) + rng.random()) * step).astype(np.int64)])
     rows = np.concatenate(chosen)
     return ReviewSheet(rng.permutation(rows), edges)
+
+
+def band_edges_of(score: ArrayLike, num_bands: int = NUM_BANDS) -> Floats:
+    """Equally wide bands from the lowest to the highest score of a table: the same for sheet and verdicts."""
+    score = np.asarray(score, np.float64).reshape(-1)
+    if len(score) == 0:
+        return np.array([0.0, 1.0])
+    return np.linspace(score.min(), np.nextafter(score.max(), np.inf), num_bands + 1)
+
+
+def weights_of_verdicts(reviewed_score: ArrayLike, score: ArrayLike, band_edges: Floats) -> Floats:
+    """(n,) how many detections each verdict speaks for."""
+    num_bands = len(band_edges) - 1
+    total = np.bincount(band_of_score(score, band_edges), minlength=num_bands)
+    band = band_of_score(reviewed_score, band_edges)
+    return total[band] / np.bincount(band, minlength=num_bands)[band]
 
 
 def band_of_score(score: ArrayLike, edges: Floats) -> Ints:
@@ -113,9 +129,10 @@ def precision_at(
         known = basis_seen > 0
         if total[~known].sum() > 0.5 * total.sum() or total.sum() == 0:
             continue  # most detections lie in bands nobody reviewed
-        strata = (v[known] for v in (total, total - seen, good, basis_seen, basis_good))
-        out[:, column] = _weighted_limits(*strata, level)
-    return PrecisionCurve(thresholds, *out, num_kept, num_reviewed)
+        out[:, column] = _weighted_limits(
+            total[known], (total - seen)[known], good[known], basis_seen[known], basis_good[known], level
+        )
+    return PrecisionCurve(thresholds, out[0], out[1], out[2], num_kept, num_reviewed)
 
 
 def _weighted_limits(

@@ -68,7 +68,7 @@ def test_reliability_leaves_out_empty_bands_and_counts_the_others():
     curve = reliability_curve([0.05, 0.06, 0.95, 1.0], [0, 1, 1, 1])
     np.testing.assert_allclose(curve.predicted, [0.055, 0.975])
     np.testing.assert_allclose(curve.observed, [0.5, 1.0])
-    assert curve.count.tolist() == [2, 2]
+    assert curve.num_examples.tolist() == [2, 2]
 
 
 def test_wilson_limits_of_a_published_example():

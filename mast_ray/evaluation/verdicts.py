@@ -1,0 +1,75 @@
+"""Verdicts of people on detections: the CSV that the report's gallery saves and that `mast calibrate` hands out.
+
+Columns: detection_id, path, begin_s, end_s, low_hz, high_hz, score, verdict (y or n; empty or ? is undecided); a column
+`sheet` says that the rows were drawn at random by `mast calibrate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
+
+YES = frozenset({"y", "yes", "1", "true", "t", "right", "call"})
+NO = frozenset({"n", "no", "0", "false", "f", "wrong", "no call"})
+UNDECIDED = frozenset({"", "?", "u", "unsure"})
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """n decided rows, and how many were left undecided."""
+
+    score: NDArray[np.float64]
+    is_right: NDArray[np.bool_]
+    rows: tuple[Mapping[str, str], ...]  # all columns as written
+    num_undecided: int
+    is_drawn: bool  # by `mast calibrate`: a random sample, not a choice
+
+
+def has_verdicts(path: Path) -> bool:
+    """Whether a file is a table with a column `verdict`."""
+    if not path.is_file() or path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        return False
+    with path.open("rb") as file:
+        head = file.read(65_536)
+    return "verdict" in {
+        name.strip().lower() for name in parse_table(decoded(head, path.name), path.name).columns
+    }
+
+
+def read_verdicts(path: Path) -> Verdicts:
+    """Read a verdict table; a row whose verdict is neither yes, no nor undecided is refused by line."""
+    table = parse_table(decoded(path.read_bytes(), str(path)), str(path))
+    names = {name.lower(): name for name in table.columns}
+    if "verdict" not in names or "score" not in names:
+        raise DataError(
+            f"{path} has no column {'verdict' if 'verdict' not in names else 'score'}:\n"
+            "give the CSV that the report or `mast calibrate` wrote"
+        )
+    scores, right, rows, undecided = [], [], [], 0
+    for line, values in table.rows:
+        verdict = values[names["verdict"]].strip().lower()
+        if verdict in UNDECIDED:
+            undecided += 1
+            continue
+        if verdict not in YES | NO:
+            raise DataError(
+                f"{path}, line {line}: verdict {verdict!r} is neither y nor n:\nwrite y, n or nothing"
+            )
+        try:
+            score = number(values[names["score"]])
+        except ValueError:
+            score = None
+        if score is None:
+            raise DataError(f"{path}, line {line}: no score:\nkeep the score column as it was written")
+        scores.append(score)
+        right.append(verdict in YES)
+        rows.append(values)
+    is_drawn = "sheet" in names and all(values[names["sheet"]] for values in rows)
+    return Verdicts(np.array(scores, float), np.array(right, bool), tuple(rows), undecided, is_drawn)

@@ -1,0 +1,171 @@
+"""`mast calibrate`: draw a small review sheet, then say what precision each threshold has, with limits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.evaluation.breakdown import cells_of_hours
+from mast_ray.evaluation.calibration import (
+    Calibration,
+    expected_calibration_error,
+    fit_calibration,
+    reliability_curve,
+)
+from mast_ray.evaluation.events import EventTable
+from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.review import (
+    PrecisionCurve,
+    band_edges_of,
+    draw_review,
+    precision_at,
+    threshold_for_precision,
+    weights_of_verdicts,
+)
+from mast_ray.evaluation.verdicts import Verdicts, read_verdicts
+from mast_ray.reporting.gallery import detection_id
+from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.verbs.evaluate import read_events
+
+HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
+
+  mast calibrate DETECTIONS --out DIR              draws DIR/review.csv, spread over sites, hours and scores
+  (listen, and write y or n into its column `verdict`; `mast report` plays the same boxes)
+  mast calibrate DETECTIONS --verdicts DIR/review.csv --precision 0.9"""
+USES_CONFIG = True
+SHEET_COLUMNS = ("detection_id", "path", "site", "hour", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet",
+                 "verdict")  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "detections",
+        metavar="DETECTIONS",
+        help="Parquet table or folder of `mast detect`, or a table with scores",
+    )
+    add("--size", type=int, default=200, metavar="N", help="rows of the review sheet (default 200)")
+    add("--verdicts", metavar="CSV", help="the sheet, filled in")
+    add(
+        "--precision",
+        type=float,
+        metavar="P",
+        help="recommend the threshold that holds at least this precision",
+    )
+    add(
+        "--method",
+        choices=("platt", "isotonic"),
+        default="platt",
+        help="score to probability (default platt)",
+    )
+    add("--out", metavar="DIR", help="folder for review.csv, or for precision.csv and calibration.json")
+
+
+def run(args: argparse.Namespace) -> int:
+    events = read_events(args.detections)
+    if not len(events):
+        raise DataError(f"{args.detections} holds no detection: nothing can be reviewed")
+    return _report(args, events) if args.verdicts else _draw(args, events)
+
+
+def _draw(args: argparse.Namespace, events: EventTable) -> int:
+    if args.size < 1:
+        raise ConfigError(f"--size {args.size} draws nothing: give e.g. --size 200")
+    if not args.out:
+        raise ConfigError("where shall the review sheet go? give --out DIR")
+    out = open_storage(args.out, args.config.storage)
+    if out.stat("review.csv") is not None:
+        raise ConfigError(f"{out.url}/review.csv is there already and may hold verdicts:\ngive another --out")
+    site = np.array(events.recordings.site, dtype=object)[events.recording]
+    hour = cells_of_hours(events.local_s)[0]
+    rows = draw_review(events.score, site, hour, args.size, args.config.seed).rows
+    out.write_atomic("review.csv", _sheet(events, rows, site, hour, args.config.seed))
+    print(f"wrote {len(rows)} of {len(events)} detections to {out.url}/review.csv")
+    print(
+        f"write y or n into its column `verdict`, then: mast calibrate {args.detections} --verdicts {out.url}/review.csv"
+    )
+    return 0
+
+
+def _sheet(events: EventTable, rows: np.ndarray, site: np.ndarray, hour: np.ndarray, seed: int) -> bytes:
+    recordings = events.recordings
+    names = [path or name for path, name in zip(recordings.paths, recordings.ids, strict=True)]
+    # In order of recording and time, as one listens; the draw itself was random.
+    rows = rows[np.lexsort((events.begin_s[rows], events.recording[rows]))]
+    lines = []
+    for row in rows.tolist():
+        path = names[events.recording[row]]
+        box = [float(c[row]) for c in (events.begin_s, events.end_s, events.low_hz, events.high_hz)]
+        local_hour = f"{hour[row]:02d}" if hour[row] >= 0 else ""
+        lines.append([detection_id(path, *box), path, str(site[row]), local_hour, *box,
+                      float(events.score[row]), f"seed {seed}", ""])  # fmt: skip
+    return csv_bytes(SHEET_COLUMNS, lines)
+
+
+def _report(args: argparse.Namespace, events: EventTable) -> int:
+    verdicts = read_verdicts(Path(args.verdicts))
+    if not verdicts.is_drawn:
+        raise DataError(
+            f"{args.verdicts} was not drawn by `mast calibrate`: chosen examples say little about the rest\n"
+            "draw a sheet first: mast calibrate DETECTIONS --out DIR"
+        )
+    if len(verdicts.score) < 10:
+        raise DataError(
+            f"{args.verdicts} holds {len(verdicts.score)} verdicts:\njudge at least 10 rows with y or n"
+        )
+    edges = band_edges_of(events.score)
+    thresholds = np.unique(np.round(np.linspace(float(events.score.min()), float(events.score.max()), 21), 3))
+    curve = precision_at(thresholds, events.score, verdicts.score, verdicts.is_right, edges)
+    calibration = fit_calibration(
+        verdicts.score,
+        verdicts.is_right,
+        args.method,
+        weights_of_verdicts(verdicts.score, events.score, edges),
+    )
+    print(f"{len(verdicts.score)} verdicts ({verdicts.num_undecided} undecided) on {len(events)} detections")
+    print(_as_text(curve, calibration))
+    recommended = float("nan")
+    if args.precision is not None:
+        recommended = threshold_for_precision(curve, args.precision)
+        print(
+            f"use --threshold {recommended:g}: precision is at least {args.precision:g} (lower 95 % limit)"
+            if np.isfinite(recommended)
+            else f"no threshold is known to hold a precision of {args.precision:g}: judge more rows, or ask for less"
+        )
+    if args.out:
+        _write(open_storage(args.out, args.config.storage), curve, calibration, verdicts, recommended)
+        print(f"wrote precision.csv and calibration.json in {args.out}")
+    return 0
+
+
+def _as_text(curve: PrecisionCurve, calibration: Calibration) -> str:
+    lines = [
+        f"{'score >=':>8} {'detections':>10} {'judged':>6}  precision              probability at this score"
+    ]
+    chance = calibration.probability(curve.threshold)
+    for threshold, precision, low, high, kept, judged, p in zip(
+        *(v.tolist() for v in (*curve, chance)), strict=True
+    ):
+        text = f"{precision:.3f} [{low:.3f}, {high:.3f}]" if np.isfinite(precision) else "-"
+        lines.append(f"{threshold:>8.3f} {kept:>10} {judged:>6}  {text:<22} {p:.3f}")
+    return "\n".join(lines)
+
+
+def _write(
+    out: Storage, curve: PrecisionCurve, calibration: Calibration, verdicts: Verdicts, recommended: float
+) -> None:
+    reliability = reliability_curve(calibration.probability(verdicts.score), verdicts.is_right)
+    out.write_atomic(
+        "precision.csv", csv_bytes(curve._fields, zip(*(v.tolist() for v in curve), strict=True))
+    )
+    document = {
+        "calibration": calibration.to_dict(),
+        "recommended_threshold": recommended,
+        "reliability": {name: values.tolist() for name, values in reliability._asdict().items()},
+        "expected_calibration_error": expected_calibration_error(reliability),
+    }
+    out.write_atomic("calibration.json", json.dumps(without_nan(document), indent=1).encode())
