@@ -23,14 +23,11 @@ from pathlib import Path
 import soundfile
 
 from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations import Annotation, AnnotationSet, annotations_as_text
 from mast_ray.recordings.synthetic import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.recordings.synthetic_sites import draw_site
 
 TRUTH_COLUMNS = ("path", *Event._fields)
-_RAVEN_COLUMNS = (
-    "Selection", "View", "Channel", "Begin Time (s)", "End Time (s)", "Low Freq (Hz)", "High Freq (Hz)",
-    "Begin File", "Species",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,19 +147,21 @@ def write_recording(plan: RecordingPlan, out: Path) -> None:
             out / ".events" / f"{target.stem}.json", json.dumps({"path": plan.path, "events": events})
         )
         if plan.is_annotated:
-            _write_raven(out / "annotations" / f"{target.stem}.Table.1.selections.txt", target.name, events)
+            table = out / "annotations" / f"{target.stem}.Table.1.selections.txt"
+            _write_text(table, _raven_table(plan, events))
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _write_raven(path: Path, begin_file: str, events: list[Event]) -> None:
+def _raven_table(plan: RecordingPlan, events: list[Event]) -> str:
     """A Raven selection table; one without rows says that an expert listened and heard nothing."""
-    lines = ["\t".join(_RAVEN_COLUMNS)]
-    for number, e in enumerate(events, start=1):
-        numbers = (f"{e.begin_s:.4f}", f"{e.end_s:.4f}", f"{e.low_hz:.1f}", f"{e.high_hz:.1f}")
-        lines.append("\t".join((str(number), "Spectrogram 1", "1", *numbers, begin_file, e.label)))
-    _write_text(path, "\n".join(lines) + "\n")
+    name = Path(plan.path).name
+    annotations = tuple(
+        Annotation(plan.path, e.begin_s, e.end_s, e.low_hz, e.high_hz, e.label, extra={"Begin File": name})
+        for e in events
+    )
+    return annotations_as_text(AnnotationSet(annotations, frozenset((plan.path,))), "raven")
 
 
 def _known_events(out: Path) -> dict[str, list[Event]]:

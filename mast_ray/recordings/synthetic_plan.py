@@ -6,7 +6,7 @@ Site and temporal shift are numbers: 0 none, 1 the default, more is harder. Time
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -151,16 +151,15 @@ def plan_archive(spec: SoundscapeSpec) -> list[RecordingPlan]:
 
 
 def spec_for_hours(hours: float, spec: SoundscapeSpec, labelled_share: float = 0.25) -> SoundscapeSpec:
-    """The spec whose recordings sum up to (at least) `hours`, a stated share of them on the labelled day(s)."""
-    from dataclasses import replace
+    """The spec whose recordings sum up to `hours`, about a stated share of them on the labelled day(s).
 
+    Every site is recorded at least once a day, so a very small archive can come out a little longer.
+    """
     total = max(math.ceil(hours * 3600.0 / spec.recording_s - 1e-9), 1)
     labelled_cells = spec.num_labelled_sites * spec.num_labelled_days
     other_cells = spec.num_sites * spec.num_days - labelled_cells
-    labelled = max(
-        round(labelled_share * total / labelled_cells), math.ceil(total / (labelled_cells + other_cells))
-    )
-    others = max(math.ceil((total - labelled * labelled_cells) / max(other_cells, 1)), 1)
+    others = max(round((1.0 - labelled_share) * total / max(other_cells, 1)), 1)
+    labelled = max(math.ceil((total - others * other_cells) / labelled_cells), others)
     return replace(spec, recordings_per_day=others, labelled_recordings_per_day=labelled)
 
 

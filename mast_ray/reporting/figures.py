@@ -31,7 +31,8 @@ from mast_ray.spectrogram.grid import (
     hertz_to_bin,
 )
 
-TRUTH_COLOUR, DETECTION_COLOUR = "#008a62", "#0072b2"
+TRUTH_COLOUR, DETECTION_COLOUR = "#009e73", "#0050a0"
+_TRUTH_WIDTH, _DETECTION_WIDTH, _DASHES = 2.2, 1.5, (0, (4, 3))
 _TICKS_KHZ = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8)
 _FIRST_EDGE_S = 0.5 * FRAME_LENGTH_SAMPLES / SAMPLE_RATE_HZ - 0.5 * FRAME_SHIFT_S
 _DECIBEL_PER_LOG = 10.0 / np.log(10.0)
@@ -68,9 +69,11 @@ def spectrogram_figure(
         axes.set_title(title, loc="left", fontsize=10)
     handles = []
     if truth:
-        handles.append(Line2D([], [], color=TRUTH_COLOUR, lw=1.8, label="annotated"))
+        handles.append(Line2D([], [], color=TRUTH_COLOUR, lw=_TRUTH_WIDTH, label="annotated"))
     if detections:
-        handles.append(Line2D([], [], color=DETECTION_COLOUR, lw=1.8, ls=(0, (4, 2)), label="detected"))
+        handles.append(
+            Line2D([], [], color=DETECTION_COLOUR, lw=_DETECTION_WIDTH, ls=_DASHES, label="detected")
+        )
     if handles:
         axes.legend(
             handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False, fontsize=9
@@ -110,46 +113,51 @@ def draw_boxes(
     detections: Sequence[FigureBox],
     labels: Literal["shown", "hidden"] = "shown",
 ) -> None:
-    """Boxes that touch the visible seconds; detections lie on top because their dashes let the truth shine through."""
+    """Boxes that touch the picture; labels of annotations stand above their boxes, those of detections below.
+
+    Detections lie on top because their dashes let the truth shine through.
+    """
     left, right = axes.get_xlim()
-    for boxes, colour, dashes in (
-        (truth, TRUTH_COLOUR, "solid"),
-        (detections, DETECTION_COLOUR, (0, (4, 2))),
-    ):
+    styles = (
+        (truth, TRUTH_COLOUR, _TRUTH_WIDTH, "solid", True),
+        (detections, DETECTION_COLOUR, _DETECTION_WIDTH, _DASHES, False),
+    )
+    for boxes, colour, width, dashes, is_above in styles:
         for box in boxes:
-            if box.end_s <= left or box.begin_s >= right:
-                continue
             low = float(hertz_to_bin(max(box.low_hz if box.low_hz is not None else LOW_HZ, LOW_HZ)))
             high = float(hertz_to_bin(min(box.high_hz if box.high_hz is not None else HIGH_HZ, HIGH_HZ)))
             begin_s, end_s = max(box.begin_s, left), min(box.end_s, right)
-            axes.add_patch(
-                Rectangle(
-                    (begin_s, low),
-                    end_s - begin_s,
-                    high - low,
-                    fill=False,
-                    ec=colour,
-                    lw=1.6,
-                    ls=dashes,
-                    zorder=3,
-                )
-            )
-            text = box.label if box.score is None else f"{box.label} {box.score:.2f}".strip()
-            if labels == "hidden" or not text:
+            if begin_s >= end_s or low >= high:
                 continue
-            above = high < NUM_BINS - 8
-            axes.annotate(
-                text,
-                (begin_s, high if above else low),
-                xytext=(0, 2 if above else -2),
-                textcoords="offset points",
-                va="bottom" if above else "top",
-                fontsize=7,
-                color=colour,
-                clip_on=True,
-                zorder=4,
-                path_effects=[withStroke(linewidth=2, foreground="white")],
+            patch = Rectangle(
+                (begin_s, low), end_s - begin_s, high - low, fill=False, edgecolor=colour, zorder=3
             )
+            patch.set_linewidth(width)
+            patch.set_linestyle(dashes)
+            axes.add_patch(patch)
+            text = box.label if box.score is None else f"{box.label} {box.score:.2f}".strip()
+            if labels == "shown" and text:
+                _write_label(axes, text, begin_s, (low, high), colour, is_above)
+
+
+def _write_label(
+    axes: Axes, text: str, begin_s: float, band: tuple[float, float], colour: str, is_above: bool
+) -> None:
+    """A small text over or under a box, on the other side where the picture ends."""
+    low, high = band
+    is_above = high < NUM_BINS - 8 if is_above else low < 8
+    axes.annotate(
+        text,
+        (begin_s, high if is_above else low),
+        xytext=(0, 2 if is_above else -2),
+        textcoords="offset points",
+        va="bottom" if is_above else "top",
+        fontsize=7,
+        color=colour,
+        clip_on=True,
+        zorder=4,
+        path_effects=[withStroke(linewidth=2, foreground="white")],
+    )
 
 
 def _without_tilt(level_db: NDArray[np.float32]) -> NDArray[np.float32]:

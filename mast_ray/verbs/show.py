@@ -1,0 +1,114 @@
+"""`mast show`: draw a recording's spectrogram with its annotations (green, solid) and detections (blue, dashed)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.decoding import open_recording
+from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
+from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
+from mast_ray.spectrogram.logmel import LogMel
+
+HELP = "draw a recording's spectrogram with boxes"
+_LONGEST_S = 120.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE", help="recording (wav, flac, ogg, mp3)")
+    add(
+        "--annotations",
+        type=Path,
+        metavar="TABLE",
+        help="what an expert marked: Raven, Audacity, CSV, AOEF, COCO",
+    )
+    add(
+        "--detections",
+        type=Path,
+        metavar="TABLE",
+        help="what a detector found: any of these formats, or Parquet",
+    )
+    add("--threshold", type=float, default=0.0, metavar="SCORE", help="least score of detections (default 0)")
+    add("--start", type=float, default=0.0, metavar="S", help="first second shown (default 0)")
+    add(
+        "--seconds", type=float, default=CHUNK_S, metavar="S", help="seconds shown (default 10.24, one chunk)"
+    )
+    add("-o", "--out", type=Path, required=True, metavar="PNG", help="picture to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0.0 < args.seconds <= _LONGEST_S or args.start < 0.0:
+        raise ConfigError(
+            f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"
+            f"start at 0 or later and show up to {_LONGEST_S:g} seconds"
+        )
+    samples = _excerpt(args.file, args.start, args.seconds)
+    truth = _boxes(args.annotations, args.file, None)
+    detections = _boxes(args.detections, args.file, args.threshold)
+    end_s = args.start + len(samples) / SAMPLE_RATE_HZ
+    title = f"{args.file.name}   {args.start:g} to {end_s:g} s"
+    figure = spectrogram_figure(LogMel().frames(samples), truth, detections, title, args.start)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    partial = args.out.with_name(f".{args.out.name}.tmp")
+    partial.write_bytes(png_bytes(figure))
+    os.replace(partial, args.out)
+    shown = [
+        sum(box.begin_s < end_s and box.end_s > args.start for box in boxes) for boxes in (truth, detections)
+    ]
+    print(f"{args.out}: {end_s - args.start:.2f} s, {shown[0]} annotated and {shown[1]} detected boxes")
+    return 0
+
+
+def _excerpt(path: Path, start_s: float, seconds: float) -> NDArray[np.float32]:
+    """16 kHz mono samples of the wanted stretch, as far as the recording goes."""
+    first, last = round(start_s * SAMPLE_RATE_HZ), round((start_s + seconds) * SAMPLE_RATE_HZ)
+    pieces, position = [], 0
+    try:
+        with open_recording(path) as reading:
+            for block in reading.blocks(60.0):
+                pieces.append(block[max(first - position, 0) : max(last - position, 0)])
+                position += len(block)
+                if position >= last:
+                    break
+    except UnreadableRecording as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+    if len(samples) < FRAME_LENGTH_SAMPLES:
+        raise DataError(f"{path} ends at {position / SAMPLE_RATE_HZ:.2f} s:\nchoose an earlier --start")
+    return samples
+
+
+def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list[FigureBox]:
+    """Boxes of one recording; rows of a table over many files are chosen by the recording's name."""
+    if table is None:
+        return []
+    if table.suffix == ".parquet" or (table.is_dir() and any(table.rglob("*.parquet"))):
+        found = _parquet_boxes(table, recording)
+    else:
+        annotations = read_annotations(table, recordings=[recording.name]).annotations
+        found = [FigureBox(a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, a.score) for a in annotations]
+    return [box for box in found if threshold is None or box.score is None or box.score >= threshold]
+
+
+def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
+    columns = ["path", "begin_s", "end_s", "low_hz", "high_hz", "score"]
+    try:
+        rows = parquet.read_table(table, columns=columns).to_pylist()
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{table} is no table of detections ({error}):\ngive one that `mast detect` wrote"
+        ) from error
+    return [
+        FigureBox(row["begin_s"], row["end_s"], row["low_hz"], row["high_hz"], "", row["score"])
+        for row in rows
+        if PurePosixPath(row["path"]).name == recording.name
+    ]

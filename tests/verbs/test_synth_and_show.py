@@ -1,0 +1,66 @@
+"""`mast synth` writes an archive and `mast show` draws a recording of it, through the command line."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from matplotlib.image import imread
+
+from mast_ray.verbs.main import main
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("verbs") / "archive"
+    options = ["--hours", "0.05", "--minutes", "0.25", "--sites", "2", "--days", "2", "--processes", "1"]
+    assert main(["synth", "--out", str(folder), "--density", "60", *options]) == 0
+    return folder
+
+
+def test_synth_says_what_it_wrote_and_what_was_there_already(archive, capsys):
+    options = ["--hours", "0.05", "--minutes", "0.25", "--sites", "2", "--days", "2", "--processes", "1"]
+    assert main(["synth", "--out", str(archive), "--density", "60", *options]) == 0
+    said = capsys.readouterr().out
+    assert "12 recordings were there already, 0 were written" in said
+    assert "0.05 h" in said and "labelled for training" in said and "held-out sites, annotated" in said
+
+
+def test_other_settings_for_the_same_folder_end_with_the_exit_code_of_data(archive, capsys):
+    assert main(["synth", "--out", str(archive), "--hours", "0.2"]) == 3
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_show_draws_annotations_and_detections(archive, tmp_path, capsys):
+    table = max((archive / "annotations").iterdir(), key=lambda path: path.stat().st_size)
+    stem = table.name.removesuffix(".Table.1.selections.txt")
+    recording = next((archive / "audio").rglob(f"{stem}.wav"))
+    row = {
+        "path": str(recording),
+        "begin_s": 1.0,
+        "end_s": 2.0,
+        "low_hz": 1000.0,
+        "high_hz": 2000.0,
+        "score": 0.7,
+    }
+    parquet.write_table(pa.Table.from_pylist([row, {**row, "score": 0.1}]), tmp_path / "found.parquet")
+    picture = tmp_path / "x.png"
+    plain = ["show", str(recording), "-o", str(picture)]
+    assert main(plain) == 0
+    empty = imread(picture)
+    assert main([*plain, "--annotations", str(table), "--detections", str(tmp_path / "found.parquet"),
+                 "--threshold", "0.5"]) == 0  # fmt: skip
+    assert "and 1 detected boxes" in capsys.readouterr().out
+    drawn = imread(picture)
+    green = (drawn[..., 1] > drawn[..., 0] + 0.3) & (drawn[..., 1] > drawn[..., 2] + 0.1)
+    blue = (drawn[..., 2] > drawn[..., 0] + 0.3) & (drawn[..., 2] > drawn[..., 1] + 0.1)
+    assert green.sum() > 200 and blue.sum() > 100
+    assert np.abs(empty[..., 0] - empty[..., 1]).max() < 0.05  # without boxes it is grey
+
+
+def test_show_says_where_a_recording_ends(archive, tmp_path, capsys):
+    recording = next((archive / "audio").rglob("*.wav"))
+    assert main(["show", str(recording), "--start", "99", "-o", str(tmp_path / "x.png")]) == 3
+    assert "ends at 15.00 s" in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
