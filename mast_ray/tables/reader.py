@@ -14,9 +14,10 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -115,10 +116,11 @@ class ChunkReader:
         first_sample = (epoch * self.steps_per_epoch + start_step) * self.batch_size
         windows = [deque(order.windows(lane, start_step)) for lane in lanes]
         positions = _steps(windows, per_lane, start_step, order.steps)
-        schedule = sorted(
-            (w for lane_windows in windows for w in lane_windows), key=lambda w: (w.start // per_lane, w.lane)
+        schedule = sorted(  # the order in which chunks of theirs are first asked for
+            (window for lane_windows in windows for window in lane_windows),
+            key=lambda window: (max(window.start // per_lane, start_step), window.lane, window.start),
         )
-        for step, batch in enumerate(self._batches(schedule, positions, ahead=2 * len(lanes))):
+        for step, batch in enumerate(self._batches(schedule, positions, ahead=len(lanes) + 4)):
             index = first_sample + step * self.batch_size + places
             yield replace(batch, sample_index=torch.from_numpy(index))
 
@@ -128,17 +130,13 @@ class ChunkReader:
         begin, end = rank * len(self) // world_size, (rank + 1) * len(self) // world_size
         starts = [int(s) for s in self._block_start if begin < s < end]
         borders = [begin, *starts, end] if end > begin else []
-        windows = [Window(0, a, np.arange(a, b)) for a, b in zip(borders, borders[1:], strict=False)]
-        positions = (np.arange(a, min(a + size, end)) for a in range(begin, end, size))
-        for positions_of_batch, batch in zip(
-            [np.arange(a, min(a + size, end)) for a in range(begin, end, size)],
-            self._batches(windows, positions, ahead=4 * self.num_threads),
-            strict=True,
-        ):
-            yield replace(batch, sample_index=torch.from_numpy(positions_of_batch))
+        windows = [Window(0, a, np.arange(a, b)) for a, b in pairwise(borders)]
+        positions = [np.arange(a, min(a + size, end)) for a in range(begin, end, size)]
+        for index, batch in zip(positions, self._batches(windows, positions, 4 * self.num_threads), strict=True):
+            yield replace(batch, sample_index=torch.from_numpy(index))
 
     def _batches(
-        self, windows: list[Window], positions: Iterator[NDArray[np.int64]], ahead: int
+        self, windows: list[Window], positions: Iterable[NDArray[np.int64]], ahead: int
     ) -> Iterator[RawChunks]:
         """Assemble batches in a thread, a few ahead of the consumer."""
         ready: queue.Queue[RawChunks | BaseException | None] = queue.Queue(maxsize=3)
@@ -213,7 +211,7 @@ class _BlockSource:
     def __init__(self, reader: ChunkReader, pool: ThreadPoolExecutor, windows: list[Window], ahead: int) -> None:
         self._reader, self._pool, self._waiting, self._ahead = reader, pool, deque(windows), ahead
         self._in_flight = 0  # windows submitted of which no chunk has been asked for
-        self._window_of: dict[int, _OpenWindow] = {}
+        self._windows_of: dict[int, list[_OpenWindow]] = {}  # a small set may hold a chunk twice
         self._submit()
 
     def _submit(self) -> None:
@@ -221,13 +219,15 @@ class _BlockSource:
             window = self._waiting.popleft()
             blocks = np.unique(self._reader._block[window.chunks]).tolist()
             futures = {block: self._pool.submit(self._reader._decoded, block) for block in blocks}
-            opened = _OpenWindow(futures, len(window.chunks))
+            opened = _OpenWindow(futures)
             for chunk in window.chunks.tolist():
-                self._window_of[chunk] = opened
+                self._windows_of.setdefault(chunk, []).append(opened)
             self._in_flight += 1
 
     def rows(self, chunk: int, block: int) -> NDArray[np.generic]:
-        window = self._window_of.pop(chunk)
+        window = self._windows_of[chunk].pop(0)
+        if not self._windows_of[chunk]:
+            del self._windows_of[chunk]
         if not window.is_started:
             window.is_started = True
             self._in_flight -= 1
@@ -235,15 +235,15 @@ class _BlockSource:
         return window.futures[block].result()
 
     def cancel(self) -> None:
-        for window in set(self._window_of.values()):
-            for future in window.futures.values():
-                future.cancel()
+        for windows in self._windows_of.values():
+            for window in windows:
+                for future in window.futures.values():
+                    future.cancel()
 
 
 @dataclass(eq=False)
 class _OpenWindow:
-    futures: dict[int, Future]
-    num_left: int
+    futures: dict[int, Future[NDArray[np.generic]]]
     is_started: bool = False
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
-from mast_ray.tables.storage import Entry, uploaded_file
+from mast_ray.tables.storage import Entry, scratch_path
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -46,7 +46,6 @@ REFUSED = {
 }
 ABSENT = {"NoSuchKey", "404", "NotFound"}
 PART_BYTES = 32 << 20
-READ_AHEAD_BYTES = 8 << 20
 
 
 class _Shared:
@@ -118,7 +117,7 @@ class S3Storage:
     def _name(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         """Every object below a folder in the store's order (by UTF-8 bytes), a thousand at a time."""
         below = self._name(prefix.rstrip("/")) + "/" if prefix or self.prefix else ""
         strip = len(self.prefix) + 1 if self.prefix else 0
@@ -142,11 +141,11 @@ class S3Storage:
             return None
         return Entry(key, found["ContentLength"], found["ETag"].strip('"'))
 
-    def open_read(self, key: str) -> BinaryIO:
+    def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO:
         entry = self.stat(key)
         if entry is None:
             raise FileNotFoundError(f"{self.url}/{key}")
-        return io.BufferedReader(_RangeReader(self, key, entry), READ_AHEAD_BYTES)
+        return io.BufferedReader(_RangeReader(self, key, entry), read_ahead_bytes)
 
     def read_bytes(self, key: str) -> bytes:
         return self._get(key)
@@ -167,11 +166,12 @@ class S3Storage:
         name = self._name(key)
         self._call("write", name, lambda c: c.put_object(Bucket=self.bucket, Key=name, Body=data))
 
-    def new_file(self, key: str) -> AbstractContextManager[Path]:
-        """A local path to write to; it is uploaded as one object when the block ends without an error."""
-        return uploaded_file(lambda path: self._upload(key, path))
+    def scratch_file(self) -> AbstractContextManager[Path]:
+        """A local path to write to; gone after the block."""
+        return scratch_path()
 
-    def _upload(self, key: str, path: Path) -> None:
+    def publish(self, path: Path, key: str) -> None:
+        """Upload a finished scratch file as one object."""
         if path.stat().st_size <= 2 * PART_BYTES:
             self.write_atomic(key, path.read_bytes())
             return

@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
@@ -40,22 +40,18 @@ class Storage(Protocol):
     @property
     def url(self) -> str: ...
     def at(self, folder: str) -> Storage: ...
-    def list(self, prefix: str = "") -> Iterator[Entry]: ...
+    def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]: ...
     def stat(self, key: str) -> Entry | None: ...
-    def open_read(self, key: str) -> BinaryIO: ...
+    def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO: ...
     def read_bytes(self, key: str) -> bytes: ...
     def write_atomic(self, key: str, data: bytes) -> None: ...
-    def new_file(self, key: str) -> _FileContext: ...
+    def scratch_file(self) -> AbstractContextManager[Path]: ...
+    def publish(self, path: Path, key: str) -> None: ...
     def put_if_absent(self, key: str, data: bytes) -> bool: ...
     def delete(self, key: str) -> None: ...
     def local_path(self, key: str) -> Path | None: ...
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]: ...
     def has_conditional_put(self) -> bool: ...
-
-
-class _FileContext(Protocol):
-    def __enter__(self) -> Path: ...
-    def __exit__(self, *exc: object) -> bool | None: ...
 
 
 def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Storage:
@@ -89,11 +85,14 @@ class LocalStorage:
     def local_path(self, key: str) -> Path:
         return Path(self.root) / key
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every file below a folder, sorted by name within each folder; memory holds one folder at a time."""
-        yield from self._walk(prefix.rstrip("/"))
+    def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
+        """Every file below a folder, sorted by name within each folder; memory holds one folder at a time.
 
-    def _walk(self, folder: str) -> Iterator[Entry]:
+        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a fault worth naming.
+        """
+        yield from self._walk(prefix.rstrip("/"), folders_named)
+
+    def _walk(self, folder: str, folders_named: Callable[[str], bool] | None) -> Iterator[Entry]:
         try:
             with os.scandir(Path(self.root) / folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -102,7 +101,9 @@ class LocalStorage:
         for entry in entries:
             key = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=True):
-                yield from self._walk(key)
+                if folders_named is not None and folders_named(key):
+                    yield Entry(key, 0, "folder")
+                yield from self._walk(key, folders_named)
             elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
                 status = entry.stat()
                 yield Entry(key, status.st_size, str(status.st_mtime_ns))
@@ -114,43 +115,46 @@ class LocalStorage:
             return None
         return Entry(key, status.st_size, str(status.st_mtime_ns))
 
-    def open_read(self, key: str) -> BinaryIO:
+    def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO:
         return open(self.local_path(key), "rb")
 
     def read_bytes(self, key: str) -> bytes:
         return self.local_path(key).read_bytes()
 
     def write_atomic(self, key: str, data: bytes) -> None:
-        with self.new_file(key) as path:
+        with self.scratch_file() as path:
             path.write_bytes(data)
+            self.publish(path, key)
 
     @contextmanager
-    def new_file(self, key: str) -> Iterator[Path]:
-        """A path to write to; the object appears under its key only when the block ends without an error."""
-        final = self.local_path(key)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+    def scratch_file(self) -> Iterator[Path]:
+        """A path on the same disk to write to; gone after the block unless it was published."""
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        temporary = Path(self.root) / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
             yield temporary
-            _sync(temporary)
-            os.replace(temporary, final)
-            _sync(final.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def publish(self, path: Path, key: str) -> None:
+        """Make a finished scratch file an object, by rename."""
+        final = self.local_path(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _sync(path)
+        os.replace(path, final)
+        _sync(final.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """True when this call created the object; a hard link is the local conditional put: whole and exclusive."""
         final = self.local_path(key)
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        try:
+        with self.scratch_file() as temporary:
             temporary.write_bytes(data)
             _sync(temporary)
-            os.link(temporary, final)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
+            try:
+                os.link(temporary, final)
+            except FileExistsError:
+                return False
         _sync(final.parent)
         return True
 
@@ -175,16 +179,14 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def uploaded_file(upload: Callable[[Path], None]) -> Iterator[Path]:
-    """A scratch path whose content is handed to `upload` when the block ends without an error."""
-    handle, name = tempfile.mkstemp(prefix="mast-upload-")
+def scratch_path() -> Iterator[Path]:
+    """A path in the machine's scratch folder, gone after the block."""
+    handle, name = tempfile.mkstemp(prefix="mast-")
     os.close(handle)
     try:
         yield Path(name)
-        upload(Path(name))
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+        Path(name).unlink(missing_ok=True)
 
 
 def map_keys(work: Callable[[str], T], keys: list[str], num_threads: int = 16) -> list[T]:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from mast_ray.config.errors import TemporaryError
@@ -147,13 +148,12 @@ def watchdog(attempt: Attempt, timeout_s: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def file_record(key: str, num_rows: int, content: bytes | os.PathLike) -> DataFile:
-    """Name, rows and sha256 of a file about to be published."""
+def publish_file(stage: Storage, path: Path, folder: str, unit: Unit, num_rows: int) -> DataFile:
+    """Publish a finished file under a name made of unit and content: two attempts with one result share it."""
     digest = hashlib.sha256()
-    if isinstance(content, bytes):
-        digest.update(content)
-    else:
-        with open(content, "rb") as source:
-            while block := source.read(1 << 22):
-                digest.update(block)
+    with open(path, "rb") as source:
+        while block := source.read(1 << 22):
+            digest.update(block)
+    key = f"{folder}/{unit.stem}-{digest.hexdigest()[:12]}.parquet"
+    stage.publish(path, key)
     return DataFile(key, num_rows, digest.hexdigest())

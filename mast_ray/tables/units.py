@@ -50,6 +50,11 @@ class Unit:
     def num_bytes(self) -> int:
         return sum(item.num_bytes for item in self.items)
 
+    @property
+    def stem(self) -> str:
+        """Names the unit's files: equal for a copy of the archive, whatever its times or etags."""
+        return hashlib.sha1("\n".join(item.item_id for item in self.items).encode()).hexdigest()[:12]
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -131,11 +136,14 @@ def read_commit(stage: Storage, unit_id: str) -> Commit | None:
 
 
 def put_commit(stage: Storage, commit: Commit) -> bool:
-    """Offer a result; when another attempt was first, this one's files are deleted and False is returned."""
+    """Offer a result; when another attempt was first, files of this one alone are deleted: False."""
     if stage.put_if_absent(f"commit/{commit.unit_id}.json", _commit_to_json(commit)):
         return True
+    winner = read_commit(stage, commit.unit_id)
+    kept = {file.key for file in winner.files} if winner else set()
     for file in commit.files:
-        stage.delete(file.key)
+        if file.key not in kept:  # names carry content hashes: the same result has the same name
+            stage.delete(file.key)
     return False
 
 

@@ -1,0 +1,54 @@
+"""When Ray is started, joined and left: one policy for every job.
+
+Inside a cluster or a submitted job (RAY_ADDRESS, or `cluster.address`) the running one is joined; otherwise a small local one is
+started and shut down again. What was running before stays running.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+QUIET = {
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # our own line says hours of audio
+}
+
+
+@contextmanager
+def ray_session(num_cpus: int | None = None) -> Iterator[None]:
+    """Ray for the length of a block."""
+    if ray.is_initialized():
+        yield
+        return
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    address = os.environ.get("RAY_ADDRESS")
+    options = {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
+    ray.init(
+        log_to_driver=True,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+        _system_config=None,
+        **options,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def quiet_ray_data() -> None:
+    """Ray Data without bars and tables on the terminal; failures are ours to report."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_operator_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.util.state").setLevel(logging.ERROR)

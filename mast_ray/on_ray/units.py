@@ -1,0 +1,119 @@
+"""Work units on Ray Data: one block per unit, so that a death costs one unit and Ray's retry meets our ledger.
+
+The units mechanism itself (ledger, commits, quarantine) is tables/; this only spreads it over a cluster, with plain tasks, or with
+actors that build something expensive (a model on a GPU) once. Interrupted by SIGINT or SIGTERM it stops within seconds.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import ray
+import ray.data
+
+from mast_ray.config.errors import MastError, TemporaryError
+from mast_ray.on_ray.session import quiet_ray_data
+from mast_ray.tables.storage import Storage
+from mast_ray.tables.unit_runner import UnitReport, Work, run_unit
+from mast_ray.tables.units import Unit, put_commit
+
+
+def run_units(
+    stage: Storage,
+    units: Sequence[Unit],
+    run: str,
+    work: Work | None = None,
+    *,
+    make_work: Callable[[], Work] | None = None,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
+    num_actors: int = 1,
+    max_deaths: int = 3,
+    timeout_s: float = 900.0,
+) -> Iterator[UnitReport]:
+    """Run every unit somewhere on the cluster and yield reports as they come.
+
+    `work` runs in tasks; `make_work` is called once in each of `num_actors` actors and its result runs there.
+    """
+    if not units:
+        return
+    quiet_ray_data()
+    commit_here = stage.has_conditional_put()
+    options = {
+        "stage": stage, "run": run, "max_deaths": max_deaths, "timeout_s": timeout_s, "commit_here": commit_here,
+    }  # fmt: skip
+    rows = [{"unit": pickle.dumps(unit)} for unit in units]
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    resources: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus or None}
+    if make_work is not None:
+        dataset = dataset.map_batches(
+            _UnitActor, fn_constructor_kwargs={"make_work": make_work, **options}, batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=num_actors), **resources,
+        )  # fmt: skip
+    else:
+        assert work is not None, "either work or make_work"
+        dataset = dataset.map_batches(
+            _run_batch, fn_kwargs={"work": work, **options}, batch_size=1, **resources
+        )
+    try:
+        for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
+            for data in batch["report"]:
+                report: UnitReport = pickle.loads(data)
+                if report.commit is not None:
+                    put_commit(stage, report.commit)
+                yield report._replace(commit=None)
+    except (ray.exceptions.RayError, RuntimeError) as error:
+        raise _meaning_of(error) from error
+
+
+def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[bytes]]:
+    reports = [run_unit(unit=pickle.loads(data), work=work, **options) for data in batch["unit"]]
+    return {"report": [pickle.dumps(report) for report in reports]}
+
+
+class _UnitActor:
+    """Holds what is expensive to build."""
+
+    def __init__(self, make_work: Callable[[], Work], **options: Any) -> None:
+        self._work, self._options = make_work(), options
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
+        return _run_batch(batch, self._work, **self._options)
+
+
+def _meaning_of(error: BaseException) -> BaseException:
+    """The error a worker raised, out of Ray's wrapping; a lost cluster is temporary."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MastError):
+            return seen
+        cause = getattr(seen, "cause", None)
+        seen = cause if isinstance(cause, BaseException) else seen.__cause__
+    if isinstance(error, ray.exceptions.RaySystemError | ray.exceptions.RaySystemError):
+        return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
+    return error
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """SIGTERM ends the block like Ctrl-C does; the event is set then."""
+    stopped = threading.Event()
+
+    def stop(signum: int, frame: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,198 @@
+"""From commits to the tables of a prepared archive: recordings, rejects, labels, index, splits, statistics, manifest.
+
+Everything here is recomputed from the ledger and the annotations in seconds, so new annotations or another split cost no decoding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
+from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
+from mast_ray.tables.prepared import read_table, write_table
+from mast_ray.tables.schemas import INDEX, LABELS, RECORDINGS, REJECTS
+from mast_ray.tables.splits import BlockRow, Recording, deal_splits, recordings_of, splits_table
+from mast_ray.tables.stages import MANIFEST, text_hash, write_manifest
+from mast_ray.tables.statistics import pool_moments
+from mast_ray.tables.storage import Storage, map_keys
+from mast_ray.tables.units import Commit, Item, outcomes_of
+
+DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
+TABLE_KNOBS = (*DECODE_KNOBS, "split", "seed")  # everything the tables depend on besides their inputs
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """What dealing gave: chunks per split, leaks, leakage rate, statistics."""
+
+    chunks: dict[str, int]
+    recordings: dict[str, int]
+    leaks: tuple[Leak, ...]
+    leakage: float
+    moments: Moments
+
+
+def recordings_and_rejects(
+    items: Sequence[Item], commits: Sequence[Commit], annotated_paths: frozenset[str]
+) -> tuple[pa.Table, pa.Table]:
+    """One row per readable recording; one per rejected or salvaged file. Both sorted by path."""
+    recordings, rejects = [], []
+    found = outcomes_of(items, commits)
+    for item in sorted(items, key=lambda item: item.path):
+        outcome, _ = found[item.item_id]
+        if outcome.status == "rejected":
+            about = {"status": "rejected", "reason": outcome.reason, "detail": outcome.detail, "readable_s": 0.0}
+            rejects.append(_reject(item, about))
+            continue
+        record = dict(outcome.record or {})
+        salvage = record.pop("salvage")
+        if salvage:
+            reason, detail, readable_s = salvage
+            about = {"status": "salvaged", "reason": reason, "detail": detail, "readable_s": readable_s}
+            rejects.append(_reject(item, about))
+        start = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
+        recordings.append(
+            record
+            | {
+                "recording_id": item.item_id,
+                "start_utc": start,
+                "is_annotated": item.path in annotated_paths,
+                "is_salvaged": salvage is not None,
+            }
+        )
+    return (
+        pa.Table.from_pylist(recordings, schema=RECORDINGS),
+        pa.Table.from_pylist(rejects, schema=REJECTS),
+    )
+
+
+def _reject(item: Item, about: Mapping[str, object]) -> dict[str, object]:
+    return {"path": item.path, "recording_id": item.item_id, "num_bytes": item.num_bytes, **about}
+
+
+def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) -> tuple[pa.Table, int]:
+    """Labels of readable recordings, each once, sorted; and how many belong to rejected recordings."""
+    id_of = dict(
+        zip(recordings.column("path").to_pylist(), recordings.column("recording_id").to_pylist(), strict=True)
+    )
+    rows = set()
+    num_orphans = 0
+    for a in annotations.annotations:
+        if a.path not in id_of:
+            num_orphans += 1
+            continue
+        score = 1.0 if a.score is None else float(a.score)
+        rows.add((id_of[a.path], a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, score, source))
+    order = {rid: number for number, rid in enumerate(id_of.values())}
+    ordered = sorted(rows, key=lambda row: (order[row[0]], *(-1.0 if v is None else v for v in row[1:])))  # type: ignore[misc]
+    columns = list(zip(*ordered, strict=True)) or [()] * len(LABELS)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, LABELS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=LABELS), num_orphans
+
+
+def index_table(stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]) -> pa.Table:
+    """The index files of all accepted units in the order of recordings; rows of outdated results are left out."""
+    found = outcomes_of(items, commits)
+    frames_of = {c.unit_id: {f.key for f in c.files if f.key.startswith("frames/")} for c in commits}
+    keys = [f.key for c in commits for f in c.files if f.key.startswith("index/")]
+    tables = map_keys(lambda key: read_table(stage, key), keys)
+    merged = pa.concat_tables([*tables, INDEX.empty_table()])
+    ids = recordings.column("recording_id").to_pylist()
+    order = {rid: number for number, rid in enumerate(ids)}
+    rows = []
+    names = ("recording_id", "file", "segment")
+    for number, (rid, file, segment) in enumerate(zip(*(merged.column(n).to_pylist() for n in names), strict=True)):
+        if rid in order and file in frames_of[found[rid][1].unit_id]:
+            rows.append((order[rid], segment, number))
+    return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
+
+
+def write_split(stage: Storage, config: Config, recordings: pa.Table, index: pa.Table) -> SplitSummary:
+    """Deal, audit, and write splits.parquet and stats.json."""
+    dealt_from = recordings_of(recordings)
+    rows = deal_splits(dealt_from, config.split, config.seed)
+    splits = splits_table(rows)
+    moments = pool_moments(index, recordings, splits)
+    write_table(stage, "splits.parquet", splits)
+    stage.write_atomic("stats.json", json.dumps(moments.to_dict(), indent=1).encode())
+    return SplitSummary(
+        *_counts(rows, dealt_from),
+        tuple(audit_leaks(rows, dealt_from)),
+        leakage_rate(rows),
+        moments,
+    )
+
+
+def _counts(
+    rows: Sequence[BlockRow], recordings: Sequence[Recording]
+) -> tuple[dict[str, int], dict[str, int]]:
+    of = {r.recording_id: r for r in recordings}
+    chunks: dict[str, int] = {}
+    members: dict[str, set[str]] = {}
+    for row in rows:
+        recording = of[row.recording_id]
+        whole = row.begin_s <= 0 and row.end_s >= recording.duration_s - 1e-6
+        span = row.end_s - row.begin_s
+        count = recording.num_chunks if whole else max(0, int((span - CHUNK_S + 1e-6) // HOP_S) + 1)
+        for name in (row.split, "pool" if row.in_pool else ""):
+            if name:
+                chunks[name] = chunks.get(name, 0) + count
+                members.setdefault(name, set()).add(row.recording_id)
+    return chunks, {name: len(ids) for name, ids in members.items()}
+
+
+def finish(
+    stage: Storage,
+    config: Config,
+    key: str,
+    inputs: Mapping[str, str],
+    items: Sequence[Item],
+    commits: Sequence[Commit],
+    annotations: AnnotationSet,
+    annotation_source: str,
+    now: datetime,
+) -> tuple[dict, SplitSummary]:
+    """Write every table, then the manifest; returns the manifest and what the split gave."""
+    stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
+    recordings, rejects = recordings_and_rejects(items, commits, annotations.annotated_paths)
+    if not len(recordings):
+        raise DataError(
+            f"not one of {len(items)} recordings could be read: see {stage.url}/rejects.parquet\n"
+            f"most common reason: {_most_common(rejects)}"
+        )
+    labels, num_orphans = labels_table(annotations, recordings, annotation_source)
+    index = index_table(stage, recordings, items, commits)
+    hashes = {}
+    tables = {"recordings": recordings, "rejects": rejects, "labels": labels, "index": index}
+    for name, table in tables.items():
+        hashes[name] = text_hash(write_table(stage, f"{name}.parquet", table))
+    split = write_split(stage, config, recordings, index)
+    statuses = rejects.column("status").to_pylist()
+    counts = {
+        "offered": len(items),
+        "recordings": len(recordings),
+        "rejected": statuses.count("rejected"),
+        "salvaged": statuses.count("salvaged"),
+        "hours": round(sum(recordings.column("duration_s").to_pylist()) / 3600.0, 4),
+        "chunks": sum(recordings.column("num_chunks").to_pylist()),
+        "labels": len(labels),
+        "labels_of_rejected_recordings": num_orphans,
+        "chunks_by_split": split.chunks,
+        "tables": hashes,
+    }
+    return write_manifest(stage, "prepare", config, key, inputs, counts, now), split
+
+
+def _most_common(rejects: pa.Table) -> str:
+    reasons = rejects.column("reason").to_pylist()
+    return max(set(reasons), key=reasons.count) if reasons else "none"
+

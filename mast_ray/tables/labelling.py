@@ -1,0 +1,78 @@
+"""Annotations for an archive, from a file or folder beside it or in a store, matched to its recordings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import StorageConfig
+from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations, read_annotations
+from mast_ray.recordings.annotations.model import merged
+from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
+from mast_ray.tables.inventory import SYNTHETIC_COPIES
+from mast_ray.tables.stages import text_hash
+from mast_ray.tables.storage import Storage, map_keys, open_storage
+
+log = logging.getLogger(__name__)
+
+
+def annotations_of(
+    uri: str,
+    recordings: Sequence[str],
+    settings: StorageConfig,
+    archive: Storage,
+    exclude: Sequence[str] = SYNTHETIC_COPIES,
+) -> AnnotationSet:
+    """Every annotation under `uri`; one that names a recording the archive does not have is an error with examples."""
+    if uri.startswith("s3://"):
+        found = _from_store(uri, recordings, settings)
+    else:
+        root = archive.local_path("")
+        inside = root is not None and Path(uri).resolve().is_relative_to(Path(root).resolve())
+        found = read_annotations(uri, root=root if inside else None, recordings=recordings)
+    foreign = [name for name in found.unresolved if not any(fnmatch(name, p) for p in exclude)]
+    if foreign:
+        examples = ", ".join(foreign[:3])
+        raise DataError(
+            f"{uri}: {len(foreign)} annotated recordings are not in {archive.url} (e.g. {examples}):\n"
+            "check that the archive is the right folder, or remove those rows"
+        )
+    for problem in found.problems[:5]:
+        log.warning("%s", problem)
+    if not found.annotated_paths:
+        raise DataError(f"{uri} holds no annotations of these recordings: check the path and the format")
+    return found
+
+
+def _from_store(uri: str, recordings: Sequence[str], settings: StorageConfig) -> AnnotationSet:
+    store = open_storage(uri, settings)
+    index = RecordingIndex(recordings)
+    keys = [e.key for e in store.list() if e.key.lower().endswith(ANNOTATION_SUFFIXES)]
+    if not keys:  # one object, not a folder of them
+        parent, _, name = uri.rpartition("/")
+        return parse_annotations(_content(open_storage(parent, settings), name, uri), name, index=index)
+    sets = []
+    for key, content in zip(keys, map_keys(store.read_bytes, keys), strict=True):
+        try:
+            sets.append(parse_annotations(content, key, index=index))
+        except DataError as error:  # a folder also holds other tables: say so and go on
+            sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
+    return merged(sets)
+
+
+def _content(store: Storage, name: str, uri: str) -> bytes:
+    try:
+        return store.read_bytes(name)
+    except FileNotFoundError:
+        raise DataError(f"{uri}: no such annotation file or folder") from None
+
+
+def annotations_hash(annotations: AnnotationSet) -> str:
+    """Names the content of a set of annotations."""
+    rows = sorted(
+        (a.path, a.begin_s, a.end_s, str(a.low_hz), str(a.high_hz), a.label, str(a.score)) for a in annotations.annotations
+    )
+    return text_hash(repr((rows, sorted(annotations.annotated_paths))))

@@ -1,0 +1,244 @@
+"""Who trains, who validates, who tests, and what may enter the pool: one small table, dealt by seed (SPEC 3).
+
+A row is a block of a recording in seconds; whole recordings are one block. Only annotated recordings have a split name; everything
+else is pool. Audio of validation, test and OOD recordings enters the pool only when `transductive` says so. Changing a
+split rewrites no spectrogram: normalisation statistics come from the sums kept in the index.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.tree import SplitConfig
+from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
+from mast_ray.tables.schemas import SPLITS
+
+HELD_OUT = ("val", "test", "site_ood", "temporal_ood", "ood_dev")
+LONG_S = 1200.0  # a recording of 20 minutes has two blocks of ten and can be dealt in blocks
+
+
+class BlockRow(NamedTuple):
+    """One row of splits.parquet."""
+
+    recording_id: str
+    begin_s: float
+    end_s: float
+    split: str
+    in_pool: bool
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What dealing needs to know of a recording."""
+
+    recording_id: str
+    site: str
+    local_date: str  # YYYY-MM-DD, "" when unknown
+    duration_s: float
+    num_chunks: int
+    is_annotated: bool
+    fingerprint: str
+
+
+def recordings_of(table: pa.Table) -> list[Recording]:
+    """Rows of recordings.parquet."""
+    rows = []
+    names = (
+        "recording_id", "site", "start_utc", "utc_offset_s", "duration_s", "num_chunks", "is_annotated", "fingerprint",
+    )  # fmt: skip
+    for row in table.select(names).to_pylist():
+        start = row.pop("start_utc")
+        offset_s = row.pop("utc_offset_s") or 0
+        date = str(np.datetime64(start.replace(tzinfo=None)) + np.timedelta64(offset_s, "s"))[:10] if start else ""
+        rows.append(Recording(local_date=date, **row))
+    return rows
+
+
+def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> list[BlockRow]:
+    """Deal every recording; the same recordings, knobs and seed give the same table."""
+    _check_names(recordings, knobs)
+    fixed: dict[str, str] = {}
+    free: list[Recording] = []
+    for recording in recordings:
+        name = _out_of_domain(recording, knobs)
+        if name and recording.is_annotated:
+            fixed[recording.recording_id] = name
+        elif name:
+            fixed[recording.recording_id] = ""  # unlabelled audio of a held-out site or date: kept from the pool
+        elif recording.is_annotated:
+            free.append(recording)
+    dealt: dict[str, list[BlockRow]] = defaultdict(list)
+    if free:
+        for row in _dealt(free, knobs, np.random.default_rng([seed, 5])):
+            dealt[row.recording_id].append(row)
+    rows: list[BlockRow] = []
+    for recording in recordings:
+        rid, end_s = recording.recording_id, recording.duration_s
+        if rid in dealt:
+            rows.extend(dealt[rid])
+        elif rid in fixed:
+            rows.append(BlockRow(rid, 0.0, end_s, fixed[rid], knobs.transductive))
+        else:
+            rows.append(BlockRow(rid, 0.0, end_s, "", True))
+    return _without_copies_in_pool(rows, recordings, knobs)
+
+
+def _check_names(recordings: list[Recording], knobs: SplitConfig) -> None:
+    sites = {recording.site for recording in recordings}
+    dates = {recording.local_date for recording in recordings}
+    wanted = (
+        ("split.ood_sites", knobs.ood_sites, sites),
+        ("split.ood_dev_sites", knobs.ood_dev_sites, sites),
+        ("split.ood_dates", knobs.ood_dates, dates),
+    )
+    for key, names, present in wanted:
+        missing = sorted(set(names) - present)
+        if missing:
+            known = ", ".join(sorted(name for name in present if name)[:8]) or "none known"
+            raise ConfigError(f"{key} names {missing[0]!r}, which is not in the archive: there are {known}")
+
+
+def _out_of_domain(recording: Recording, knobs: SplitConfig) -> str:
+    if recording.site in knobs.ood_sites and recording.site:
+        return "site_ood"
+    if recording.site in knobs.ood_dev_sites and recording.site:
+        return "ood_dev"
+    return "temporal_ood" if recording.local_date and recording.local_date in knobs.ood_dates else ""
+
+
+def _dealt(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
+    unit = knobs.unit
+    if unit == "auto":
+        unit = "block" if len(free) < 3 and max(r.duration_s for r in free) >= LONG_S else "recording"
+    match unit:
+        case "recording":
+            names = _names_by_share([r.num_chunks for r in free], knobs, rng, _groups_of_copies(free))
+            return [
+                BlockRow(r.recording_id, 0.0, r.duration_s, name, _in_pool(name, knobs))
+                for r, name in zip(free, names, strict=True)
+            ]
+        case "block":
+            return [row for recording in free for row in _blocks(recording, knobs, rng)]
+        case "chunk":
+            return _chunk_rows(free, knobs, rng)
+
+
+def _names_by_share(
+    sizes: list[int], knobs: SplitConfig, rng: np.random.Generator, groups: list[int] | None = None
+) -> list[str]:
+    """train, val or test for each thing; shares are of the total size, and the largest leftovers are filled first.
+
+    Things of one group (the same audio under two names) go together. From three groups on, no split stays empty
+    unless its share is 0.
+    """
+    groups = groups if groups is not None else list(range(len(sizes)))
+    group_size: dict[int, int] = defaultdict(int)
+    for group, size in zip(groups, sizes, strict=True):
+        group_size[group] += max(1, size)
+    shares = {"train": knobs.train, "val": knobs.val, "test": max(0.0, 1 - knobs.train - knobs.val)}
+    total = sum(group_size.values())
+    wanted = {name: share * total for name, share in shares.items() if share > 1e-9}
+    given = dict.fromkeys(wanted, 0)
+    order = rng.permutation(sorted(group_size)).tolist()
+    name_of: dict[int, str] = {}
+    for place, group in enumerate(order):
+        empty = [name for name in wanted if not given[name]]
+        left = len(order) - place
+        choose_from = empty if len(empty) >= left else list(wanted)
+        name = max(choose_from, key=lambda n: (wanted[n] - given[n]) / wanted[n])
+        given[name] += group_size[group]
+        name_of[group] = name
+    return [name_of[group] for group in groups]
+
+
+def _groups_of_copies(recordings: list[Recording]) -> list[int]:
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(r.fingerprint or r.recording_id, len(numbers)) for r in recordings]
+
+
+def _blocks(recording: Recording, knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
+    """Time blocks of a long recording; a guard is cut off where neighbours belong to different splits."""
+    count = max(1, int(recording.duration_s // knobs.block_s))
+    edges = np.linspace(0.0, recording.duration_s, count + 1)
+    names = _names_by_share([1] * count, knobs, rng)
+    rows = []
+    for number, name in enumerate(names):
+        begin_s, end_s = float(edges[number]), float(edges[number + 1])
+        if number and names[number - 1] != name:
+            begin_s += knobs.guard_s / 2
+        if number + 1 < count and names[number + 1] != name:
+            end_s -= knobs.guard_s / 2
+        rows.append(BlockRow(recording.recording_id, begin_s, end_s, name, _in_pool(name, knobs)))
+    return rows
+
+
+def _chunk_rows(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
+    """Random chunks, as printed in the paper: neighbours overlap by half, so test audio is also trained on."""
+    places = [(r, k) for r in free for k in range(r.num_chunks)]
+    names = _names_by_share([1] * len(places), knobs, rng)
+    return [
+        BlockRow(
+            r.recording_id, k * HOP_S, min(k * HOP_S + CHUNK_S, r.duration_s), name, _in_pool(name, knobs)
+        )
+        for (r, k), name in zip(places, names, strict=True)
+    ]
+
+
+def _in_pool(name: str, knobs: SplitConfig) -> bool:
+    return name == "train" or knobs.transductive
+
+
+def _without_copies_in_pool(
+    rows: list[BlockRow], recordings: list[Recording], knobs: SplitConfig
+) -> list[BlockRow]:
+    """The same audio under another name must not bring held-out material into the pool."""
+    if knobs.transductive:
+        return rows
+    print_of = {r.recording_id: r.fingerprint for r in recordings}
+    held = {print_of[row.recording_id] for row in rows if row.split in HELD_OUT} - {""}
+    own = {row.recording_id for row in rows if row.split}
+    return [
+        row._replace(in_pool=False) if row.recording_id not in own and print_of[row.recording_id] in held else row
+        for row in rows
+    ]
+
+
+def splits_table(rows: list[BlockRow]) -> pa.Table:
+    return pa.Table.from_pylist([row._asdict() for row in rows], schema=SPLITS)
+
+
+def pick_budget(
+    hours: NDArray[np.float64], strategy: str, budget: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Indices of `budget` chunks out of the given ones (in order of time), whose local hour of day is `hours`.
+
+    random: any; sequential: the first; time_balanced: in turn from the 24 hours of the day, so that rare hours are
+    drawn dry before common ones fill the rest.
+    """
+    count = len(hours)
+    if budget > count:
+        raise DataError(
+            f"split.budget_chunks={budget} is more than the {count} labelled training chunks there are:\n"
+            f"use at most {count}, or 0 for all"
+        )
+    match strategy:
+        case "random":
+            return np.sort(rng.permutation(count)[:budget])
+        case "sequential":
+            return np.arange(budget)
+        case "time_balanced":
+            shuffled = rng.permutation(count)
+            hour = np.floor(np.nan_to_num(hours[shuffled], nan=-1.0)).astype(np.int64)
+            rank_in_hour = np.zeros(count, np.int64)
+            for value in np.unique(hour):
+                members = np.flatnonzero(hour == value)
+                rank_in_hour[members] = np.arange(len(members))
+            return np.sort(shuffled[np.argsort(rank_in_hour, kind="stable")[:budget]])
+    raise ConfigError(f"split.budget_strategy={strategy!r} is not known")

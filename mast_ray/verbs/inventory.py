@@ -1,0 +1,34 @@
+"""`mast inventory ARCHIVE`: what is there, before any work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+USES_CONFIG = True
+HELP = "List an archive: files, hours, sites, dates, rates, faults by reason, an estimate of time. Reads headers only."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", help="folder or s3:// prefix of recordings")
+    parser.add_argument("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="read only N headers and extrapolate")
+    parser.add_argument("--json", default="", metavar="FILE", help="also write the numbers")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.recordings.site_tables import parse_site_table
+    from mast_ray.tables.inventory import inventory_lines, list_archive, take_inventory
+    from mast_ray.tables.storage import open_storage
+
+    archive = open_storage(args.archive, args.config.storage)
+    sites = parse_site_table(Path(args.table).read_text("utf-8"), args.table) if args.table else None
+    listing = list_archive(archive)
+    inventory = take_inventory(archive, listing.items, args.config.audio, sites, sample=args.sample)
+    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    if args.json:
+        Path(args.json).write_text(json.dumps(asdict(inventory), indent=1, default=dict))
+    return 0

@@ -1,0 +1,32 @@
+"""`mast prepare ARCHIVE --out PREPARED`: tables of log-mel frames and labels from recordings."""
+
+from __future__ import annotations
+
+import argparse
+
+from mast_ray.tables.inventory import SYNTHETIC_COPIES
+
+USES_CONFIG = True
+HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.
+
+ARCHIVE and --out are folders or s3:// prefixes. Interrupted, the same command goes on where it was; finished, it has
+nothing to do. Every recording ends as done or in rejects.parquet with its reason. Your audio is only read."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", help="folder or s3:// prefix of recordings")
+    parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
+    parser.add_argument("--annotations", default="", help="annotation file or folder (Raven, Audacity, CSV, AOEF, COCO, ...)")
+    parser.add_argument("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude")
+    parser.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable")
+    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+    parser.add_argument("--dry-run", action="store_true", help="inventory and plan only")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.on_ray.prepare import PrepareInputs, prepare
+
+    inputs = PrepareInputs(
+        args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude)
+    )
+    return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

@@ -1,0 +1,22 @@
+"""`mast split PREPARED --set split...`: deal the recordings again; no spectrogram is touched."""
+
+from __future__ import annotations
+
+import argparse
+
+USES_CONFIG = True
+HELP = """Deal the recordings of a prepared archive into train, validation, test, OOD sets and pool again.
+
+Rewrites splits.parquet, stats.json and the manifest only."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.on_ray.prepare import print_split
+    from mast_ray.tables.resplit import resplit
+
+    print_split(resplit(args.prepared, args.config))
+    return 0
