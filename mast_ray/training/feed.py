@@ -32,9 +32,9 @@ OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before th
 
 
 class Augmentation(Protocol):
-    """Changes a normalised batch; draws depend on the samples' places in the run alone."""
+    """Changes a normalised batch; draws depend on the step and the chunks' places in the global batch alone."""
 
-    def __call__(self, batch: ChunkBatch, sample_index: Tensor) -> ChunkBatch: ...
+    def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch: ...
 
 
 class ReaderFeed:
@@ -49,7 +49,7 @@ class ReaderFeed:
         *,
         tail: Tail = "real",
         augmentation: Augmentation | None = None,
-        weighting: Literal["as_given", "mean_one"] = "as_given",
+        weighting: Literal["ones", "as_given", "mean_one"] = "as_given",
     ) -> None:
         self.reader, self.worker, self.schedule = reader, worker, schedule
         self.normalisation, self.tail = normalisation, tail
@@ -57,18 +57,21 @@ class ReaderFeed:
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
         """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
-        for raw in _on_device(self._raw(first_step, num_steps), self.worker.device, watch):
-            if self.weighting == "mean_one":
-                raw = replace(raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6))
+        for step, raw in enumerate(_on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step):
+            match self.weighting:
+                case "ones":
+                    raw = replace(raw, weight=torch.ones_like(raw.weight))
+                case "mean_one":
+                    raw = replace(raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6))
             size = len(raw) // self.schedule.accumulate
             for part in range(self.schedule.accumulate):
-                yield self._batch(raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size))
+                yield self._batch(step, raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size))
 
-    def _batch(self, raw: RawChunks) -> MicroBatch:
-        batch = batch_of(raw, self.normalisation, self.tail)
+    def _batch(self, step: int, raw: RawChunks) -> MicroBatch:
+        batch, rows = batch_of(raw, self.normalisation, self.tail), raw.sample_index % self.schedule.batch_size
         if self.augmentation is not None:
-            batch = self.augmentation(batch, raw.sample_index)
-        return MicroBatch(batch, raw.sample_index % self.schedule.batch_size)
+            batch = self.augmentation(batch, step, rows)
+        return MicroBatch(batch, rows)
 
     def _raw(self, first_step: int, num_steps: int) -> Iterator[RawChunks]:
         """Raw chunks of this worker on the host; the reader of the next epoch is opened before the current one ends."""

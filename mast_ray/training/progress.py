@@ -8,6 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
+
 QUIET_EVERY_S = 60.0
 
 
@@ -89,3 +96,30 @@ def duration_text(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40": 181e12, "L4": 121e12, "A10": 125e12, "V100": 125e12}
+
+
+def peak_flops_of(device: torch.device) -> float | None:
+    """Dense 16-bit peak of a known GPU in FLOP/s."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for key, peak in PEAK_FLOPS.items() if key in name), None)
+
+
+def flops_of_chunk(objective: nn.Module, device: torch.device) -> float | None:
+    """Arithmetic of one training step per chunk: three times the forward pass, counted on one chunk (GPUs only)."""
+    if device.type != "cuda":
+        return None
+    chunk = torch.zeros((1, 1, CHUNK_FRAMES, NUM_BINS), device=device)
+    batch = ChunkBatch(chunk, pad_boxes([torch.zeros((0, 4))]).to(device), torch.ones(1, device=device), ("count",))
+    is_training = objective.training
+    try:
+        # A compiled step would be traced for this odd batch, and counts nothing.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+            objective(batch)
+    finally:
+        objective.train(is_training)
+    return 3.0 * counter.get_total_flops()

@@ -1,0 +1,235 @@
+"""From config to the parts of a run: objectives with their first weights, parameter groups, engines, model folders.
+
+A detector named in `model` is built the same way for training and for use, so a card's model section is all that loading needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import load as tensors_from_bytes
+from torch import Tensor, nn
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
+from mast_ray.config.tree import Config, ModelConfig, StorageConfig
+from mast_ray.models.audiomae import import_encoder, import_state, is_public_layout
+from mast_ray.models.autoencoder import MaskedAutoencoder
+from mast_ray.models.build import build_detector
+from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.masking import Masking
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.storage import open_storage
+from mast_ray.training.ema import rescaled_decay
+from mast_ray.training.engine import choose_engine, choose_precision, make_engine
+from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
+from mast_ray.training.model_files import CARD, Card, read_model, refuse_other_normalisation
+from mast_ray.training.objectives import (
+    BaselineObjective,
+    ContrastiveSettings,
+    DetectionObjective,
+    DetectionWeights,
+    ReconstructionObjective,
+    build_autoencoder,
+    detection_objective,
+)
+from mast_ray.training.plain_engine import Engine, OptimizerSettings
+from mast_ray.training.schedule import Schedule, Unfreezing, samples_per_worker, unfreezing_of
+from mast_ray.training.worker import Worker
+
+log = logging.getLogger("mast.training")
+
+FROM_SCRATCH = ("fcos", "faster_rcnn", "detr", "yolo26", "vit_scratch")  # nothing pretrained: everything trains, at full rate
+
+
+def reconstruction(config: Config) -> ReconstructionObjective:
+    """The pretraining objective with fresh weights, seeded."""
+    knobs = config.pretrain
+    target: Literal["raw", "normalised"] = "raw" if knobs.target == "raw" else "normalised"
+    with _seeded(config.seed):
+        autoencoder = build_autoencoder(config.model.size, config.model.decoder, target)
+    masking = Masking(knobs.masking, knobs.time_mask, knobs.frequency_mask, knobs.random_mask)
+    return ReconstructionObjective(autoencoder, masking, config.seed)
+
+
+def detection(config: Config, knobs: DetectorTrainConfig, rank: int = 0) -> DetectionObjective | BaselineObjective:
+    """A detection objective with fresh weights, seeded. `rank` matters only to baselines, which draw from the global generator."""
+    weights = DetectionWeights(
+        knobs.lambda_cls, knobs.lambda_box, knobs.lambda_iou, knobs.lambda_centerness, knobs.lambda_con
+    )
+    contrastive = ContrastiveSettings(
+        knobs.contrastive_temperature, knobs.contrastive_positives, knobs.contrastive_negatives
+    )
+    with _seeded(config.seed):
+        detector = build_detector(architecture_of(config.model))
+    is_baseline = config.model.name in ("fcos", "faster_rcnn", "detr", "yolo26")
+    return detection_objective(
+        detector,
+        weights,
+        contrastive,
+        config.model.assignment,
+        config.model.classification,
+        config.seed,
+        rank if is_baseline else 0,  # MAST draws for the whole batch and takes its rows: every rank alike
+    )
+
+
+def architecture_of(model: ModelConfig) -> DetectorArchitecture:
+    """What rebuilds the network of a model section."""
+    return DetectorArchitecture(model.name, model.size, model.adapter, model.pyramid_levels)
+
+
+def network_of(objective: nn.Module) -> tuple[str, nn.Module]:
+    """The part of an objective that is a model folder's content, and the prefix of its parameters' names."""
+    name = "autoencoder" if isinstance(objective, ReconstructionObjective) else "detector"
+    return f"{name}.", getattr(objective, name)
+
+
+def network_weights(objective: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A model folder's weights out of an objective's state dict."""
+    prefix, _ = network_of(objective)
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def load_detector(folder: str | Path, settings: StorageConfig | None = None) -> tuple[nn.Module, Card]:
+    """A detector ready for `detect` (evaluation mode, fp32, CPU) and its card; the sha256 is checked first."""
+    weights, card = read_model(folder, "detector", settings)
+    detector = build_detector(architecture_of(ModelConfig.model_validate(card.model)))
+    _load(detector, weights, str(folder))
+    return detector.eval(), card
+
+
+def load_autoencoder(folder: str | Path, settings: StorageConfig | None = None) -> tuple[MaskedAutoencoder, Card]:
+    """A pretrained autoencoder (evaluation mode) and its card."""
+    weights, card = read_model(folder, "autoencoder", settings)
+    model = ModelConfig.model_validate(card.model)
+    target: Literal["raw", "normalised"] = (
+        "raw" if card.config.get("pretrain", {}).get("target", "raw") == "raw" else "normalised"
+    )
+    autoencoder = build_autoencoder(model.size, model.decoder, target)
+    _load(autoencoder, weights, str(folder))
+    return autoencoder.eval(), card
+
+
+def load_encoder_weights(
+    objective: nn.Module, source: str, config: Config, normalisation: Normalisation
+) -> None:
+    """Give an objective's encoder (or whole autoencoder) the weights of a model folder or of an AudioMAE file (safetensors)."""
+    _, network = network_of(objective)
+    if not hasattr(network, "encoder"):
+        raise ConfigError(f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out")
+    if source.endswith(".safetensors"):
+        _load_public(network, source, config)
+        return
+    storage = open_storage(source, config.storage)
+    if storage.stat(CARD) is None:
+        raise DataError(f"{source} is not a finished model folder: it has no {CARD}")
+    weights, card = read_model(storage, "autoencoder")
+    refuse_other_normalisation(card, normalisation, source)
+    size = card.model.get("size")
+    if size != config.model.size:
+        raise ConfigError(f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}")
+    if isinstance(network, MaskedAutoencoder):
+        _load(network, weights, source)
+    else:
+        prefix = "encoder."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        _load(network.encoder, own, source)
+
+
+def load_detector_weights(objective: nn.Module, source: str, config: Config, normalisation: Normalisation) -> None:
+    """Start from the weights of another detector of the same shape (stage 1 from the teacher, stage 2 from the student)."""
+    weights, card = read_model(source, "detector", config.storage)
+    refuse_other_normalisation(card, normalisation, source)
+    _load(network_of(objective)[1], weights, source)
+
+
+def groups_of(objective: nn.Module, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig) -> tuple[ParameterGroup, ...]:
+    """Parameter groups of a run; detectors with nothing pretrained train everything at the full rate from the start."""
+    if isinstance(knobs, PretrainConfig) or model.name in FROM_SCRATCH:
+        return parameter_groups(objective, weight_decay=knobs.weight_decay, unfreezing=Unfreezing())
+    return parameter_groups(
+        objective,
+        weight_decay=knobs.weight_decay,
+        multipliers=Multipliers(encoder=knobs.backbone_multiplier, adapter=knobs.adapter_multiplier),
+        unfreezing=unfreezing_of(knobs),
+    )
+
+
+def engine_of(
+    objective: nn.Module,
+    config: Config,
+    knobs: PretrainConfig | DetectorTrainConfig,
+    schedule: Schedule,
+    worker: Worker,
+    section: str,
+) -> Engine:
+    """The engine of the config around an objective, which is moved to the worker's device and compiled when asked for."""
+    choice = choose_engine(config.cluster.engine, worker.device, worker.world_size)
+    precision = choose_precision(config.cluster.precision, worker.device)
+    share = samples_per_worker(schedule.batch_size, schedule.accumulate, worker.world_size, section)
+    objective.to(worker.device).train()
+    if config.model.compile:
+        objective.compile_step()  # type: ignore[operator]
+    decay = rescaled_decay(knobs.ema_decay, schedule.batch_size) if isinstance(knobs, DetectorTrainConfig) else None
+    settings = OptimizerSettings((0.9, knobs.beta2), knobs.clip_norm, decay, precision)
+    if worker.rank == 0:
+        log.info("engine %s (%s), precision %s", choice.name, choice.reason, precision)
+    return make_engine(
+        choice.name,
+        objective,
+        groups_of(objective, knobs, config.model),
+        settings,
+        device=worker.device,
+        num_processes=worker.world_size,
+        samples_per_worker=share,
+        accumulate=schedule.accumulate,
+        zero_stage=config.cluster.zero_stage,
+    )
+
+
+def _load_public(network: nn.Module, source: str, config: Config) -> None:
+    if config.spectrogram.divisor != 2.0:
+        raise ConfigError(
+            f"{source} looks like AudioMAE's public weights, which expect division by 2 std: "
+            "add --set spectrogram.divisor=2"
+        )
+    folder, _, name = source.rpartition("/")
+    state = tensors_from_bytes(open_storage(folder or ".", config.storage).read_bytes(name))
+    if not is_public_layout(state):
+        raise DataError(f"{source} does not have AudioMAE's names: give a model folder instead")
+    if isinstance(network, MaskedAutoencoder):
+        import_state(network, state)
+    else:
+        import_encoder(network.encoder, state, config.model.size)
+
+
+def _load(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:
+    own = module.state_dict()
+    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    misshaped = sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
+    if missing or foreign or misshaped:
+        first = ", ".join((missing + foreign + misshaped)[:3])
+        raise ConfigError(
+            f"{source} does not fit the model: {len(missing)} names missing, {len(foreign)} unknown, "
+            f"{len(misshaped)} of another shape ({first})\nuse the model settings in its card.json"
+        )
+    module.load_state_dict(weights)
+
+
+class _seeded:
+    """Fresh weights depend on the seed alone, and leave the global generator as it was."""
+
+    def __init__(self, seed: int) -> None:
+        self._fork = torch.random.fork_rng(devices=[])
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *exception: object) -> None:
+        self._fork.__exit__(*exception)  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""Augmentation inside a training run: draws by place in the global batch, and the noise bank of call-free chunks."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mast_ray.boxes.batch import ChunkBatch
+from mast_ray.spectrogram.augmentation import AugmentStrength, Draws, augment, draw_augmentation
+from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reader import ChunkReader
+
+log = logging.getLogger("mast.training")
+
+NOISE_BANK_CHUNKS = 64
+
+
+class StepAugmentation:
+    """Augments what a worker holds with the draws that its chunks have in the global batch of the step.
+
+    All workers draw for the whole batch from the same generator and take their rows, so a chunk is changed in the same way whoever holds it.
+    Mixup and CutMix (off by default) pair neighbours on a worker and do depend on how chunks were dealt out.
+    """
+
+    def __init__(
+        self,
+        strength: AugmentStrength,
+        probability: float,
+        normalisation: Normalisation,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        noise_bank: Tensor | None = None,
+        hidden_boxes: Literal["ignore", "remove"] = "ignore",
+    ) -> None:
+        self.strength, self.probability, self.normalisation = strength, probability, normalisation
+        self.batch_size, self.seed, self.noise_bank, self.hidden_boxes = batch_size, seed, noise_bank, hidden_boxes
+        self._generator = torch.Generator(device)
+
+    def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch:
+        self._generator.manual_seed((self.seed * 1_000_003 + step) * 2 + 1)
+        one = batch.logmel[:1]
+        like_global = ChunkBatch(one.expand(self.batch_size, *one.shape[1:]), batch.boxes, batch.weight)
+        bank_size = 0 if self.noise_bank is None else len(self.noise_bank)
+        draws = draw_augmentation(like_global, self.strength, self.probability, self._generator, bank_size)
+        return augment(
+            batch, rows_of_draws(draws, rows), self.strength, self.normalisation, self.noise_bank, self.hidden_boxes
+        )
+
+
+def rows_of_draws(draws: Draws, rows: Tensor) -> Draws:
+    """The draws of some rows of a batch."""
+    take = lambda value: None if value is None else value[rows]  # noqa: E731
+    mixing = None if draws.mixing is None else type(draws.mixing)(*map(take, draws.mixing))
+    return Draws(*map(take, draws[:-1]), mixing)
+
+
+def noise_bank(
+    prepared: Prepared, reader: ChunkReader, normalisation: Normalisation, tail: Tail, device: torch.device, seed: int
+) -> Tensor | None:
+    """(K, T, F) normalised chunks without a call among those of a reader; None (said in the log) when every chunk has one."""
+    empty = np.flatnonzero(reader.boxes.counts() == 0)
+    if not len(empty):
+        log.info("no training chunk is free of calls: background mixing is off")
+        return None
+    chosen = np.sort(np.random.default_rng(seed).permutation(empty)[:NOISE_BANK_CHUNKS])
+    quiet = ChunkReader(prepared, reader.chunks.take(chosen), batch_size=NOISE_BANK_CHUNKS, num_threads=2)
+    parts = [
+        normalisation(raw.values.to(device), raw.scale.to(device), raw.offset.to(device), tail).squeeze(1)
+        for raw in quiet.sequential()
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,42 @@
+"""`mast pretrain PREPARED --out DIR`: masked pretraining on the unlabelled pool."""
+
+from __future__ import annotations
+
+import argparse
+
+USES_CONFIG = True
+HELP = """Pretrain an encoder on the pool of a prepared archive: hide most of every spectrogram, learn to fill it in.
+
+PREPARED and --out are folders or s3:// prefixes. --out becomes a model folder (weights.safetensors, card.json) with metrics.jsonl and
+tensorboard/ beside it. Interrupted, the same command goes on where it was, with any number of workers; finished, it has nothing to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
+    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and every derived quantity only")
+
+
+def run(args: argparse.Namespace) -> int:
+    import logging
+
+    from mast_ray.on_ray.train import run_pretrain
+    from mast_ray.on_ray.training_plan import plan_text
+    from mast_ray.on_ray.training_work import PretrainTask
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if args.dry_run:
+        print(plan_text(PretrainTask(args.config, args.prepared, args.out)))
+        return 0
+    summary = run_pretrain(args.config, args.prepared, args.out, runner=args.runner)
+    print(result_text(summary, args.out))
+    return 0
+
+
+def result_text(summary: dict, out: str) -> str:
+    """One line about a finished run."""
+    best = ", ".join(f"{name} {value:.4g}" for name, value in summary["best"].items())
+    done = "already done" if summary["was_done"] else "done"
+    skipped = f", {summary['skipped_steps']} steps skipped" if summary["skipped_steps"] else ""
+    return f"{done}: {summary['steps']} steps over {summary['train_chunks']} chunks{skipped}; best at step {summary['best_step']}: {best}\n{out}"
