@@ -118,9 +118,9 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
         values = pa.array(recordings.ids if key == "recording_id" else recordings.paths, pa.string())
         found = pc.fill_null(pc.index_in(table.column(key).cast(pa.string()), value_set=values), -1)
         row = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    label = (
-        table.column("label").fill_null("") if "label" in table.column_names else pa.array([""] * len(table))
-    )
+    label = np.full(len(table), "", object)
+    if "label" in table.column_names:
+        label = np.array(table.column("label").fill_null("").to_pylist(), object)
     low_hz, high_hz = _numbers(table, "low_hz"), _numbers(table, "high_hz")
     time_only = np.isnan(low_hz) | np.isnan(high_hz)
     events = EventTable(
