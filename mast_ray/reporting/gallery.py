@@ -20,7 +20,15 @@ from mast_ray.recordings.faults import UnreadableRecording
 from mast_ray.reporting.clips import picture_uri, read_window, sound_uri
 from mast_ray.reporting.contents import Box, Example, Kind, Neighbour
 from mast_ray.reporting.export_rows import detection_id
-from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ, SAMPLE_RATE_HZ
+from mast_ray.spectrogram.grid import (
+    FRAME_SHIFT_S,
+    HIGH_HZ,
+    HOP_S,
+    LOW_HZ,
+    SAMPLE_RATE_HZ,
+    boxes_from_seconds_hertz,
+    hertz_to_bin,
+)
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import Storage
 
@@ -74,10 +82,24 @@ def _boxes(table: pa.Table, row_of: dict[str, int]) -> _Boxes:
     return _Boxes(recording, corners, score, [text or "" for text in label])
 
 
-def match_tables(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
-    return match(
-        detections.recording, detections.corners, detections.score, truth.recording, truth.corners, iou
-    )
+def match_boxes(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
+    """The evaluator's matching, in frames and mel bins: truth on the grid as in training, detections as they are."""
+    seen_truth, _ = boxes_from_seconds_hertz(*truth.corners.T[[0, 2, 1, 3]])
+    seen_truth[np.isnan(truth.corners[:, 1]), 1::2] = np.nan  # time-only
+    seen = detections.corners.copy()
+    seen[:, 0::2] /= FRAME_SHIFT_S
+    seen[:, 1::2] = hertz_to_bin(np.clip(seen[:, 1::2], LOW_HZ, HIGH_HZ))
+    return match(detections.recording, seen, detections.score, truth.recording, seen_truth, iou)
+
+
+def stitched(detections: pa.Table) -> pa.Table:
+    """Per-chunk detections without the doubles of overlapping chunks: a box stays with the chunk in whose middle half it lies."""
+    if detections.column("chunk").null_count == len(detections):
+        return detections
+    chunk = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False)
+    begin_s, end_s = (detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s"))
+    nearest = np.maximum(np.floor(((begin_s + end_s) / 2 - HOP_S / 2) / HOP_S), 0)
+    return detections.filter(pa.array((chunk < 0) | (chunk == nearest)))
 
 
 def build_gallery(
@@ -88,18 +110,22 @@ def build_gallery(
     settings: GallerySettings,
 ) -> Gallery:
     """Examples with picture and sound; unreadable recordings are passed over and counted in the note."""
+    detections = stitched(detections)
     row_of = {name: row for row, name in enumerate(recordings.column("recording_id").to_pylist())}
     found = _boxes(detections, row_of)
     known = _boxes(truth, row_of) if truth is not None else None
     if known is not None:
-        known = _take(known, np.flatnonzero(known.recording >= 0))
+        heard = ~(
+            (known.corners[:, 1] >= HIGH_HZ) | (known.corners[:, 3] <= LOW_HZ)
+        )  # true for time-only labels
+        known = _take(known, np.flatnonzero((known.recording >= 0) & heard))
     matches = None
     if known is not None and len(known.score):
         annotated = _annotated_rows(recordings, known)
         judged = np.flatnonzero(annotated[found.recording] & (found.recording >= 0))
         found = _take(found, judged)
         detections = detections.take(pa.array(judged))
-        matches = match_tables(found, known, settings.iou)
+        matches = match_boxes(found, known, settings.iou)
         picks = _judged_picks(matches, found, known, settings.threshold, 20 * settings.num_examples)
     else:
         picks = _unjudged_picks(found, settings.num_examples)

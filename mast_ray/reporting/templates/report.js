@@ -133,10 +133,12 @@
     boxesOf(card).forEach((b) => b.classList.toggle("chosen", b === box));
     paint(card);
   };
+  // Verdicts on detections are what `mast evaluate` reads; those on labels (which have no score) go to a file of their own.
+  const judged = (labels) => [...verdicts].filter(([id]) => id.startsWith("label-") === labels);
   const count = () => {
-    const n = verdicts.size;
-    byId("verdict-count").textContent = n ? `${n} judged` : "";
-    byId("download-verdicts").disabled = n === 0;
+    byId("verdict-count").textContent = verdicts.size ? `${verdicts.size} judged` : "";
+    byId("download-verdicts").disabled = judged(false).length === 0;
+    byId("download-labels").hidden = judged(true).length === 0;
   };
   const judge = (card, verdict) => {
     const box = chosenOf(card);
@@ -219,13 +221,15 @@
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   const columns = ["detection_id", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "verdict"];
-  byId("download-verdicts").addEventListener("click", () => {
-    const rows = [...verdicts].map(([id, v]) => columns.map((c) => field(String(c === "detection_id" ? id : v[c] ?? ""))).join(","));
-    const blob = new Blob([[columns.join(","), ...rows].join("\r\n") + "\r\n"], { type: "text/csv" });
+  const save = (name, rows) => {
+    const lines = rows.map(([id, v]) => columns.map((c) => field(String(c === "detection_id" ? id : v[c] ?? ""))).join(","));
+    const blob = new Blob([[columns.join(","), ...lines].join("\r\n") + "\r\n"], { type: "text/csv" });
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);
-    link.download = "verdicts.csv";
+    link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  });
+  };
+  byId("download-verdicts").addEventListener("click", () => save("verdicts.csv", judged(false)));
+  byId("download-labels").addEventListener("click", () => save("label_checks.csv", judged(true)));
 })();

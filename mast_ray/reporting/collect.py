@@ -1,0 +1,296 @@
+"""Whatever a run folder holds -> ReportData. Known files are used, missing ones leave their section out.
+
+    **/manifest.json   what was run on what              **/card.json          model hash, threshold
+    recordings, labels, rejects, splits .parquet         detections (folder, file, or a stage with commits)
+    rounds, label_budget, trials  .json .csv .parquet    metrics.json           figures of other methods
+
+A folder of many stages and a single stage are the same to it: of several files of one name the shallowest is taken.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mast_ray.config.errors import DataError
+from mast_ray.reporting.activity import DielMap, diel_map
+from mast_ray.reporting.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
+from mast_ray.reporting.collect_scores import Scores, collect_scores
+from mast_ray.reporting.collect_studies import (
+    budget_series,
+    flat,
+    is_figure,
+    read_rows,
+    round_series,
+    table_of,
+    trials_of,
+)
+from mast_ray.reporting.contents import (
+    Cell,
+    Histogram,
+    Interval,
+    ReportData,
+    ResultTable,
+)
+from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
+from mast_ray.reporting.gallery import GallerySettings, build_gallery, stitched
+from mast_ray.reporting.summaries import summarise
+from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPLITS
+from mast_ray.tables.storage import Storage
+
+NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
+MOST_SITES = 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tables and records of a run."""
+
+    manifests: dict[str, dict[str, Any]]  # folder -> manifest
+    cards: dict[str, dict[str, Any]]
+    recordings: pa.Table | None
+    labels: pa.Table | None
+    rejects: pa.Table | None
+    splits: pa.Table | None
+    detections: pa.Table | None
+    side: dict[str, str]  # rounds, label_budget, trials, metrics -> key
+
+
+def run_keys(run: Storage) -> list[str]:
+    """Keys worth looking at, shallow ones first."""
+    keys = [e.key for e in run.list() if not any(f"/{part}" in f"/{e.key}" for part in NOT_LOOKED_INTO)]
+    return sorted(keys, key=lambda key: (key.count("/"), key))
+
+
+def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
+    """Everything known in a run folder; `detections` may be given from elsewhere."""
+    keys = run_keys(run)
+
+    def tree(name: str) -> dict[str, dict[str, Any]]:
+        found = {key.rpartition("/")[0]: _json(run, key) for key in keys if key.rpartition("/")[2] == name}
+        return {folder: value for folder, value in found.items() if isinstance(value, dict)}
+
+    def table(name: str, schema: pa.Schema, required: tuple[str, ...]) -> pa.Table | None:
+        key = next((k for k in keys if k.rpartition("/")[2] == f"{name}.parquet"), None)
+        return None if key is None else conform(read_parquet(run, key), schema, required, f"{run.url}/{key}")
+
+    side = {}
+    for name in ("rounds", "label_budget", "trials", "metrics"):
+        endings = ("json",) if name == "metrics" else ("parquet", "json", "csv", "jsonl")
+        names = {f"{name}.{ending}" for ending in endings}
+        key = next((k for k in keys if k.rpartition("/")[2] in names), None)
+        if key is not None:
+            side[name] = key
+    manifests = tree("manifest.json")
+    recordings = table("recordings", RECORDINGS, ("recording_id", "path", "duration_s"))
+    if detections is None:
+        detections = _detections(run, keys, manifests)
+    if recordings is not None:
+        filled = pc.fill_null(recordings.column("site"), "")
+        recordings = recordings.set_column(recordings.column_names.index("site"), "site", filled)
+    if detections is not None:
+        detections = with_paths(detections, recordings)
+    return Found(
+        manifests, tree("card.json"), recordings, table("labels", LABELS, ("recording_id", "begin_s", "end_s")),
+        table("rejects", REJECTS, ("path", "reason")), table("splits", SPLITS, ("recording_id", "split")), detections, side,
+    )  # fmt: skip
+
+
+def _json(run: Storage, key: str) -> Any:
+    try:
+        return json.loads(run.read_bytes(key))
+    except (ValueError, UnicodeDecodeError):
+        return None
+
+
+def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, Any]]) -> pa.Table | None:
+    """The detections of the last stage that made some, or files and folders that are called so."""
+    stages = [
+        folder
+        for folder, m in manifests.items()
+        if m.get("stage") in ("detect", "pseudo-label", "pseudo_label")
+    ]
+    named = [
+        key.rpartition("/")[0] if "/" in key else ""
+        for key in keys
+        if "detections" in key and key.endswith(".parquet")
+    ]
+    for folder in dict.fromkeys(
+        [*sorted(stages, key=lambda f: manifests[f].get("stage") != "detect"), *named]
+    ):
+        stage = run.at(folder) if folder else run
+        parts = []
+        for key in parquet_keys(stage):
+            part = read_parquet(stage, key)
+            if {"recording_id", "begin_s", "end_s", "score", "low_hz"} <= set(
+                part.column_names
+            ) and "source" not in part.column_names:
+                parts.append(conform(part, DETECTIONS, ("recording_id",), key))
+        if parts:
+            return pa.concat_tables(parts, promote_options="permissive")
+    return None
+
+
+def collect_run(
+    run: Storage,
+    audio: Storage | None = None,
+    detections: pa.Table | None = None,
+    threshold: float | None = None,
+    title: str = "",
+    now: datetime | None = None,
+    num_examples: int = 200,
+) -> ReportData:
+    """The whole report of a run folder."""
+    found = find_files(run, detections)
+    if not (
+        found.manifests
+        or found.cards
+        or found.side
+        or found.recordings is not None
+        or found.detections is not None
+    ):
+        raise DataError(f"{run.url} holds nothing to report on: give a folder that a mast verb wrote")
+    threshold = threshold if threshold is not None else _card_threshold(found.cards)
+    scores = Scores(threshold=threshold)
+    if (
+        found.detections is not None
+        and found.labels is not None
+        and found.recordings is not None
+        and len(found.labels)
+    ):
+        scores = collect_scores(found.detections, found.labels, found.recordings, found.splits, threshold)
+    kept = _kept(found.detections, scores.threshold)
+    warnings = list(scores.warnings)
+    diel, sites = (), None
+    if found.recordings is not None and kept is not None and len(found.recordings):
+        diel, sites = _diel(found.recordings, kept), sites_table(found.recordings, kept)
+        warnings += clock_warnings(found.recordings)
+    gallery_note, examples = "", ()
+    if (
+        audio is not None
+        and found.detections is not None
+        and found.recordings is not None
+        and num_examples > 0
+    ):
+        settings = GallerySettings(num_examples=num_examples, threshold=scores.threshold or 0.0)
+        built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
+        examples, gallery_note = built.examples, built.note
+    studies = _studies(run, found.side)
+    effort = effort_of(found.recordings, found.rejects)
+    headline: list[tuple[str, Cell]] = []
+    if effort is not None:
+        headline.append(("hours analysed", f"{effort.hours_analysed:,.1f}"))
+        headline.append(("recordings analysed", f"{effort.num_analysed:,} of {effort.num_offered:,}"))
+    if kept is not None:
+        headline.append(
+            ("detections at the threshold" if scores.threshold is not None else "detections", len(kept))
+        )
+    headline += scores.headline
+    if scores.threshold is not None:
+        headline.append(("threshold", f"{scores.threshold:.2f}"))
+    return ReportData(
+        title=title or run.url.rstrip("/").rpartition("/")[2] or "run",
+        summary=_summary(found),
+        made_at=f"Made on {now:%Y-%m-%d %H:%M} UTC" if now else "",
+        facts=facts_of(found.manifests, found.cards, found.recordings, found.detections, scores.threshold),
+        stages=stages_table(found.manifests),
+        effort=effort,
+        headline=tuple(headline),
+        tables=(*scores.tables, *studies.pop("tables", ())),
+        curves=scores.curves,
+        threshold=scores.threshold,
+        overlap=scores.overlap,
+        reliability=scores.reliability,
+        scores=_score_histogram(found.detections),
+        analysed_hours_of_scores=effort.hours_analysed if effort else None,
+        sites=sites,
+        diel=diel,
+        examples=examples,
+        examples_note=gallery_note,
+        warnings=tuple(warnings),
+        **studies,
+    )
+
+
+def _card_threshold(cards: dict[str, dict[str, Any]]) -> float | None:
+    values = [card.get("score_threshold") for card in cards.values() if card.get("kind") == "detector"]
+    return next((float(v) for v in reversed(values) if is_figure(v)), None)
+
+
+def _kept(detections: pa.Table | None, threshold: float | None) -> pa.Table | None:
+    if detections is None:
+        return None
+    whole = stitched(detections)
+    return whole if threshold is None else whole.filter(pc.greater_equal(whole.column("score"), threshold))
+
+
+def _score_histogram(detections: pa.Table | None) -> Histogram | None:
+    if detections is None or len(detections) == 0:
+        return None
+    counts, edges = np.histogram(stitched(detections).column("score").to_numpy(), np.linspace(0.0, 1.0, 51))
+    return Histogram(tuple(np.round(edges, 4).tolist()), tuple(counts.tolist()))
+
+
+def sites_table(recordings: pa.Table, detections: pa.Table) -> ResultTable:
+    """Recordings, hours, calls and rate of each site, with the days between its first and last on which nothing was recorded."""
+    summary = summarise(recordings, detections)
+    days: dict[str, list[Any]] = {}
+    for row in summary.by_site_and_date.select(["site", "date"]).to_pylist():
+        days.setdefault(row["site"], []).append(row["date"])
+    rows = []
+    for row in summary.by_site.to_pylist():
+        own = days.get(row["site"], [])
+        gaps = (max(own) - min(own)).days + 1 - len(set(own)) if own else None
+        ends = (str(min(own)), str(max(own))) if own else ("–", "–")
+        rate = Interval(row["calls_per_hour"], row["low_95"], row["high_95"])
+        name = row["site"] or "(no site)"
+        rows.append((name, row["num_recordings"], row["effort_h"], row["calls"], rate, *ends, gaps))
+    columns = ("site", "recordings", "hours", "detections", "per hour", "first", "last", "days without sound")
+    return ResultTable(
+        "Sites", columns, tuple(rows), "Below each rate its 95 % interval, by resampling recordings."
+    )
+
+
+def _diel(recordings: pa.Table, detections: pa.Table) -> tuple[DielMap, ...]:
+    names = [None, *sorted(set(recordings.column("site").to_pylist()))[:MOST_SITES]]
+    return tuple(one for name in names if (one := diel_map(recordings, detections, name)) is not None)
+
+
+def _summary(found: Found) -> str:
+    names = [m.get("stage", "?") for m in found.manifests.values()]
+    return f"Stages in this folder: {', '.join(dict.fromkeys(names))}." if names else ""
+
+
+def _studies(run: Storage, side: dict[str, str]) -> dict[str, Any]:
+    """Keyword arguments of ReportData from the side tables."""
+    out: dict[str, Any] = {}
+    if "rounds" in side and (rows := read_rows(run, side["rounds"])):
+        out |= {"rounds": table_of("Rounds", rows), "round_curves": round_series(rows)}
+    if "label_budget" in side and (rows := read_rows(run, side["label_budget"])):
+        out["label_budget"], out["label_budget_metric"] = budget_series(rows)
+    if "trials" in side and (rows := read_rows(run, side["trials"])):
+        out["trials"] = trials_of(rows)
+    if "metrics" in side and (rows := _metric_rows(run.read_bytes(side["metrics"]))):
+        out["tables"] = (table_of(f"Figures in {side['metrics']}", rows),)
+    return out
+
+
+def _metric_rows(data: bytes) -> list[dict[str, Any]]:
+    """One row per split or method of a metrics.json: {name: {figure: value}}, {"splits": {...}} or a list of rows."""
+    tree = json.load(io.BytesIO(data))
+    if isinstance(tree, list):
+        return [flat(row) for row in tree if isinstance(row, dict)]
+    inner = next((tree[k] for k in ("splits", "methods", "figures") if isinstance(tree.get(k), dict)), tree)
+    if inner and all(isinstance(v, dict) for v in inner.values()):
+        return [
+            {"": name} | {k: v for k, v in flat(row).items() if "curve" not in k}
+            for name, row in inner.items()
+        ]
+    return [flat(tree)]

@@ -1,0 +1,64 @@
+"""`mast report`: a run folder becomes one HTML file to look at and to listen to, opened from disk without a network."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mast_ray.reporting.collect import collect_run
+from mast_ray.reporting.detection_tables import read_detections
+from mast_ray.reporting.report import render_report
+from mast_ray.tables.storage import open_storage
+
+HELP = "write one self-contained HTML report about whatever a run folder holds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="folder of a run, or of one stage (local or s3://)")
+    add("--out", metavar="FILE", help="the HTML file (default RUN/report.html)")
+    add(
+        "--audio",
+        metavar="ROOT",
+        help="folder of the recordings, for spectrograms and sound (without it: no gallery)",
+    )
+    add("--detections", metavar="TABLE", help="detections to report on, when they are not inside RUN")
+    add(
+        "--threshold",
+        type=float,
+        default=None,
+        metavar="Q",
+        help="score threshold (default: the model card's, else tuned)",
+    )
+    add(
+        "--examples",
+        type=int,
+        default=200,
+        metavar="N",
+        help="most spectrograms to show (default 200, about 8 MB)",
+    )
+    add("--title", default="", help="heading of the report (default: name of the folder)")
+
+
+def run(args: argparse.Namespace) -> int:
+    storage = open_storage(args.run)
+    data = collect_run(
+        storage,
+        audio=open_storage(args.audio) if args.audio else None,
+        detections=read_detections(args.detections) if args.detections else None,
+        threshold=args.threshold,
+        title=args.title,
+        now=datetime.now(UTC),
+        num_examples=args.examples,
+    )
+    text = render_report(data).encode("utf-8", errors="replace")
+    if args.out:
+        out = Path(args.out)
+        target, name = open_storage(out.parent), out.name
+    else:
+        target, name = storage, "report.html"
+    target.write_atomic(name, text)
+    hint = "" if args.audio else " (no spectrograms: give --audio ROOT)"
+    print(f"{target.url}/{name}: {len(text) / 1e6:.1f} MB, {len(data.examples)} examples{hint}")
+    return 0
