@@ -2,10 +2,10 @@
 
     python benchmarks/logmel.py [--minutes 5] [--rounds 7] [--audio FILE] [--out logmel.json]
 
-Two questions: how long does one frame take (one chunk of 10.24 s, both compute its 1022 frames), and how many chunks
-per second come out of a whole recording (torchaudio computes every overlapping chunk anew, we compute every frame
-once and cut). Rounds alternate between the two, the first is warm-up and left out, and the median ratio counts: both
-then suffer the same neighbours on a shared machine.
+Two questions: how long does one frame take (one chunk of 10.24 s, both compute its 1022 frames), and how
+many chunks per second come out of a whole recording (torchaudio computes every overlapping chunk anew, we
+compute every frame once and cut). Rounds alternate between the two, the first is warm-up and left out, and
+the median ratio counts: both then suffer the same neighbours on a shared machine.
 """
 
 from __future__ import annotations

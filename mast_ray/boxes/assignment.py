@@ -2,10 +2,10 @@
 
 Legend: B chunks, M box slots, W window cells, C candidates per box, P points. Boxes are (t0, f0, t1, f1).
 
-Points lie on regular grids, so the nearest ones to a box are found in a small window around its centre instead
-of among all P points: memory grows with M x C (about 100) and not with M x P (several thousand). Distances are
-measured in strides of each axis, because frames and bins are different units. Equal distances are ordered by
-point index and equal preferences by slot index, so that the result is the same on every device.
+Points lie on regular grids, so the nearest ones to a box are found in a small window around its centre
+instead of among all P points: memory grows with M x C (about 100) and not with M x P (several thousand).
+Distances are measured in strides of each axis, because frames and bins are different units. Equal distances
+are ordered by point index and equal preferences by slot index, so the result is the same on every device.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def atss(
 ) -> Assignment:
     """Adaptive training sample selection (Zhang et al. 2020).
 
-    Candidates are the `topk` nearest points of every level. A candidate is positive when the IoU of its anchor
-    (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the box's candidates,
-    and its centre lies inside the box. A point wanted by several boxes goes to the one with the highest IoU.
+    Candidates are the `topk` nearest points of every level. A candidate is positive when the IoU of its
+    anchor (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the
+    box's candidates, and its centre lies inside the box. A point wanted by several boxes goes to the one
+    with the highest IoU.
     """
     index, overlap, inside = [], [], []
     for level, first_point in zip(levels, _first_points(levels), strict=True):
@@ -71,10 +72,13 @@ def centre_sampling(
     radius: float = 1.5,
     largest_distance: float = 8.0,
 ) -> Assignment:
-    """FCOS centre sampling (Tian et al. 2019): points within `radius` strides of a box's centre and inside it.
+    """FCOS centre sampling (Tian et al. 2019): points inside a box near its centre.
 
-    A level takes a point's box when its farthest side lies within (`largest_distance` / 2, `largest_distance`]
-    strides; the finest level takes smaller and the coarsest larger ones. Ambiguous points go to the smallest box.
+    Near is within `radius` strides.
+
+    A level takes a point's box when its farthest side lies within (`largest_distance` / 2,
+    `largest_distance`] strides; the finest level takes smaller and the coarsest larger ones. Ambiguous
+    points go to the smallest box.
     """
     index, positive = [], []
     width = 2 * int(-(-radius // 1)) + 1
@@ -109,11 +113,12 @@ def _first_points(levels: Sequence[PyramidLevel]) -> list[int]:
 
 
 def _widths_holding(topk: int, level: PyramidLevel) -> tuple[int, int]:
-    """Window wide enough to hold the `topk` nearest cells of a grid for a centre anywhere, also at its border.
+    """Window that holds the `topk` nearest cells of a grid for any centre, also at its border.
 
-    In an unbounded grid, a square of side s = ceil(sqrt(topk)) cells around the centre holds topk cells within
-    s / sqrt(2) strides; in the corner of a grid the reach is s sqrt(2). 2 s + 1 cells cover both once the window is
-    pushed inside the grid. Where one axis is shorter than s, the other must hold up to topk cells.
+    In an unbounded grid, a square of side s = ceil(sqrt(topk)) cells around the centre holds topk cells
+    within s / sqrt(2) strides; in the corner of a grid the reach is s sqrt(2). 2 s + 1 cells cover both
+    once the window is pushed inside the grid. Where one axis is shorter than s, the other must hold up to
+    topk cells.
     """
     side = int(-(-(topk**0.5) // 1))
     width = 2 * side + 1 if min(level.size) >= side else 2 * topk + 1
@@ -128,7 +133,7 @@ def _in_cells(corners: Tensor, level: PyramidLevel) -> Tensor:
 
 
 def _window(target: Tensor, level: PyramidLevel, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Cells around box centres, pushed inside the grid: ((B, M, W, 2) their centres, (B, M, W) point index)."""
+    """Cells around box centres, pushed inside the grid: ((B, M, W, 2) centres, (B, M, W) point index)."""
     axes = []
     for axis in range(2):
         centre = (target[..., axis] + target[..., axis + 2]) / 2  # (B, M)
@@ -162,7 +167,7 @@ def _resolve(
 
 
 def _in_ignore_region(boxes: PaddedBoxes, levels: Sequence[PyramidLevel]) -> Tensor:
-    """(B, P) whether a point lies in an ignore region: inside in time and frequency, joined over M by a product."""
+    """(B, P) whether a point lies in an ignore region: in time and frequency, joined by a product over M."""
     parts = []
     for stride, size in levels:
         inside = []

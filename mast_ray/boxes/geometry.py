@@ -1,7 +1,7 @@
 """Areas, overlaps and clipping of boxes, for any leading batch dimensions.
 
-Legend: ... leading dimensions, N and M boxes. Boxes are (..., 4) = (t0, f0, t1, f1), half-open, in frames and bins.
-A box without area (an empty slot) overlaps nothing: its IoU is 0, never NaN.
+Legend: ... leading dimensions, N and M boxes. Boxes are (..., 4) = (t0, f0, t1, f1), half-open, in frames
+and bins. A box without area (an empty slot) overlaps nothing: its IoU is 0, never NaN.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pyramid levels, the points they predict from, and boxes as distances from those points.
 
-Legend: L levels, P points over all levels, B chunks. Strides, sizes and points are pairs (time, frequency): 8 x 4 is
-not square. A point is the centre of its cell in frames and bins. Distances are (before t, before f, after t, after f),
-i.e. point - (t0, f0) and (t1, f1) - point, each divided by the stride of its axis.
+Legend: L levels, P points over all levels, B chunks. Strides, sizes and points are pairs (time, frequency):
+8 x 4 is not square. A point is the centre of its cell in frames and bins. Distances are (before t, before
+f, after t, after f), i.e. point - (t0, f0) and (t1, f1) - point, each divided by the stride of its axis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PyramidLevel(NamedTuple):
 
 
 class PyramidPoints(NamedTuple):
-    """Points of all levels, finest level first, time-major within a level (as `flatten(2)` of (B, C, T_l, F_l))."""
+    """Points of all levels, finest first, time-major within a level: `flatten(2)` of (B, C, T_l, F_l)."""
 
     centres: Tensor  # (P, 2) frames and bins
     strides: Tensor  # (P, 2)
@@ -65,7 +65,7 @@ def pyramid_points(
 
 
 def distances_of_boxes(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """(..., P, 4) boxes seen from (P, 2) points -> (..., P, 4) distances in strides; negative: point outside."""
+    """(..., P, 4) boxes seen from (P, 2) points -> (..., P, 4) distances in strides; negative: outside."""
     return torch.cat(((centres - boxes[..., :2]) / strides, (boxes[..., 2:] - centres) / strides), dim=-1)
 
 

@@ -1,12 +1,12 @@
 """Detections of overlapping windows of one recording -> detections of the recording, wherever windows begin.
 
-Legend: N detections, E pairs of them. Boxes are (N, 4) = (t0, f0, t1, f1) in frames of the recording and bins.
+Legend: N detections, E pairs of them. Boxes are (N, 4) = (t0, f0, t1, f1) of the recording.
 
-A detection that touches a border inside the recording is a *piece*, any other is *whole*. Of the wholes that several
-windows give for one call, the one that is strong and central in its window stays. Pieces of a call that is whole
-somewhere are left out; the others (calls longer than a window) are joined across windows. Stitch before asking for
-validity: the middle pieces of a long call touch both borders. Nothing here compares all detections with all others:
-only pairs that meet in time are ever formed.
+A detection that touches a border inside the recording is a *piece*, any other is *whole*. Of the wholes
+that several windows give for one call, the one that is strong and central in its window stays. Pieces of a
+call that is whole somewhere are left out; the others (calls longer than a window) are joined across
+windows. Stitch before asking for validity: the middle pieces of a long call touch both borders. Nothing
+here compares all detections with all others: only pairs that meet in time are ever formed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def stitch(
 ) -> Stitched:
     """Merge (N, 4) detections of windows beginning at (N,) frames of a recording of `num_frames` frames.
 
-    `border_frames`: a box ending this near to its window's border is taken as cut there. Two detections are parts of
-    one call only if their bands overlap by `same_call_iou` and the weaker has `lowest_score_ratio` of the stronger
-    score: detections are stored down to a low floor, and noise must not stretch or remove a clear call.
+    `border_frames`: a box ending this near to its window's border is taken as cut there. Two detections are
+    parts of one call only if their bands overlap by `same_call_iou` and the weaker has `lowest_score_ratio`
+    of the stronger score: detections are stored down to a low floor, and noise must not stretch or remove a
+    clear call.
     """
     start = np.asarray(window_start, np.float64)
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
@@ -91,13 +92,13 @@ def stitch(
         inside &= _band_iou(result.boxes[small], result.boxes[large]) >= same_call_iou
         inside &= result.scores[small] < result.scores[large]
         drop[small[inside]] = True
-    return Stitched(*(part[~drop] for part in result))
+    return Stitched(result.boxes[~drop], result.scores[~drop], result.source[~drop])
 
 
 def merge_songs(
     boxes: ArrayLike, scores: ArrayLike, gap_frames: float, lowest_band_iou: float = 0.5
 ) -> Stitched:
-    """Join calls of one song: neighbours at most `gap_frames` apart whose bands overlap. Gap 0 leaves all apart."""
+    """Join calls of one song: neighbours at most `gap_frames` apart whose bands overlap. Gap 0: none."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(scores, np.float64)
     everything = np.ones(len(boxes), bool)
@@ -107,7 +108,7 @@ def merge_songs(
 
 
 def _pairs(boxes: Floats, chosen: NDArray[np.bool_], window: NDArray, gap: float) -> tuple[Indices, Indices]:
-    """Pairs (first begins no later) of chosen boxes of different windows that meet in time and share a bin."""
+    """Pairs (first begins no later) of chosen boxes of different windows that meet and share a bin."""
     parts = list(_pairs_in_slabs(boxes, chosen, window, gap))
     if not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -174,7 +175,7 @@ def _is_continuation(
     second: Indices,
     border_frames: float,
 ) -> NDArray[np.bool_]:
-    """Whether two pieces can be one call: where they begin or end apart, the shorter one must have been cut."""
+    """Whether two pieces can be one call: where they begin or end apart, the shorter one was cut."""
     length = boxes[:, 2] - boxes[:, 0]
     slack = border_frames + 0.2 * np.minimum(length[first], length[second])
     later_is_cut = cut_before[second] | (boxes[second, 0] - boxes[first, 0] <= slack)

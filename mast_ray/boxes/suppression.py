@@ -1,8 +1,9 @@
 """Class-agnostic non-maximum suppression of many chunks at once.
 
-Legend: B chunks, K detection slots. Equal to torchvision.ops.nms chunk by chunk, but without a loop over chunks and
-without waiting for the device: greedy suppression is the only fixed point of `keep = nothing kept above me overlaps me`,
-and repeating that rule fixes at least one more box per step from the best downwards. Equal scores are ordered by slot.
+Legend: B chunks, K detection slots. Equal to torchvision.ops.nms chunk by chunk, but without a loop over
+chunks and without waiting for the device: greedy suppression is the only fixed point of `keep = nothing
+kept above me overlaps me`, and repeating that rule fixes at least one more box per step from the best
+downwards. Equal scores are ordered by slot.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ def keep_after_suppression(
 ) -> Tensor:
     """Which of (B, K, 4) boxes, sorted best first, survive: (B, K) bool. IoU above the threshold suppresses.
 
-    `num_steps` None iterates until nothing changes (reads one flag from the device per step). A fixed number keeps a
-    compiled graph free of host reads; K steps are always exact, and a chain of s boxes that suppress one another in
-    turn needs s steps, so 8 to 16 are exact in practice.
+    `num_steps` None iterates until nothing changes (reads one flag from the device per step). A fixed
+    number keeps a compiled graph free of host reads; K steps are always exact, and a chain of s boxes that
+    suppress one another in turn needs s steps, so 8 to 16 are exact in practice.
     """
     num_slots = corners.shape[-2]
     overlaps = pairwise_iou(corners, corners) > iou_threshold  # (B, K, K)
@@ -51,7 +52,7 @@ def suppress(
     max_detections: int | None = None,
     num_steps: int | None = None,
 ) -> Detections:
-    """Detections of each chunk after NMS, best first, survivors moved to the front and cut to `max_detections`."""
+    """Detections of each chunk after NMS, best first, survivors in front, cut to `max_detections`."""
     ordered = sort_detections(detections)
     keep = keep_after_suppression(ordered.corners, ordered.is_valid, iou_threshold, num_steps)
     order = (~keep).to(torch.uint8).sort(dim=-1, stable=True).indices[..., :max_detections]

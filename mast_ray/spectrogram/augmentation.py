@@ -1,11 +1,13 @@
 """Augmentation of normalised chunks and their boxes together, batched and without waiting for the device.
 
-Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes every random number of a batch, then
-`augment` applies them and is a pure function: the same draws give the same result, and it can be compiled. One to three
-kinds are drawn per example (SPEC 6). Values are normalised log-mel, so a shift of level is an addition.
+Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes every random number of a
+batch, then `augment` applies them and is a pure function: the same draws give the same result, and it can
+be compiled. One to three kinds are drawn per example (SPEC 6). Values are normalised log-mel, so a shift of
+level is an addition.
 
-Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the paper's
-minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence would be a sharp edge.
+Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
+paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
+would be a sharp edge.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def draw_augmentation(
     generator: torch.Generator,
     noise_bank_size: int = 0,
 ) -> Draws:
-    """Random numbers for a batch; the generator lives on the batch's device. `probability`: share augmented at all."""
+    """Random numbers for a batch, from a generator on its device. `probability`: share augmented at all."""
     num_chunks, _, num_frames, num_bins = batch.logmel.shape
     device = batch.logmel.device
 
@@ -152,7 +154,7 @@ def augment(
     noise_bank: Tensor | None = None,
     hidden_boxes: HiddenBoxes = "ignore",
 ) -> ChunkBatch:
-    """Apply draws to (B, 1, T, F) chunks and their boxes. `noise_bank`: (K, T, F) normalised log-mel, same device.
+    """Apply draws to (B, 1, T, F) chunks and their boxes. `noise_bank`: (K, T, F) normalised log-mel.
 
     With Mixup or CutMix switched on, boxes come back in 2 M slots: those of both examples.
     """
@@ -182,7 +184,7 @@ def augment(
 
 
 def clip_boxes(boxes: PaddedBoxes, num_frames: float, num_bins: float) -> PaddedBoxes:
-    """Boxes cut at the border of the chunk; remnants under 100 ms or 2 bins are dropped, small calls are kept."""
+    """Boxes cut at the border of the chunk; remnants under 100 ms or 2 bins go, small calls are kept."""
     corners = clip(boxes.corners, num_frames, num_bins)
     before, after = boxes.corners[..., 2:] - boxes.corners[..., :2], corners[..., 2:] - corners[..., :2]
     is_long_enough = after[..., 0] >= before[..., 0].clamp(max=SHORTEST_REMNANT_FRAMES) - 1e-3

@@ -1,12 +1,14 @@
-"""How a recording is cut: samples into stored segments of 512 frames, segments into chunks, boxes along with them.
+"""How a recording is cut: samples into stored segments of 512 frames, segments into chunks, and boxes.
 
-Legend: N samples, F = 128 bins, K boxes. Chunk k is segments k and k + 1, i.e. frames [512 k, 512 k + 1024) of the
-recording (SPEC 1). Boxes are (t0, f0, t1, f1) in frames and bins: of the recording going in, of the chunk coming out.
+Legend: N samples, F = 128 bins, K boxes. Chunk k is segments k and k + 1, i.e. frames [512 k, 512 k + 1024)
+of the recording (SPEC 1). Boxes are (t0, f0, t1, f1) in frames and bins: of the recording going in, of the
+chunk coming out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +33,8 @@ TAIL_FRAMES = 2  # 10.24 s of audio hold 1022 whole frames; the model takes 1024
 SHORTEST_REMNANT_FRAMES = 10  # 100 ms
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True)
+class Segment:
     """512 frames as they are stored."""
 
     index: int
@@ -50,8 +53,8 @@ class ChunkBoxes(NamedTuple):
 def num_chunks_of(num_samples: int, short_recordings: ShortRecordings = "pad") -> int:
     """Chunks of a recording: every 5.12 s one that is at least half audio.
 
-    A recording under half a chunk gives none by that rule ("drop", the paper's way); "pad" still gives one chunk to a
-    recording of at least 1 s, because archives of 5-second clips exist.
+    A recording under half a chunk gives none by that rule ("drop", the paper's way); "pad" still gives one
+    chunk to a recording of at least 1 s, because archives of 5-second clips exist.
     """
     chunks = num_samples // HOP_SAMPLES
     if chunks == 0 and short_recordings == "pad" and num_samples >= SHORTEST_SAMPLES:
@@ -68,8 +71,9 @@ def num_segments_of(num_samples: int, short_recordings: ShortRecordings = "pad")
 class SegmentStream:
     """Segments of one recording fed in blocks of any size: `push` samples, then `finish`.
 
-    Memory does not grow with the recording. The end is padded as if the last chunk had been mean-centred over its
-    valid samples and filled with zeros before its frames were computed; wholly padded frames are log(eps).
+    Memory does not grow with the recording. The end is padded as if the last chunk had been mean-centred
+    over its valid samples and filled with zeros before its frames were computed; wholly padded frames are
+    log(eps).
     """
 
     def __init__(self, short_recordings: ShortRecordings = "pad", logmel: LogMel | None = None) -> None:
@@ -155,8 +159,8 @@ def segments_of_blocks(
 def assemble_chunk(first: NDArray, second: NDArray, tail: Tail = "real") -> NDArray:
     """Two neighbouring (512, F) segments -> the (1024, F) chunk.
 
-    "zeros" sets the last two frames to 0 before normalisation, as AudioMAE pads (`paper`); "real" keeps the audio.
-    Quantised segments cannot hold that 0: dequantise first, or let Normalisation do it.
+    "zeros" sets the last two frames to 0 before normalisation, as AudioMAE pads (`paper`); "real" keeps the
+    audio. Quantised segments cannot hold that 0: dequantise first, or let Normalisation do it.
     """
     chunk = np.concatenate((first, second))
     if tail == "zeros":
@@ -170,9 +174,11 @@ def assemble_chunk(first: NDArray, second: NDArray, tail: Tail = "real") -> NDAr
 def boxes_of_chunks(
     boxes: NDArray[np.float64], num_chunks: int, shortest_remnant_frames: float = SHORTEST_REMNANT_FRAMES
 ) -> ChunkBoxes:
-    """(N, 4) boxes of a recording -> those of all its chunks: every box goes into every chunk it touches, clipped.
+    """(N, 4) boxes of a recording -> those of all its chunks: every box goes into every chunk it touches,
+    clipped.
 
-    A remnant that a border cut to under 100 ms is dropped; a call that is naturally that short is kept (SPEC 2).
+    A remnant that a border cut to under 100 ms is dropped; a call that is naturally that short is kept
+    (SPEC 2).
     """
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     first = np.maximum(np.floor((boxes[:, 0] - CHUNK_FRAMES) / SEGMENT_FRAMES).astype(np.int64) + 1, 0)

@@ -1,8 +1,9 @@
 """The only translator between seconds and hertz (tables) and frames and mel bins (tensors).
 
 Spectrograms are (B, 1, T, F): time first, then frequency. Boxes are (t0, f0, t1, f1), half-open floats in
-frames and bins. There is no x, y, height or width. Frames are 10 ms apart; bins are the 128 HTK-mel filters of
-Kaldi's filterbank between 20 and 8000 Hz, whose centres are mel(20) + (i + 1) (mel(8000) - mel(20)) / 129.
+frames and bins. There is no x, y, height or width. Frames are 10 ms apart; bins are the 128 HTK-mel filters
+of Kaldi's filterbank between 20 and 8000 Hz, whose centres are mel(20) + (i + 1) (mel(8000) - mel(20)) /
+129.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MEL_STEP = (float(hertz_to_mel(HIGH_HZ)) - _LOW_MEL) / (NUM_BINS + 1)
 
 def bin_centres_hz() -> Floats:
     """(F,) centre frequency of every filter."""
-    return mel_to_hertz(_LOW_MEL + (np.arange(NUM_BINS) + 1) * _MEL_STEP)
+    return mel_to_hertz(_LOW_MEL + np.arange(1.0, NUM_BINS + 1) * _MEL_STEP)
 
 
 def hertz_to_bin(hertz: Floats | float) -> Floats:
@@ -71,8 +72,8 @@ def boxes_from_seconds_hertz(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Events -> ((N, 4) boxes in frames and bins of the recording, (N,) whether the event is representable).
 
-    Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are clipped. Every box is
-    at least one frame long and one bin high (SPEC 2).
+    Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are clipped. Every
+    box is at least one frame long and one bin high (SPEC 2).
     """
     begin_s, end_s, low_hz, high_hz = (
         np.atleast_1d(np.asarray(v, np.float64)) for v in (begin_s, end_s, low_hz, high_hz)

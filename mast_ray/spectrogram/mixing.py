@@ -1,8 +1,8 @@
 """Mixing two chunks: background from a noise bank, Mixup and CutMix, as sound adds up.
 
-Legend: B chunks, M box slots, T frames, F bins. Sounds add in power, not in its logarithm: log(exp(a) + exp(b)). With
-x = (S - mean) / d the mean cancels, so mixing normalised values needs only the denominator d. Phases are unknown, so
-powers are added as for uncorrelated sounds.
+Legend: B chunks, M box slots, T frames, F bins. Sounds add in power, not in its logarithm: log(exp(a) +
+exp(b)). With x = (S - mean) / d the mean cancels, so mixing normalised values needs only the denominator d.
+Phases are unknown, so powers are added as for uncorrelated sounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAINTEST_SHARE = 0.3  # a call that is mixed under this share of power would be 
 
 
 class MixDraw(NamedTuple):
-    """Random numbers of Mixup and CutMix for one batch; the partner of an example is its neighbour in the batch."""
+    """Random numbers of Mixup and CutMix for a batch; the partner of an example is the next one."""
 
     share: Tensor  # (B,) power of the partner in Mixup; 0 where there is none
     own_begin: Tensor  # (B,) CutMix: frames [own_begin, own_end) stay, the others come from the partner
@@ -30,7 +30,7 @@ class MixDraw(NamedTuple):
 
 
 def draw_mixing(batch: ChunkBatch, mixup: float, cutmix: float, generator: torch.Generator) -> MixDraw | None:
-    """Random numbers for Mixup and CutMix with these probabilities; None where both are off or there is no partner."""
+    """Random numbers for Mixup and CutMix with these probabilities; None: both off, or no partner."""
     num_chunks, _, num_frames, _ = batch.logmel.shape
     if (mixup <= 0 and cutmix <= 0) or num_chunks < 2:
         return None
@@ -49,7 +49,7 @@ def draw_mixing(batch: ChunkBatch, mixup: float, cutmix: float, generator: torch
 
 
 def mix_background(logmel: Tensor, background: Tensor, power: Tensor, normalisation: Normalisation) -> Tensor:
-    """(B, T, F) normalised chunks with (B,) times the power of (B, T, F) backgrounds added; power 0 changes nothing."""
+    """(B, T, F) normalised chunks with (B,) times the power of (B, T, F) backgrounds added."""
     unit = normalisation.denominator
     added = background * unit + power.clamp(min=1e-30).log()[:, None, None]
     return torch.logaddexp(logmel * unit, added) / unit
@@ -58,8 +58,9 @@ def mix_background(logmel: Tensor, background: Tensor, power: Tensor, normalisat
 def mix_examples(batch: ChunkBatch, draw: MixDraw, normalisation: Normalisation) -> ChunkBatch:
     """Mixup or CutMix with the next example. Boxes of both come in 2 M slots, own ones first.
 
-    Mixup adds both sounds, weighted in power, and keeps all boxes. CutMix joins the beginning of one with the end of
-    the other, clips boxes at the seam and drops remnants under 100 ms. The weight of a chunk becomes the mean of both.
+    Mixup adds both sounds, weighted in power, and keeps all boxes. CutMix joins the beginning of one with
+    the end of the other, clips boxes at the seam and drops remnants under 100 ms. The weight of a chunk
+    becomes the mean of both.
     """
     partner = torch.roll(torch.arange(batch.logmel.shape[0], device=batch.logmel.device), -1)
     own, other = batch.logmel, batch.logmel[partner]
@@ -92,7 +93,7 @@ def mix_examples(batch: ChunkBatch, draw: MixDraw, normalisation: Normalisation)
 
 
 def _within(boxes: PaddedBoxes, begin: Tensor, end: Tensor) -> PaddedBoxes:
-    """Boxes clipped to (B,) frames [begin, end); remnants under 100 ms are emptied, naturally short calls are kept."""
+    """Boxes clipped to (B,) frames [begin, end); remnants under 100 ms go, naturally short calls stay."""
     low, high = begin[:, None], end[:, None]
     t0, f0, t1, f1 = boxes.corners.unbind(-1)
     clipped = torch.stack((t0.clamp(low, high), f0, t1.clamp(low, high), f1), dim=-1)

@@ -1,7 +1,7 @@
 """From stored log-mel to what a model sees: (S - mean) / (std + eps) / divisor, and the statistics behind it.
 
-Legend: B chunks, S segments per chunk, T frames, F bins. Mean and standard deviation are taken over valid frames of
-the training pool only, as moments that merge exactly over shards in any order.
+Legend: B chunks, S segments per chunk, T frames, F bins. Mean and standard deviation are taken over valid
+frames of the training pool only, as moments that merge exactly over shards in any order.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Normalisation:
     ) -> Tensor:
         """(B, T, F) stored values (uint8, float16 or float32) -> (B, 1, T, F) float32 on the same device.
 
-        `scale` and `offset` are (B,), or (B, S) where the segments of a chunk were quantised apart. One multiplication
-        and one addition: dequantising is folded into the normalisation. Tail "zeros" makes the last two frames
-        what 0 becomes (`paper`).
+        `scale` and `offset` are (B,), or (B, S) where the segments of a chunk were quantised apart. One
+        multiplication and one addition: dequantising is folded into the normalisation. Tail "zeros" makes
+        the last two frames what 0 becomes (`paper`).
         """
         num_chunks, num_frames, num_bins = raw.shape
         if scale is None or offset is None:

@@ -1,7 +1,7 @@
 """Log-mel as it is stored: uint8 or float16 with value = offset + scale * stored.
 
-uint8 halves an archive again (half a million chunks: 118 GiB in float16) at an error of at most half a step, 0.055 with
-the fixed range; the standard deviation of log-mel values in field recordings is 2 to 4.
+uint8 halves an archive again (half a million chunks: 118 GiB in float16) at an error of at most half a
+step, 0.055 with the fixed range; the standard deviation of log-mel values in field recordings is 2 to 4.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from mast_ray.spectrogram.logmel import LOG_FLOOR
 
 Storage = Literal["uint8", "float16"]
 
-# From silence to above a full-scale tone (9.2, and 1.4 more for the pre-emphasis at 8 kHz): known before the first
-# frame is computed, so a 24 h recording is quantised while it streams through.
+# From silence to above a full-scale tone (9.2, and 1.4 more for the pre-emphasis at 8 kHz): known before
+# the first frame is computed, so a 24 h recording is quantised while it streams through.
 FIXED_RANGE = (LOG_FLOOR, 12.0)
 
 
@@ -33,7 +33,7 @@ def quantise(
     storage: Storage,
     value_range: tuple[float, float] | None = FIXED_RANGE,
 ) -> Stored:
-    """Log-mel of any shape -> stored values. `value_range` None takes the range of this very array (finer steps)."""
+    """Log-mel of any shape -> stored values. `value_range` None: that of this array, finer steps."""
     if storage == "float16":
         return Stored(logmel.astype(np.float16), 1.0, 0.0)
     if value_range is None:

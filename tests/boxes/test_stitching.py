@@ -15,7 +15,7 @@ WINDOW = 1024
 def perfect_windows(
     calls: np.ndarray, num_frames: int, offset: int, hop: int = 512
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a perfect detector says in windows beginning at offset + hop k: every call, clipped, 100 ms or whole."""
+    """What a perfect detector says in windows at offset + hop k: every call, clipped, 100 ms or whole."""
     starts, boxes, scores = [], [], []
     for start in range(offset - WINDOW + hop, num_frames, hop):
         for number, (t0, f0, t1, f1) in enumerate(calls):

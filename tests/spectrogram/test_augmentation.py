@@ -29,8 +29,8 @@ def painted(*calls: tuple[int, int, int, int], num_chunks: int = 1) -> ChunkBatc
 
 def draws(num_chunks: int = 1, **changes: object) -> Draws:
     zeros = torch.zeros(num_chunks)
-    neutral = Draws(zeros, zeros + 1, zeros.long(), torch.zeros(num_chunks, 2), torch.zeros(num_chunks, 2), zeros,
-                    None, None, None, None)  # fmt: skip
+    nowhere = torch.zeros(num_chunks, 2)
+    neutral = Draws(zeros, zeros + 1, zeros.long(), nowhere, nowhere, zeros, None, None, None, None)
     return neutral._replace(**changes)
 
 
