@@ -74,11 +74,9 @@ def centre_sampling(
 ) -> Assignment:
     """FCOS centre sampling (Tian et al. 2019): points inside a box near its centre.
 
-    Near is within `radius` strides.
-
-    A level takes a point's box when its farthest side lies within (`largest_distance` / 2,
-    `largest_distance`] strides; the finest level takes smaller and the coarsest larger ones. Ambiguous
-    points go to the smallest box.
+    Near is within `radius` strides. A level takes a point's box when its farthest side lies within
+    (`largest_distance` / 2, `largest_distance`] strides; the finest level takes smaller and the coarsest
+    larger ones. Ambiguous points go to the smallest box.
     """
     index, positive = [], []
     width = 2 * int(-(-radius // 1)) + 1

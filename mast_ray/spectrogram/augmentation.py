@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.boxes.geometry import area, clip
-from mast_ray.config.stage_knobs import AugmentConfig
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
+
+if TYPE_CHECKING:
+    from mast_ray.config.stage_knobs import AugmentConfig
 
 HiddenBoxes = Literal["ignore", "remove"]
 

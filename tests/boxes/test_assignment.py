@@ -32,30 +32,30 @@ def iou_of_two(a: list[float], b: list[float]) -> float:
 
 
 def slow_atss(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...], topk: int, scale: float) -> list[int]:
-    centres, strides, level_of = pyramid_points(levels)
+    centres, strides, level_of = (part.tolist() for part in pyramid_points(levels))
     best: dict[int, tuple[float, int]] = {}
     for slot, box in enumerate(boxes.tolist()):
         candidates = []
         for level in range(len(levels)):
-            members = (level_of == level).nonzero().flatten().tolist()
+            members = [p for p in range(len(centres)) if level_of[p] == level]
             middle = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
             members.sort(
                 key=lambda p: (
-                    ((centres[p, 0].item() - middle[0]) / strides[p, 0].item()) ** 2
-                    + ((centres[p, 1].item() - middle[1]) / strides[p, 1].item()) ** 2,
+                    ((centres[p][0] - middle[0]) / strides[p][0]) ** 2
+                    + ((centres[p][1] - middle[1]) / strides[p][1]) ** 2,
                     p,
                 )
             )
             candidates += members[:topk]
         overlaps = []
         for p in candidates:
-            (t, f), (dt, df) = centres[p].tolist(), strides[p].tolist()
+            (t, f), (dt, df) = centres[p], strides[p]
             half_t, half_f = dt * scale / 2, df * scale / 2
             overlaps.append(iou_of_two([t - half_t, f - half_f, t + half_t, f + half_f], box))
         values = torch.tensor(overlaps)
         threshold = (values.mean() + values.std()).item()
         for p, overlap in zip(candidates, overlaps, strict=True):
-            t, f = centres[p].tolist()
+            t, f = centres[p]
             if overlap >= threshold - 1e-7 and box[0] < t < box[2] and box[1] < f < box[3]:
                 best[p] = max(best.get(p, (-1.0, 0)), (overlap, -slot))
     return [-best[p][1] if p in best else -1 for p in range(len(centres))]
