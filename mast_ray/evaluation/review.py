@@ -8,7 +8,7 @@ band have the same chance. The precision spoken of is that of these D detections
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Counts = NDArray[Any]
 
 NUM_BANDS = 8
 FEWEST_PER_BAND = (
@@ -136,7 +137,7 @@ def precision_at(
 
 
 def _weighted_limits(
-    total: Ints, unseen: Ints, good: Floats, basis_seen: Ints, basis_good: Floats, level: float
+    total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts, level: float
 ) -> tuple[float, float, float]:
     """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the `unseen` are
     judged by `basis_good` of `basis_seen` verdicts."""

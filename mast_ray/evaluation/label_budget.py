@@ -1,0 +1,84 @@
+"""Learning curves: figures of runs over label budgets, strategies and seeds, summarised with intervals over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class BudgetRun(NamedTuple):
+    """One training run of the grid."""
+
+    strategy: str
+    num_chunks: int
+    seed: int
+    value: float  # of the figure in question, e.g. F1 on the test split
+
+
+class CurvePoint(NamedTuple):
+    strategy: str
+    num_chunks: int
+    mean: float
+    low: float  # 95 % limits of the mean over seeds; NaN with a single seed
+    high: float
+    num_seeds: int
+
+
+class StrategyGain(NamedTuple):
+    """Second strategy minus first at one budget, paired by seed."""
+
+    num_chunks: int
+    mean: float
+    low: float
+    high: float
+    num_seeds: int
+
+
+def learning_curves(runs: Sequence[BudgetRun], level: float = 0.95) -> list[CurvePoint]:
+    """One point per strategy and budget, ordered by strategy and budget; failed runs (NaN) are left out."""
+    cells: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        if np.isfinite(run.value):
+            cells.setdefault((run.strategy, run.num_chunks), []).append(run.value)
+    return [
+        CurvePoint(*key, *mean_limits(values, level), len(values)) for key, values in sorted(cells.items())
+    ]
+
+
+def strategy_gains(
+    runs: Sequence[BudgetRun], first: str, second: str, level: float = 0.95
+) -> list[StrategyGain]:
+    """How much the second strategy gains over the first at every budget both have, seed by seed."""
+    value = {(r.strategy, r.num_chunks, r.seed): r.value for r in runs if np.isfinite(r.value)}
+    gains: dict[int, list[float]] = {}
+    for (strategy, num_chunks, seed), figure in sorted(value.items()):
+        if strategy == second and (first, num_chunks, seed) in value:
+            gains.setdefault(num_chunks, []).append(figure - value[first, num_chunks, seed])
+    return [StrategyGain(n, *mean_limits(values, level), len(values)) for n, values in sorted(gains.items())]
+
+
+def chunks_needed(curve: Sequence[CurvePoint], target: float) -> float:
+    """Budget at which a strategy's mean first reaches the target, interpolated in log budget; NaN when it never does."""
+    points = sorted(curve, key=lambda p: p.num_chunks)
+    before = None
+    for point in points:
+        if point.mean >= target:
+            if before is None or before.num_chunks <= 0:
+                return float(point.num_chunks)
+            share = (target - before.mean) / (point.mean - before.mean)
+            return float(before.num_chunks * (point.num_chunks / before.num_chunks) ** share)
+        before = point
+    return float("nan")
+
+
+def mean_limits(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """Mean and Student limits over seeds."""
+    array = np.asarray(values, np.float64)
+    mean = float(array.mean()) if len(array) else float("nan")
+    if len(array) < 2:
+        return mean, float("nan"), float("nan")
+    half = float(stats.t.ppf((1 + level) / 2, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    return mean, mean - half, mean + half
