@@ -98,8 +98,7 @@ def measure(
         torch.cuda.reset_peak_memory_stats()
     step, label = prepared_step(name, variant, args, device)
     started = time.perf_counter()
-    with torch.autocast(device.type, torch.bfloat16):
-        step()
+    step()
     synchronise(device)
     first_s = time.perf_counter() - started
     for _ in range(args.warmup):

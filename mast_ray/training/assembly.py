@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal
 
 import torch
 from safetensors.torch import load as tensors_from_bytes
@@ -48,9 +47,8 @@ FROM_SCRATCH = ("fcos", "faster_rcnn", "detr", "yolo26", "vit_scratch")  # nothi
 def reconstruction(config: Config) -> ReconstructionObjective:
     """The pretraining objective with fresh weights, seeded."""
     knobs = config.pretrain
-    target: Literal["raw", "normalised"] = "raw" if knobs.target == "raw" else "normalised"
     with _seeded(config.seed):
-        autoencoder = build_autoencoder(config.model.size, config.model.decoder, target)
+        autoencoder = build_autoencoder(config.model.size, config.model.decoder, knobs.target)
     masking = Masking(knobs.masking, knobs.time_mask, knobs.frequency_mask, knobs.random_mask)
     return ReconstructionObjective(autoencoder, masking, config.seed)
 
@@ -106,9 +104,7 @@ def load_autoencoder(folder: str | Path, settings: StorageConfig | None = None) 
     """A pretrained autoencoder (evaluation mode) and its card."""
     weights, card = read_model(folder, "autoencoder", settings)
     model = ModelConfig.model_validate(card.model)
-    target: Literal["raw", "normalised"] = (
-        "raw" if card.config.get("pretrain", {}).get("target", "raw") == "raw" else "normalised"
-    )
+    target = card.config.get("pretrain", {}).get("target", "raw")
     autoencoder = build_autoencoder(model.size, model.decoder, target)
     _load(autoencoder, weights, str(folder))
     return autoencoder.eval(), card

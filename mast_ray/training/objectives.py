@@ -8,7 +8,6 @@ Legend: B chunks, M box slots, P points.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -265,7 +264,7 @@ def detection_objective(
     detector: nn.Module,
     weights: DetectionWeights = DetectionWeights(),  # noqa: B008 (frozen)
     contrastive: ContrastiveSettings = ContrastiveSettings(),  # noqa: B008 (frozen)
-    assignment: Literal["atss", "centre", "centre_sampling"] = "atss",
+    assignment: AssignmentName = "atss",
     classification: ClassificationName = "quality_focal",
     seed: int = 0,
     rank: int = 0,
@@ -273,8 +272,7 @@ def detection_objective(
     """The objective that fits a detector made by models.build.build_detector."""
     if not isinstance(detector, MastDetector):
         return BaselineObjective(detector, seed, rank)
-    rule: AssignmentName = "atss" if assignment == "atss" else "centre_sampling"
-    return DetectionObjective(detector, weights, contrastive, rule, classification, seed, rank)
+    return DetectionObjective(detector, weights, contrastive, assignment, classification, seed, rank)
 
 
 def mean_over_workers(value: Tensor) -> Tensor:

@@ -27,7 +27,12 @@ def rectangle_chunks(num_chunks: int = 8, boxes_per_chunk: int = 3, seed: int = 
             lane_length = 1024 / boxes_per_chunk
             t0 = lane * lane_length + between(0, lane_length * 0.3)
             f0 = between(4, 70)
-            box = [round(t0), round(f0), round(t0 + between(60, lane_length * 0.65)), round(f0 + between(20, 50))]
+            box = [
+                round(t0),
+                round(f0),
+                round(t0 + between(60, lane_length * 0.65)),
+                round(f0 + between(20, 50)),
+            ]
             logmel[chunk, 0, box[0] : box[2], box[1] : box[3]] += 2.0
             rows.append(box)
         boxes.append(torch.tensor(rows, dtype=torch.float32).reshape(-1, 4))

@@ -1,0 +1,90 @@
+"""Baselines: the box convention in one place, the same interface, no downloads, empty batches."""
+
+import sys
+
+import pytest
+import torch
+from rectangles import rectangle_chunks
+
+from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.config.errors import ConfigError
+from mast_ray.models.baselines.convention import (
+    corners_of_shares,
+    object_xyxy,
+    padded_detections,
+    shares_of,
+    xyxy_of,
+)
+from mast_ray.models.build import build_detector
+from mast_ray.models.detector import DetectorArchitecture
+
+FAMILIES = ["fcos", "faster_rcnn", "detr", "yolo26"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def baseline(request):
+    if request.param == "yolo26":
+        pytest.importorskip("ultralytics")
+    torch.manual_seed(0)
+    return build_detector(DetectorArchitecture(request.param, "tiny"))
+
+
+def test_time_is_the_row_and_frequency_the_column_of_an_image():
+    ours = torch.tensor([[100.0, 10.0, 300.0, 30.0]])  # t0, f0, t1, f1
+    assert xyxy_of(ours).tolist() == [[10.0, 100.0, 30.0, 300.0]]
+    shares = shares_of(xyxy_of(ours), (1024, 128))
+    assert torch.allclose(shares, torch.tensor([[20 / 128, 200 / 1024, 20 / 128, 200 / 1024]]))
+    assert torch.allclose(corners_of_shares(shares, (1024, 128)), ours, atol=1e-4)
+
+
+def test_only_objects_reach_the_libraries():
+    boxes = pad_boxes([torch.tensor([[1.0, 2.0, 3.0, 4.0]])], [torch.tensor([[5.0, 6.0, 7.0, 8.0]])])
+    assert [b.tolist() for b in object_xyxy(boxes)] == [[[2.0, 1.0, 4.0, 3.0]]]
+
+
+def test_lists_of_detections_become_rectangular():
+    found = padded_detections(
+        [torch.tensor([[10.0, 100.0, 30.0, 300.0]]), torch.zeros(0, 4)], [torch.ones(1), torch.zeros(0)], 3
+    )
+    assert found.is_valid.tolist() == [[True, False, False], [False, False, False]]
+    assert found.corners[0, 0].tolist() == [100.0, 10.0, 300.0, 30.0]
+
+
+@pytest.mark.slow
+def test_baseline_gives_losses_with_gradients_and_rectangular_detections(baseline):
+    batch = rectangle_chunks(2)
+    losses = baseline.train().losses(batch)
+    losses["loss"].backward()
+    assert losses["loss"].ndim == 0 and bool(losses["loss"].isfinite()) and len(losses) >= 3
+    gradients = [p.grad for p in baseline.parameters() if p.grad is not None]
+    assert all(bool(g.isfinite().all()) for g in gradients)
+    assert sum(float(g.abs().sum()) for g in gradients) > 0
+    baseline.zero_grad()
+    found = baseline.detect(batch.logmel, score_floor=0.0, max_detections=50)
+    assert found.corners.shape[0] == 2 and found.corners.shape[2] == 4 and found.corners.shape[1] <= 50
+    assert float(found.corners[..., 2].max()) <= 1024 and float(found.corners[..., 3].max()) <= 128
+    assert baseline.training
+
+
+@pytest.mark.slow
+def test_baseline_takes_a_batch_without_boxes(baseline):
+    batch = ChunkBatch(torch.randn(2, 1, 1024, 128), pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2))
+    loss = baseline.train().losses(batch)["loss"]
+    loss.backward()
+    baseline.zero_grad()
+    assert bool(loss.isfinite())
+
+
+def test_yolo26_without_its_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ultralytics", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install"):
+        build_detector(DetectorArchitecture("yolo26", "tiny"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "millions"), [("fcos", 32), ("faster_rcnn", 41), ("detr", 41)])
+def test_base_size_is_the_published_network(name, millions):
+    with torch.device("meta"):
+        detector = build_detector(DetectorArchitecture(name, "base"))
+    assert sum(p.numel() for p in detector.parameters()) / 1e6 == pytest.approx(millions, abs=1.0)

@@ -1,0 +1,81 @@
+"""The encoder against timm's block, a convolution, and its own definition of tokens."""
+
+from functools import partial
+
+import pytest
+import torch
+from timm.models.vision_transformer import Block
+from torch import nn
+
+from mast_ray.models.encoder import build_encoder, patches_of, sincos_positions, spectrogram_of
+from mast_ray.models.layers import TransformerBlock
+
+
+def num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_base_encoder_has_86_million_parameters_with_its_positions():
+    with torch.device("meta"):
+        encoder = build_encoder("base")
+    # blocks: 12 * (12 * 768^2 + 13 * 768); embedding 257 * 768; class token 768; norm 2 * 768
+    assert num_parameters(encoder) == 12 * (12 * 768**2 + 13 * 768) + 257 * 768 + 768 + 2 * 768
+    assert (num_parameters(encoder) + encoder.pos_embed.numel()) / 1e6 == pytest.approx(85.65, abs=0.01)
+
+
+def test_patches_are_time_major_tiles_and_round_trip():
+    logmel = torch.arange(2 * 1024 * 128, dtype=torch.float32).reshape(2, 1, 1024, 128)
+    patches = patches_of(logmel)
+    assert patches.shape == (2, 512, 256)
+    time, frequency = 3, 5
+    tile = logmel[1, 0, 16 * time : 16 * time + 16, 16 * frequency : 16 * frequency + 16]
+    assert torch.equal(patches[1, 8 * time + frequency], tile.flatten())
+    assert torch.equal(spectrogram_of(patches), logmel)
+
+
+def test_positions_follow_tokens_and_leave_the_class_token_zero():
+    table = sincos_positions(64)[0]
+    assert table.shape == (513, 64)
+    assert torch.equal(table[0], torch.zeros(64))
+    time, frequency = 10, 6
+    row = table[1 + 8 * time + frequency]
+    rates = [10_000.0 ** (-i / 16) for i in range(16)]
+    expected = [torch.sin(torch.tensor(frequency * r)) for r in rates] + [
+        torch.cos(torch.tensor(frequency * r)) for r in rates
+    ]
+    assert torch.allclose(row[:32], torch.stack(expected), atol=1e-6)
+    assert row[32] == pytest.approx(float(torch.sin(torch.tensor(10.0))), abs=1e-6)
+
+
+def test_block_equals_timms_block_with_the_same_state():
+    torch.manual_seed(0)
+    theirs = Block(32, 4, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)).eval()
+    ours = TransformerBlock(32, 4)
+    ours.load_state_dict(theirs.state_dict())
+    tokens = torch.randn(2, 7, 32)
+    assert torch.allclose(ours(tokens), theirs(tokens), atol=1e-5)
+
+
+def test_embedding_equals_the_convolution_it_is_stored_as():
+    torch.manual_seed(0)
+    projection = build_encoder("tiny").patch_embed
+    logmel = torch.randn(2, 1, 1024, 128)
+    expected = projection.proj(logmel).flatten(2).transpose(1, 2)
+    assert torch.allclose(projection(patches_of(logmel)), expected, atol=1e-4)
+
+
+def test_keeping_every_token_gives_the_full_token_map():
+    torch.manual_seed(0)
+    encoder = build_encoder("tiny").eval()
+    logmel = torch.randn(2, 1, 1024, 128)
+    token_map = encoder(logmel)
+    assert token_map.shape == (2, 128, 64, 8)
+    keep_all = torch.arange(512).expand(2, -1)
+    visible = encoder.forward_visible(patches_of(logmel), keep_all)
+    assert torch.allclose(visible[:, 1:].transpose(1, 2).reshape(2, 128, 64, 8), token_map, atol=1e-5)
+
+
+def test_residual_stream_stays_in_the_autocast_type():
+    encoder = build_encoder("tiny")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert encoder(torch.randn(1, 1, 1024, 128)).dtype == torch.bfloat16
