@@ -1,7 +1,9 @@
-"""Chunks per second of a pretraining step, of detector inference and of a detector training step, eager beside compiled.
+"""Chunks per second of a pretraining step, of detector inference and of a detector training step, eager
+beside compiled.
 
-Synthetic input on the device, bf16 autocast, fused AdamW, warm-up left out. Rivals run in the same process: the same autoencoder on timm's
-blocks, and torchvision's FCOS R50. Each figure comes with its share of the matrix-product rate measured first, and peak memory.
+Synthetic input on the device, bf16 autocast, fused AdamW, warm-up left out. Rivals run in the same process:
+the same autoencoder on timm's blocks, and torchvision's FCOS R50. Each figure comes with its share of the
+matrix-product rate measured first, and peak memory.
 
     python benchmarks/model_steps.py --out model_steps.json                             # one GPU, ViT-B, batch 256
     python benchmarks/model_steps.py --device cpu --size tiny --batch 4 --steps 2       # smoke check
@@ -92,7 +94,9 @@ def arguments() -> argparse.Namespace:
 def measure(
     name: str, variant: str, args: argparse.Namespace, device: torch.device, rate: float
 ) -> dict[str, Any]:
-    """One row: chunks/s, TFLOP/s, share of the matrix-product rate, peak memory, seconds until the first step was done."""
+    """One row: chunks/s, TFLOP/s, share of the matrix-product rate, peak memory, seconds until the first
+    step was done.
+    """
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

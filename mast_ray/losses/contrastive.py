@@ -1,7 +1,9 @@
-"""Box-level contrastive loss (paper 3.2): jittered copies of a box are positives, confident misses of the same chunk negatives.
+"""Box-level contrastive loss (paper 3.2): jittered copies of a box are positives, confident misses of the
+same chunk negatives.
 
-Legend: B chunks, M box slots, A anchors per chunk, J jittered copies per anchor, N negatives per chunk, P points, D dimensions.
-Chunks are padded to equal numbers of slots; flags say which are real. Noise is handed in, so a compiled step stays free of generators.
+Legend: B chunks, M box slots, A anchors per chunk, J jittered copies per anchor, N negatives per chunk, P
+points, D dimensions. Chunks are padded to equal numbers of slots; flags say which are real. Noise is handed
+in, so a compiled step stays free of generators.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from mast_ray.boxes.geometry import area, clip, pairwise_intersection, pairwise_
 
 POSITIVE_IOU = 0.7
 NEGATIVE_IOU = 0.3
-# Moving all four sides inwards by this share of the box's size leaves an IoU of exactly 0.7, and no other move is worse.
+# Moving all four sides inwards by this share of the box's size leaves an IoU of exactly 0.7, and no other
+# move is worse.
 JITTER = (1 - math.sqrt(POSITIVE_IOU)) / 2
 
 
@@ -65,11 +68,12 @@ def contrastive_regions(
     extent: tuple[float, float],
     num_negatives: int = 32,
 ) -> ContrastiveRegions:
-    """Anchors (at most A drawn per chunk), their copies, and the best-scored predictions that miss every box.
+    """Anchors (at most A drawn per chunk), their copies, and the best-scored predictions that miss every
+    box.
 
-    `candidates` (B, P, 4) are predicted boxes with scores (B, P). A negative has area, IoU < 0.3 to every box and does not touch an
-    ignore region; hardest first means highest score first. More than A boxes in a chunk would only repeat what A say, at the cost of
-    A x J more regions to pool.
+    `candidates` (B, P, 4) are predicted boxes with scores (B, P). A negative has area, IoU < 0.3 to every
+    box and does not touch an ignore region; hardest first means highest score first. More than A boxes in a
+    chunk would only repeat what A say, at the cost of A x J more regions to pool.
     """
     num_anchors = noise.jitter.shape[1]
     order = torch.where(boxes.is_object, noise.order, -1.0).topk(num_anchors, dim=1).indices  # (B, A)
@@ -97,7 +101,8 @@ def contrastive_loss(
     is_negative: Tensor,
     tau: float = 0.1,
 ) -> Tensor:
-    """As printed, positives summed inside the logarithm; mean over all anchors of the batch, 0 when there are none.
+    """As printed, positives summed inside the logarithm; mean over all anchors of the batch, 0 when there
+    are none.
 
     Unit vectors (B, A, D), (B, A, J, D), (B, N, D) -> ()
     """

@@ -1,7 +1,8 @@
-"""AudioMAE's public checkpoint layout: our autoencoder's names to and from it, refused with a list when anything does not fit.
+"""AudioMAE's public checkpoint layout: our autoencoder's names to and from it, refused with a list when
+anything does not fit.
 
-The layout has positions as stored tensors. The public file's position table is laid out for an 8 x 64 grid while its tokens run 64 x 8:
-it is taken as it is, because its weights were trained with it (SPEC 4).
+The layout has positions as stored tensors. The public file's position table is laid out for an 8 x 64 grid
+while its tokens run 64 x 8: it is taken as it is, because its weights were trained with it (SPEC 4).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def public_name(name: str) -> str:
 
 
 def public_layout(size: EncoderSize = "base", decoder: DecoderName = "local") -> dict[str, tuple[int, ...]]:
-    """Every name and shape of the public layout, written out from the structure of AudioMAE's model definition."""
+    """Every name and shape of the public layout, written out from the structure of AudioMAE's model
+    definition.
+    """
     layout = encoder_layout(size)
     width, shape = ENCODER_SHAPES[size].width, DECODER_SHAPES[size]
     inner, heads = shape.width, shape.num_heads
@@ -88,7 +91,9 @@ def import_state(autoencoder: MaskedAutoencoder, state: Mapping[str, Tensor]) ->
 
 
 def import_encoder(encoder: PatchEncoder, state: Mapping[str, Tensor], size: EncoderSize = "base") -> None:
-    """Load only the encoder from weights with AudioMAE's names; decoder weights beside them are left aside."""
+    """Load only the encoder from weights with AudioMAE's names; decoder weights beside them are left
+    aside.
+    """
     layout = encoder_layout(size)
     _refuse_misfits(state, layout, exact=False)
     encoder.load_state_dict({name: state[name] for name in layout})

@@ -1,6 +1,8 @@
-"""Masked autoencoder: encode the visible patches, predict the hidden ones, score only the hidden ones (SPEC 4, paper 3.2).
+"""Masked autoencoder: encode the visible patches, predict the hidden ones, score only the hidden ones (SPEC
+4, paper 3.2).
 
-Legend: B chunks, L tokens (512, time-major), K kept tokens, C encoder and D decoder channels; a patch has 256 values.
+Legend: B chunks, L tokens (512, time-major), K kept tokens, C encoder and D decoder channels; a patch has
+256 values.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class MaskedReconstruction(NamedTuple):
 
 
 class PatchDecoder(nn.Module):
-    """Puts mask tokens at hidden positions and predicts every patch; `global` keeps the class token, `local` drops it."""
+    """Puts mask tokens at hidden positions and predicts every patch; `global` keeps the class token,
+    `local` drops it.
+    """
 
     def __init__(self, name: DecoderName, encoder_width: int, shape: DecoderShape) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Shifted-window decoder block of AudioMAE: timm's Swin V2 "CR" block with a learned `tau` and explicit (time, frequency) shifts.
+"""Shifted-window decoder block of AudioMAE: timm's Swin V2 "CR" block with a learned `tau` and explicit
+(time, frequency) shifts.
 
 Legend: B chunks, W windows per chunk, A = 4 x 4 tokens per window, C channels, N heads.
 """

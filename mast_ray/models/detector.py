@@ -1,4 +1,5 @@
-"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed boxes without leaving the device.
+"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed boxes without leaving the
+device.
 
 Legend: B chunks, P points over all levels, K detection slots, R boxes per chunk, T frames, F bins.
 """
@@ -34,7 +35,8 @@ EmbeddingName = Literal["encoder", "neck", "projection"]
 
 _CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "small": 128, "base": 256}
 _TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "small": 4, "base": 4}
-# Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long were never seen.
+# Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
+# were never seen.
 _SUPPRESSION_STEPS = 32
 
 
@@ -42,8 +44,9 @@ _SUPPRESSION_STEPS = 32
 class DetectorArchitecture:
     """Everything needed to rebuild a detector or baseline; goes into the model card.
 
-    `audiomae` and `vit_scratch` are this network without adapter (a 1 x 1 projection at stride 16 x 16) and without projection head:
-    the first starts from AudioMAE's public weights, the second from nothing. Baselines of other families read only `size`.
+    `audiomae` and `vit_scratch` are this network without adapter (a 1 x 1 projection at stride 16 x 16) and
+    without projection head: the first starts from AudioMAE's public weights, the second from nothing.
+    Baselines of other families read only `size`.
     """
 
     name: DetectorName = "mast"
@@ -79,7 +82,9 @@ class HeadOutputs(NamedTuple):
 
 @lru_cache(maxsize=16)
 def points_on(levels: tuple[PyramidLevel, ...], device: torch.device) -> PyramidPoints:
-    """Points of a pyramid, made once per device. Not a buffer: a model cast to bf16 must keep exact positions."""
+    """Points of a pyramid, made once per device. Not a buffer: a model cast to bf16 must keep exact
+    positions.
+    """
     return pyramid_points(levels, device)
 
 
@@ -131,7 +136,9 @@ class MastDetector(nn.Module):
         nms_overlap: float = 0.5,
         max_detections: int = 300,
     ) -> Detections:
-        """Forward, score = sqrt(cls * centerness), decode, suppress: one call that compiles and reads nothing back."""
+        """Forward, score = sqrt(cls * centerness), decode, suppress: one call that compiles and reads
+        nothing back.
+        """
         outputs = self(logmel)
         score = (outputs.score_logit.sigmoid() * outputs.centerness_logit.sigmoid()).sqrt()  # (B, P)
         count = min(max(self.architecture.num_candidates, max_detections), score.shape[1])
@@ -150,7 +157,9 @@ class MastDetector(nn.Module):
         )
 
     def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:
-        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map, or its unit-length projection"""
+        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map, or its unit-
+        length projection
+        """
         tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
         if name == "encoder":
             return pooled_regions(tokens, boxes, (PATCH, PATCH)).float()

@@ -1,6 +1,8 @@
-"""The patch encoder: a ViT on spectrograms (B, 1, T, F) whose parameter names are those of timm's and AudioMAE's ViT.
+"""The patch encoder: a ViT on spectrograms (B, 1, T, F) whose parameter names are those of timm's and
+AudioMAE's ViT.
 
-Legend: B chunks, T frames, F bins, L tokens (64 x 8 = 512, time-major: index = 8 * time + frequency), C channels, K kept tokens.
+Legend: B chunks, T frames, F bins, L tokens (64 x 8 = 512, time-major: index = 8 * time + frequency), C
+channels, K kept tokens.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def spectrogram_of(patches: Tensor, grid: tuple[int, int] = TOKEN_GRID) -> Tenso
 
 
 def sincos_positions(width: int, grid: tuple[int, int] = TOKEN_GRID) -> Tensor:
-    """(1, 1 + L, C) fixed positions: zeros for the class token, then half of the channels for frequency, half for time."""
+    """(1, 1 + L, C) fixed positions: zeros for the class token, then half of the channels for frequency,
+    half for time.
+    """
     rates = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width / 4))
     time, frequency = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
     angles = [axis.reshape(-1, 1) * rates for axis in (frequency, time)]  # (L, C / 4) each
@@ -59,7 +63,9 @@ def sincos_positions(width: int, grid: tuple[int, int] = TOKEN_GRID) -> Tensor:
 
 
 class PatchProjection(nn.Module):
-    """Linear embedding of patches, stored as the convolution AudioMAE stores (`proj`) and run as a matrix product."""
+    """Linear embedding of patches, stored as the convolution AudioMAE stores (`proj`) and run as a
+    matrix product.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,7 +78,9 @@ class PatchProjection(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """ViT with a class token and fixed sin-cos positions; positions are a buffer, so a checkpoint brings its own."""
+    """ViT with a class token and fixed sin-cos positions; positions are a buffer, so a checkpoint brings
+    its own.
+    """
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()

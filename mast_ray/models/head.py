@@ -1,6 +1,8 @@
-"""FCOS head shared by all levels: a score, a centerness and four distances per point (paper, "Detector heads").
+"""FCOS head shared by all levels: a score, a centerness and four distances per point (paper, "Detector
+heads").
 
-Legend: B chunks, P points over all levels (finest first, time-major). Distances are in strides of each axis, as in boxes/points.
+Legend: B chunks, P points over all levels (finest first, time-major). Distances are in strides of each
+axis, as in boxes/points.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class FcosHead(nn.Module):
         nn.init.zeros_(self.box.bias)
 
     def forward(self, maps: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """One map per level -> score logit (B, P), centerness logit (B, P), distances (B, P, 4), all float32"""
+        """One map per level -> score logit (B, P), centerness logit (B, P), distances (B, P, 4), all
+        float32
+        """
         scores, boxes = [], []
         for index, features in enumerate(maps):
             scores.append(self.score(self.score_tower(features)).flatten(1).float())

@@ -1,7 +1,9 @@
-"""Transformer block and norms shared by encoder and decoders, in the compute type of the surrounding autocast.
+"""Transformer block and norms shared by encoder and decoders, in the compute type of the surrounding
+autocast.
 
-Under autocast PyTorch runs norms in float32 and so keeps the residual stream in float32; here the stream stays in the compute
-type (as under DeepSpeed's bf16), the norms reduce in float32 inside their kernels, and memory traffic is halved.
+Under autocast PyTorch runs norms in float32 and so keeps the residual stream in float32; here the stream
+stays in the compute type (as under DeepSpeed's bf16), the norms reduce in float32 inside their kernels, and
+memory traffic is halved.
 """
 
 from __future__ import annotations

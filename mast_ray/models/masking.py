@@ -1,4 +1,5 @@
-"""Which tokens a masked autoencoder sees: a fixed number per chunk, drawn on the device without host synchronisation.
+"""Which tokens a masked autoencoder sees: a fixed number per chunk, drawn on the device without host
+synchronisation.
 
 Legend: B chunks, L = 64 x 8 tokens (time-major), K kept tokens.
 """
@@ -27,7 +28,9 @@ class TokenMask(NamedTuple):
 
 @dataclass(frozen=True)
 class Masking:
-    """`structured` keeps an outer product of time columns and frequency rows, `random` keeps tokens independently (SPEC 4)."""
+    """`structured` keeps an outer product of time columns and frequency rows, `random` keeps tokens
+    independently (SPEC 4).
+    """
 
     name: MaskingName = "structured"
     time_ratio: float = 0.6

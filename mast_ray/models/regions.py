@@ -1,8 +1,11 @@
-"""Features of boxes: the mean of RoIAlign's 7 x 7 bins (2 x 2 samples each), as two interpolation matrices and a product.
+"""Features of boxes: the mean of RoIAlign's 7 x 7 bins (2 x 2 samples each), as two interpolation matrices
+and a product.
 
-Bilinear sampling on a grid that is a product of times and bins separates, so the mean over it is w_t' X w_f. As a batched
-matrix product this is deterministic, differentiates without atomics, compiles, and takes strides that are not square.
-Legend: B chunks, R boxes per chunk, S samples per axis, C channels. Maps (B, C, time, frequency), boxes (t0, f0, t1, f1).
+Bilinear sampling on a grid that is a product of times and bins separates, so the mean over it is w_t' X
+w_f. As a batched matrix product this is deterministic, differentiates without atomics, compiles, and takes
+strides that are not square.
+Legend: B chunks, R boxes per chunk, S samples per axis, C channels. Maps (B, C, time, frequency), boxes
+(t0, f0, t1, f1).
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def pooled_regions(features: Tensor, boxes: Tensor, stride: tuple[int, int]) -> 
 
 
 def interpolation_weights(start: Tensor, end: Tensor, num_cells: int) -> Tensor:
-    """(...) ends of a span in cells -> (..., num_cells): mean of linear interpolation at S samples (RoIAlign, aligned)."""
+    """(...) ends of a span in cells -> (..., num_cells): mean of linear interpolation at S samples
+    (RoIAlign, aligned).
+    """
     step = (end - start) / SAMPLES_PER_AXIS
     offsets = torch.arange(SAMPLES_PER_AXIS, device=start.device) + 0.5
     position = start[..., None] - 0.5 + offsets * step[..., None]  # (..., S) in cell centres

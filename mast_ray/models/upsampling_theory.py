@@ -1,4 +1,5 @@
-"""The paper's propositions about grids, upsampling and separable filters, as functions of numbers (appendix "Theoretical Analysis").
+"""The paper's propositions about grids, upsampling and separable filters, as functions of numbers (appendix
+"Theoretical Analysis").
 
 Extents delta and strides are pairs (time, frequency) in frames and bins, as arrays (N, 2) or single pairs.
 """
@@ -15,13 +16,17 @@ PATCH = (16.0, 16.0)
 
 
 def iou_bound(extent: ArrayLike, stride: ArrayLike) -> Floats:
-    """Proposition 1: some placement has IoU at most prod delta / (delta + s) with its tightest box on the grid."""
+    """Proposition 1: some placement has IoU at most prod delta / (delta + s) with its tightest box on
+    the grid.
+    """
     extent, stride = np.asarray(extent, np.float64), np.asarray(stride, np.float64)
     return np.prod(extent / (extent + stride), axis=-1)
 
 
 def worst_placement_iou(extent: ArrayLike, stride: ArrayLike) -> Floats:
-    """The limit reached by the proof's placement: the snapped span is delta + s if s divides delta, else (floor(delta/s) + 2) s."""
+    """The limit reached by the proof's placement: the snapped span is delta + s if s divides delta, else
+    (floor(delta/s) + 2) s.
+    """
     extent, stride = np.asarray(extent, np.float64), np.asarray(stride, np.float64)
     whole = np.floor(extent / stride)
     divides = np.isclose(whole * stride, extent)
@@ -44,7 +49,9 @@ def optimal_ratio(extent: ArrayLike) -> Floats:
 
 
 def optimal_factors(extent: ArrayLike, budget: float) -> Floats:
-    """(u_t, u_f) with u_t u_f = budget that maximise the bound for one extent: sqrt(U delta_f / delta_t) and its partner."""
+    """(u_t, u_f) with u_t u_f = budget that maximise the bound for one extent: sqrt(U delta_f / delta_t)
+    and its partner.
+    """
     ratio = optimal_ratio(extent)
     return np.stack([np.sqrt(budget / ratio), np.sqrt(budget * ratio)], axis=-1)
 

@@ -1,7 +1,9 @@
-"""What is minimised: modules whose forward takes a ChunkBatch and returns {"loss": scalar, component: scalar, ...}.
+"""What is minimised: modules whose forward takes a ChunkBatch and returns {"loss": scalar, component:
+scalar, ...}.
 
-Everything goes through `forward`, so DDP and DeepSpeed can wrap an objective. Random draws come from a generator that `seed_step` resets,
-so a resumed run draws what the undisturbed one would have. The tensor part of a step is one method, which `compile_step` compiles.
+Everything goes through `forward`, so DDP and DeepSpeed can wrap an objective. Random draws come from a
+generator that `seed_step` resets, so a resumed run draws what the undisturbed one would have. The tensor
+part of a step is one method, which `compile_step` compiles.
 Legend: B chunks, M box slots, P points.
 """
 
@@ -88,8 +90,11 @@ class ReconstructionObjective(nn.Module):
         self._reconstruct = self._reconstruction_loss
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
-        """Make the draws of the next forward depend on the step only; with rows, each chunk gets the draw of its place in
-        the global batch, whichever worker holds it (give every worker rank 0 then)."""
+        """Make the draws of the next forward depend on the step only.
+
+        With rows, each chunk gets the draw of its place in the global batch, whichever worker holds it (give
+        every worker rank 0 then).
+        """
         self._steps.set_step(step, rows, num_rows)
 
     def compile_step(self, **options: object) -> None:
@@ -131,8 +136,11 @@ class DetectionObjective(nn.Module):
         self._step = self._losses
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
-        """Make the draws of the next forward depend on the step only; with rows, each chunk gets the draw of its place in
-        the global batch, whichever worker holds it (give every worker rank 0 then)."""
+        """Make the draws of the next forward depend on the step only.
+
+        With rows, each chunk gets the draw of its place in the global batch, whichever worker holds it (give
+        every worker rank 0 then).
+        """
         self._steps.set_step(step, rows, num_rows)
 
     def compile_step(self, **options: object) -> None:
@@ -187,7 +195,8 @@ class DetectionObjective(nn.Module):
             chunk_weight,
             self.classification,
         )
-        # At least one per chunk: in a batch of empty chunks the sum over all points would else be divided by one.
+        # At least one per chunk: in a batch of empty chunks the sum over all points would else be
+        # divided by one.
         count = mean_over_workers(sums.num_positives.float()).clamp(min=float(len(logmel)))
         terms = {
             "classification": sums.classification / count,
@@ -220,7 +229,8 @@ class DetectionObjective(nn.Module):
         loss = contrastive_loss(
             anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
         )
-        # The mean over this worker's anchors, weighted so that the mean over workers is the mean over all anchors.
+        # The mean over this worker's anchors, weighted so that the mean over workers is the mean
+        # over all anchors.
         count = chosen.is_anchor.sum().float()
         return loss * count / mean_over_workers(count).clamp(min=1e-6)
 
@@ -276,7 +286,9 @@ def detection_objective(
 
 
 def mean_over_workers(value: Tensor) -> Tensor:
-    """The mean of a scalar over all training processes, so that a step does not depend on how chunks were dealt out."""
+    """The mean of a scalar over all training processes, so that a step does not depend on how chunks
+    were dealt out.
+    """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return value
     value = value.detach().clone()

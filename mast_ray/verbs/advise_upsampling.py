@@ -1,4 +1,6 @@
-"""`mast advise-upsampling`: which upsampling of the token grid fits a user's own boxes, by the paper's bound on worst-case IoU."""
+"""`mast advise-upsampling`: which upsampling of the token grid fits a user's own boxes, by the paper's
+bound on worst-case IoU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The paper's propositions with numbers: quantisation bound, narrow bands, optimal ratio, separable filters, weighting and noise."""
+"""The paper's propositions with numbers: quantisation bound, narrow bands, optimal ratio, separable
+filters, weighting and noise.
+"""
 
 import numpy as np
 import pytest

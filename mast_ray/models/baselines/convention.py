@@ -1,8 +1,8 @@
 """The one place where our boxes become an image library's and back: rows are time, columns are frequency.
 
-Ours are (t0, f0, t1, f1); torchvision's xyxy are (f0, t0, f1, t1); DETR's and YOLO's are centres and sizes as shares of the image, column first.
-Single-channel spectrograms are images of one channel. Ignore regions and chunk weights are not known to these libraries: regions are
-left out, and all chunks count alike.
+Ours are (t0, f0, t1, f1); torchvision's xyxy are (f0, t0, f1, t1); DETR's and YOLO's are centres and sizes
+as shares of the image, column first. Single-channel spectrograms are images of one channel. Ignore regions
+and chunk weights are not known to these libraries: regions are left out, and all chunks count alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""DETR of transformers on a ResNet of one input channel, built from a local configuration: nothing is downloaded."""
+"""DETR of transformers on a ResNet of one input channel, built from a local configuration: nothing is
+downloaded.
+"""
 
 from __future__ import annotations
 

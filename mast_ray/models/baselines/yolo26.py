@@ -1,4 +1,6 @@
-"""YOLO26 of ultralytics (AGPL, an optional extra) on images of one channel, with the library's own loss and one-to-one head."""
+"""YOLO26 of ultralytics (AGPL, an optional extra) on images of one channel, with the library's own loss
+and one-to-one head.
+"""
 
 from __future__ import annotations
 
