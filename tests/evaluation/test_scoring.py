@@ -1,0 +1,216 @@
+"""Tables of detections against tables of annotations: whose recordings, which chunks, what was left out."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.evaluation.event_boxes import Blocks, boxes_of_events, is_within
+from mast_ray.evaluation.events import (
+    events_from_annotations,
+    events_from_arrow,
+    numbers_in,
+    recordings_from_arrow,
+    renumbered,
+)
+from mast_ray.evaluation.scoring import breakdown_by, figures_of, outcomes, score_tables, sums_of
+from mast_ray.recordings.annotations import Annotation, AnnotationSet
+from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
+
+MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
+
+
+def recordings_table(num=3, **columns):
+    rows = [
+        {
+            "recording_id": f"id{n}", "path": f"site{n % 2}/rec{n}.wav", "site": f"site{n % 2}", "duration_s": 60.0,
+            "num_chunks": 11, "is_annotated": n != 2, "start_utc": MIDNIGHT_US + n * 3_600_000_000, "utc_offset_s": 3600,
+        }
+        | columns
+        for n in range(num)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=RECORDINGS)
+
+
+def labels_table(rows):
+    names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz", "label")
+    return pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) | {"score": 1.0} for row in rows], schema=LABELS
+    )
+
+
+def detections_table(rows, chunk=None):
+    names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz", "score")
+    return pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) | {"chunk": chunk} for row in rows], schema=DETECTIONS
+    )
+
+
+def truth_of(labels, **columns):
+    table = recordings_table(**columns)
+    everything, annotated = recordings_from_arrow(table), recordings_from_arrow(table, only_annotated=True)
+    return renumbered(events_from_arrow(labels_table(labels), everything), annotated)
+
+
+def test_only_annotated_recordings_count_and_what_is_left_out_is_counted():
+    truth = truth_of([("id0", 1.0, 2.0, 1000.0, 3000.0, "wren")])
+    found = [
+        ("id0", 1.0, 2.0, 1000.0, 3000.0, 0.9),
+        ("id1", 5.0, 6.0, 1000.0, 2000.0, 0.8),
+        ("id2", 5.0, 6.0, 1e3, 2e3, 0.7),
+    ]
+    scored = score_tables(events_from_arrow(detections_table(found)), truth)
+    metrics, intervals = figures_of(scored, 0.0, num_resamples=50)
+    assert scored.unit == "recording" and scored.num_recordings == 2
+    assert scored.left_out["detections in recordings without annotation"] == 1
+    assert (metrics.num_truth, metrics.num_detections, metrics.num_true_positives) == (1, 2, 1)
+    assert intervals["precision"].estimate == pytest.approx(0.5)
+    assert sums_of(scored, 0.0).num_recordings == 2
+    silent = score_tables(events_from_arrow(detections_table(found)), truth, unlisted="silent")
+    assert (silent.num_recordings, len(silent.detections)) == (3, 3)
+
+
+def test_events_above_8_khz_are_left_out_in_mel_space_and_scored_in_hertz():
+    truth = truth_of([("id0", 1.0, 2.0, 9000.0, 12000.0, "bat")])
+    found = events_from_arrow(detections_table([("id0", 1.0, 2.0, 9000.0, 12000.0, 0.9)]))
+    mel = score_tables(found, truth)
+    assert (
+        mel.left_out["annotations outside 20-8000 Hz"] == 1 == mel.left_out["detections outside 20-8000 Hz"]
+    )
+    assert score_tables(found, truth, space="hertz").matches.iou.tolist() == [1.0]
+
+
+def test_overlap_in_mel_space_differs_from_overlap_in_hertz():
+    # 500-8000 Hz against 4000-8000 Hz: just over half in hertz, far less in mel bins.
+    truth = truth_of([("id0", 1.0, 2.0, 500.0, 8000.0, "")])
+    found = events_from_arrow(detections_table([("id0", 1.0, 2.0, 4000.0, 8000.0, 0.9)]))
+    assert score_tables(found, truth, space="hertz").matches.iou[0] == pytest.approx(4000 / 7500)
+    assert score_tables(found, truth, space="mel").matches.iou[0] == 0.0
+
+
+def test_per_chunk_tables_are_scored_chunk_by_chunk_with_truths_cut_at_the_borders():
+    # One call from 9 to 12 s lies in chunks 0 (9-10.24 s), 1 (whole) and 2 (10.24-12 s).
+    truth = truth_of([("id0", 9.0, 12.0, 1000.0, 3000.0, "wren")])
+    tables = [
+        detections_table([("id0", 9.0, 10.24, 1000.0, 3000.0, 0.9)], chunk=0),
+        detections_table([("id0", 9.0, 12.0, 1000.0, 3000.0, 0.8)], chunk=1),
+        detections_table([("id0", 9.0, 12.0, 1000.0, 3000.0, 0.7)], chunk=5),
+    ]
+    scored = score_tables(events_from_arrow(pa.concat_tables(tables)), truth)
+    assert scored.unit == "chunk" and scored.matches.num_truth == 3
+    assert scored.matches.is_true_positive.tolist() == [True, True, False]
+    assert scored.recording_of_group.tolist() == [0] * 11 + [1] * 11
+    with pytest.raises(ConfigError, match="mel"):
+        score_tables(events_from_arrow(tables[0]), truth, space="hertz")
+
+
+def test_chunks_of_recordings_of_unknown_length_are_only_those_that_surely_exist():
+    truth = truth_of([("id0", 9.0, 12.0, 1000.0, 3000.0, "wren")], num_chunks=None, duration_s=None)
+    found = detections_table([("id0", 9.0, 10.24, 1000.0, 3000.0, 0.9)], chunk=0)
+    scored = score_tables(events_from_arrow(found), truth)
+    assert (
+        scored.matches.num_truth == 2
+    )  # chunks 0 and 1 end or pass their middle before 12 s; chunk 2 may not exist
+
+
+@pytest.mark.parametrize("per_chunk", [True, False])
+def test_blocks_of_a_split_leave_the_rest_of_a_recording_out(per_chunk):
+    truth = truth_of(
+        [("id0", 5.0, 6.0, 1000.0, 3000.0, "early"), ("id0", 45.0, 46.0, 1000.0, 3000.0, "late")]
+    )
+    found = [("id0", 5.0, 6.0, 1000.0, 3000.0, 0.9), ("id0", 45.0, 46.0, 1000.0, 3000.0, 0.8)]
+    table = pa.concat_tables([detections_table(found[:1], 0), detections_table(found[1:], 8)])
+    events = events_from_arrow(table if per_chunk else detections_table(found))
+    blocks = Blocks(np.array([0]), np.array([30.0]), np.array([60.0]))
+    scored = score_tables(events, truth, blocks=blocks)
+    assert set(scored.truth.label) == {"late"}
+    assert scored.matches.is_true_positive.tolist() == [True]
+
+
+def test_event_is_in_a_block_when_its_middle_is():
+    truth = truth_of(
+        [("id0", 9.0, 10.0, 1e3, 2e3, ""), ("id0", 9.0, 12.0, 1e3, 2e3, ""), ("id1", 1.0, 2.0, 1e3, 2e3, "")]
+    )
+    blocks = Blocks(np.array([0, 0]), np.array([20.0, 0.0]), np.array([30.0, 10.0]))
+    assert is_within(truth, blocks).tolist() == [True, False, False]
+
+
+def test_breakdowns_by_site_hour_duration_bandwidth_and_label_hold_the_right_events():
+    truth = truth_of([("id0", 1.0, 2.5, 1000.0, 1400.0, "wren"), ("id1", 1.0, 1.2, 1000.0, 3000.0, "frog")])
+    found = events_from_arrow(
+        detections_table([("id0", 1.0, 2.5, 1000.0, 1400.0, 0.9), ("id1", 9.0, 9.2, 2e3, 5e3, 0.6)])
+    )
+    scored = score_tables(found, truth)
+
+    def counts(by):
+        cells = breakdown_by(scored, by, 0.5, num_resamples=20)
+        return {
+            c.name: (c.metrics.num_truth, c.metrics.num_detections, c.metrics.num_true_positives)
+            for c in cells
+        }
+
+    assert counts("site") == {"site0": (1, 1, 1), "site1": (1, 1, 0)}
+    assert counts("hour") == {"01 h": (1, 1, 1), "02 h": (1, 1, 0)}  # local time is an hour ahead of UTC
+    assert counts("duration") == {"0.1-0.3 s": (1, 1, 0), "1-3 s": (1, 1, 1)}
+    assert counts("bandwidth") == {"0-500 Hz": (1, 1, 1), "2000-4000 Hz": (1, 1, 0)}
+    assert counts("label") == {"frog": (1, 0, 0), "wren": (1, 1, 1)}
+
+
+def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
+    found = AnnotationSet(
+        (
+            Annotation("rec0.wav", 1.0, 2.0, 1000.0, 3000.0, "x", 0.8),
+            Annotation("rec1.wav", 3.0, 4.0, score=0.6),
+        ),
+        frozenset({"rec0.wav", "rec1.wav", "elsewhere.wav"}),
+    )
+    events = events_from_annotations(found)
+    truth = truth_of([("id0", 1.0, 2.0, 1000.0, 3000.0, "wren"), ("id1", 3.0, 4.0, None, None, "frog")])
+    assert numbers_in(truth.recordings, events.recordings).tolist() == [-1, 0, 1]
+    scored = score_tables(events, truth)
+    assert scored.matches.is_true_positive.all()
+    assert scored.matches.is_time_matched.tolist() == [False, True]
+
+
+def test_ids_on_one_side_and_paths_on_the_other_cannot_meet_and_say_so():
+    by_id = events_from_arrow(detections_table([("id0", 1.0, 2.0, 1e3, 2e3, 0.9)]))
+    by_path = events_from_annotations(AnnotationSet((Annotation("rec0.wav", 1.0, 2.0),)))
+    with pytest.raises(DataError, match="prepared archive"):
+        score_tables(by_id, by_path)
+
+
+def test_sites_and_hours_are_taken_from_the_detections_when_annotations_have_none():
+    row = {"recording_id": "id0", "path": "a/rec0.wav", "site": "ridge", "begin_s": 600.0, "end_s": 601.0, "low_hz": 1e3,
+           "high_hz": 2e3, "score": 0.9, "start_utc": MIDNIGHT_US + 600_000_000, "utc_offset_s": 7200}  # fmt: skip
+    found = events_from_arrow(pa.Table.from_pylist([row], schema=DETECTIONS))
+    truth = events_from_annotations(AnnotationSet((Annotation("a/rec0.wav", 600.0, 601.0, 1e3, 2e3),)))
+    scored = score_tables(found, truth)
+    assert [c.name for c in breakdown_by(scored, "site", 0.0, 10)] == ["ridge"]
+    assert [c.name for c in breakdown_by(scored, "hour", 0.0, 10)] == ["02 h"]
+
+
+def test_outcomes_list_hits_false_alarms_and_misses_at_the_threshold():
+    truth = truth_of([("id0", 1.0, 2.0, 1e3, 3e3, "wren"), ("id0", 11.0, 12.0, 1e3, 3e3, "frog")])
+    found = [
+        ("id0", 1.0, 2.0, 1e3, 3e3, 0.9),
+        ("id1", 5.0, 6.0, 1e3, 2e3, 0.8),
+        ("id0", 11.0, 12.0, 1e3, 3e3, 0.2),
+    ]
+    columns = outcomes(score_tables(events_from_arrow(detections_table(found)), truth), 0.5)
+    assert columns["outcome"] == ["hit", "false_alarm", "miss"]
+    assert columns["label"] == ["wren", "", "frog"]
+    assert columns["recording"] == ["site0/rec0.wav", "site1/rec1.wav", "site0/rec0.wav"]
+
+
+def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
+    events = events_from_arrow(labels_table([("id0", 1.004, 2.006, 1000.0, 3000.0, "")]))
+    rounded, _ = boxes_of_events(events, "mel", "grid")
+    kept, _ = boxes_of_events(events, "mel", "none")
+    assert rounded[0, 0::2].tolist() == [100.0, 200.0]
+    np.testing.assert_allclose(kept[0, 0::2], [100.4, 200.6])
+    assert rounded[0, 1] == np.rint(kept[0, 1]) and rounded[0, 3] == np.rint(kept[0, 3])
+
+
+def test_a_table_without_times_is_refused_with_the_columns_it_has():
+    with pytest.raises(DataError, match="begin_s"):
+        events_from_arrow(pa.table({"recording_id": ["a"], "onset": [1.0]}))
