@@ -120,7 +120,10 @@ class _Preparation:
             _sweep(self.stage, commits)
         _print_summary(self.stage, manifest, split)
         quarantined = [
-            o for c in commits for o in c.outcomes if o.status == "rejected" and o.reason in ("CRASH", "TIMEOUT")
+            o
+            for c in commits
+            for o in c.outcomes
+            if o.status == "rejected" and o.reason in ("CRASH", "TIMEOUT")
         ]
         return PARTIAL if quarantined else OK
 
@@ -155,7 +158,9 @@ def _refuse_mixing(archive: Storage, stage: Storage) -> None:
     """Nothing is ever written among the user's recordings."""
     inside = (stage.url + "/").startswith(archive.url.rstrip("/") + "/")
     if inside:
-        raise ConfigError(f"--out {stage.url} lies inside the archive:\nchoose a folder outside {archive.url}")
+        raise ConfigError(
+            f"--out {stage.url} lies inside the archive:\nchoose a folder outside {archive.url}"
+        )
 
 
 def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> None:
@@ -220,7 +225,9 @@ def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
         f"{counts['labels']:,} labels"
     )
     if counts["labels_of_rejected_recordings"]:
-        print(f"{counts['labels_of_rejected_recordings']:,} labels belong to rejected recordings and are left out")
+        print(
+            f"{counts['labels_of_rejected_recordings']:,} labels belong to rejected recordings and are left out"
+        )
     print_split(split)
     print(f"prepared: {stage.url}")
 

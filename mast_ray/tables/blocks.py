@@ -49,7 +49,8 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
     file_names = index.column("file").combine_chunks().dictionary_encode()
     file = file_names.indices.to_numpy().astype(np.int64)
     group, row, segment, count = (
-        index.column(name).to_numpy().astype(np.int64) for name in ("row_group", "row", "segment", "num_segments")
+        index.column(name).to_numpy().astype(np.int64)
+        for name in ("row_group", "row", "segment", "num_segments")
     )
     of_recording = prepared.rows_of(index.column("recording_id"))
 
@@ -61,7 +62,9 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
     piece = order[np.searchsorted(keys, wanted, side="right") - 1] if len(wanted) else order[:0]
     within = chunks.chunk - segment[piece]
     if len(piece) and ((of_recording[piece] != chunks.recording) | (within >= count[piece])).any():
-        raise DataError(f"{prepared.storage.url}: index.parquet does not cover its recordings: prepare it again")
+        raise DataError(
+            f"{prepared.storage.url}: index.parquet does not cover its recordings: prepare it again"
+        )
 
     # rows of each row group, then row groups joined into blocks
     group_keys, group_of = np.unique(file << 32 | group, return_inverse=True)
@@ -72,7 +75,9 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
     block = block_of_group[group_of[piece]]
     place = base[group_of[piece]] + row[piece] + within
     needs_more = np.zeros(len(blocks), bool)  # a chunk whose second segment opens the next block
-    np.logical_or.at(needs_more, block, place + 1 >= np.array([b[2] for b in blocks])[block] if len(blocks) else [])
+    np.logical_or.at(
+        needs_more, block, place + 1 >= np.array([b[2] for b in blocks])[block] if len(blocks) else []
+    )
     made = []
     for number, (of_file, groups, num_rows) in enumerate(blocks):
         after = first_group[number] + len(groups)

@@ -47,7 +47,9 @@ class ChunkSet:
 def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
     """Chunks wholly inside the blocks of the named splits; the name "pool" means every block marked in_pool."""
     splits = prepared.splits
-    wanted = pc.is_in(splits.column("split"), value_set=pa.array([n for n in names if n != "pool"], pa.string()))
+    wanted = pc.is_in(
+        splits.column("split"), value_set=pa.array([n for n in names if n != "pool"], pa.string())
+    )
     if "pool" in names:
         wanted = pc.or_(wanted, splits.column("in_pool"))
     blocks = splits.filter(wanted)
@@ -75,7 +77,9 @@ def chunks_of_blocks(
     first = np.ceil((begin_s - _SLACK_S) / HOP_S).astype(np.int64).clip(min=0)
     reaches_end = end_s >= duration_s - _SLACK_S
     last = np.floor((end_s - CHUNK_S + _SLACK_S) / HOP_S).astype(np.int64)
-    last = np.where(reaches_end, prepared.num_chunks[rows] - 1, np.minimum(last, prepared.num_chunks[rows] - 1))
+    last = np.where(
+        reaches_end, prepared.num_chunks[rows] - 1, np.minimum(last, prepared.num_chunks[rows] - 1)
+    )
     counts = np.maximum(last - first + 1, 0)
     recording = np.repeat(rows, counts)
     place = np.arange(len(recording)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -109,7 +113,9 @@ class BoxTable:
         return pad_boxes(objects, regions)
 
 
-def box_table(prepared: Prepared, chunks: ChunkSet, labels: pa.Table | None, min_score: float = 0.0) -> BoxTable:
+def box_table(
+    prepared: Prepared, chunks: ChunkSet, labels: pa.Table | None, min_score: float = 0.0
+) -> BoxTable:
     """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
 
     All recordings are laid on one time line, two hops apart, so that one vectorised call cuts every box.

@@ -50,7 +50,12 @@ def recordings_and_rejects(
     for item in sorted(items, key=lambda item: item.path):
         outcome, _ = found[item.item_id]
         if outcome.status == "rejected":
-            about = {"status": "rejected", "reason": outcome.reason, "detail": outcome.detail, "readable_s": 0.0}
+            about = {
+                "status": "rejected",
+                "reason": outcome.reason,
+                "detail": outcome.detail,
+                "readable_s": 0.0,
+            }
             rejects.append(_reject(item, about))
             continue
         record = dict(outcome.record or {})
@@ -99,7 +104,9 @@ def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) 
     return pa.Table.from_arrays(arrays, schema=LABELS), num_orphans
 
 
-def index_table(stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]) -> pa.Table:
+def index_table(
+    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
+) -> pa.Table:
     """The index files of all accepted units in the order of recordings; rows of outdated results are left out."""
     found = outcomes_of(items, commits)
     frames_of = {c.unit_id: {f.key for f in c.files if f.key.startswith("frames/")} for c in commits}
@@ -110,7 +117,9 @@ def index_table(stage: Storage, recordings: pa.Table, items: Sequence[Item], com
     order = {rid: number for number, rid in enumerate(ids)}
     rows = []
     names = ("recording_id", "file", "segment")
-    for number, (rid, file, segment) in enumerate(zip(*(merged.column(n).to_pylist() for n in names), strict=True)):
+    for number, (rid, file, segment) in enumerate(
+        zip(*(merged.column(n).to_pylist() for n in names), strict=True)
+    ):
         if rid in order and file in frames_of[found[rid][1].unit_id]:
             rows.append((order[rid], segment, number))
     return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
@@ -195,4 +204,3 @@ def finish(
 def _most_common(rejects: pa.Table) -> str:
     reasons = rejects.column("reason").to_pylist()
     return max(set(reasons), key=reasons.count) if reasons else "none"
-

@@ -24,7 +24,9 @@ from mast_ray.tables.preparing import limits_of, metadata_of, open_source
 from mast_ray.tables.storage import Storage
 from mast_ray.tables.units import Item, item_id_of
 
-REALTIME_PER_CORE = 1500.0  # hours of audio per core-hour that prepare reaches, decoding 48 kHz WAV (benchmarks/prepare.py)
+REALTIME_PER_CORE = (
+    1500.0  # hours of audio per core-hour that prepare reaches, decoding 48 kHz WAV (benchmarks/prepare.py)
+)
 SYNTHETIC_COPIES = ("Data Augmentation/*", "*/Data Augmentation/*")  # BIRDeep's: never part of an archive
 
 
@@ -111,7 +113,9 @@ def take_inventory(
     if sample and sample < len(items):
         chosen = [items[i] for i in np.linspace(0, len(items) - 1, sample).round().astype(int)]
     probed: list[_Probed] = []
-    threads = min(num_threads, 4 * (os.cpu_count() or 1)) if archive.local_path("") is not None else num_threads
+    threads = (
+        min(num_threads, 4 * (os.cpu_count() or 1)) if archive.local_path("") is not None else num_threads
+    )
     with ThreadPoolExecutor(threads) as pool:
         for one in pool.map(lambda item: _probed(archive, item, audio, sites), chosen):
             probed.append(one)
@@ -178,7 +182,8 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
     if dates:
         unknown = inventory.dates[""]
         lines.append(
-            f"dates: {len(dates)} days, {dates[0]} to {dates[-1]}" + (f"; {unknown:,} without" if unknown else "")
+            f"dates: {len(dates)} days, {dates[0]} to {dates[-1]}"
+            + (f"; {unknown:,} without" if unknown else "")
         )
     lines.append(f"time from: {_listed(inventory.time_sources)}")
     if inventory.time_flags:

@@ -73,6 +73,7 @@ def _content(store: Storage, name: str, uri: str) -> bytes:
 def annotations_hash(annotations: AnnotationSet) -> str:
     """Names the content of a set of annotations."""
     rows = sorted(
-        (a.path, a.begin_s, a.end_s, str(a.low_hz), str(a.high_hz), a.label, str(a.score)) for a in annotations.annotations
+        (a.path, a.begin_s, a.end_s, str(a.low_hz), str(a.high_hz), a.label, str(a.score))
+        for a in annotations.annotations
     )
     return text_hash(repr((rows, sorted(annotations.annotated_paths))))

@@ -79,7 +79,8 @@ def _overlapping(rows: list[BlockRow], is_source) -> list[BlockRow]:
         for row in rows
         if row.split in HELD_OUT
         and any(
-            begin < row.end_s - 1e-6 and end > row.begin_s + 1e-6 for begin, end in merged.get(row.recording_id, ())
+            begin < row.end_s - 1e-6 and end > row.begin_s + 1e-6
+            for begin, end in merged.get(row.recording_id, ())
         )
     ]
 

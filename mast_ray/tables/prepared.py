@@ -69,7 +69,11 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
         manifest = json.loads(storage.read_bytes("manifest.json"))
     except FileNotFoundError:
         unfinished = next(iter(storage.list("attempts")), None) is not None
-        what = "is not finished: run the same `mast prepare` again" if unfinished else "holds no prepared archive"
+        what = (
+            "is not finished: run the same `mast prepare` again"
+            if unfinished
+            else "holds no prepared archive"
+        )
         raise DataError(f"{storage.url} {what}\n(there is no manifest.json)") from None
     if manifest.get("stage") != "prepare":
         raise DataError(f"{storage.url} is the output of `{manifest.get('stage')}`: give a prepared archive")

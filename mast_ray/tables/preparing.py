@@ -77,7 +77,10 @@ class PrepareWork:
 
     def _prepared(self, item: Item, writer: FramesWriter, logmel: LogMel, attempt: Attempt) -> Outcome:
         try:
-            with open_source(self.archive, item) as source, opened(source, self.audio, self.limits) as reading:
+            with (
+                open_source(self.archive, item) as source,
+                opened(source, self.audio, self.limits) as reading,
+            ):
                 blocks = _watched(reading, self.audio.block_s, attempt)
                 writer.add(item.item_id, segments_of_blocks(blocks, self.short_recordings, logmel))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
@@ -169,7 +172,9 @@ class _Source:
             self._file.close()
 
 
-def metadata_of(path: str, header: Header | None, audio: AudioConfig, sites: SiteTable | None) -> RecordingMetadata:
+def metadata_of(
+    path: str, header: Header | None, audio: AudioConfig, sites: SiteTable | None
+) -> RecordingMetadata:
     """Time and place of a recording by every source there is."""
     options = {"header": header, "zone": audio.timezone, "site_from": audio.site_from}
     if sites is None:

@@ -77,7 +77,9 @@ class ChunkReader:
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         if not len(chunks):
-            raise DataError(f"{prepared.storage.url}: there is no chunk to read; look at `mast split` and the labels")
+            raise DataError(
+                f"{prepared.storage.url}: there is no chunk to read; look at `mast split` and the labels"
+            )
         found = block_map(prepared, chunks)
         order, self._block_start = sort_by_block(found)
         self.chunks = chunks.take(order)
@@ -87,7 +89,9 @@ class ChunkReader:
         self.num_threads = num_threads or min(8, os.cpu_count() or 1)
         self._block, self._row = found.block[order], found.row[order]
         self._scale, self._offset = found.scale[order], found.offset[order]
-        valid = prepared.num_frames[self.chunks.recording] - self.chunks.chunk.astype(np.int64) * SEGMENT_FRAMES
+        valid = (
+            prepared.num_frames[self.chunks.recording] - self.chunks.chunk.astype(np.int64) * SEGMENT_FRAMES
+        )
         self._valid = valid.clip(0, CHUNK_FRAMES).astype(np.int32)
         self._names = prepared.recording_ids
         self._blocks, self._reader = found.blocks, BlockReader(prepared, _deadline_of(prepared))
@@ -104,7 +108,9 @@ class ChunkReader:
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self), self.batch_size)
 
-    def epoch(self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0) -> Iterator[RawChunks]:
+    def epoch(
+        self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0
+    ) -> Iterator[RawChunks]:
         """This worker's part of every global batch of an epoch from `start_step` on: batch_size / world_size chunks."""
         check_world(self.batch_size, self.lanes, world_size)
         order = EpochOrder(
@@ -124,7 +130,9 @@ class ChunkReader:
             index = first_sample + step * self.batch_size + places
             yield replace(batch, sample_index=torch.from_numpy(index))
 
-    def sequential(self, rank: int = 0, world_size: int = 1, batch_size: int | None = None) -> Iterator[RawChunks]:
+    def sequential(
+        self, rank: int = 0, world_size: int = 1, batch_size: int | None = None
+    ) -> Iterator[RawChunks]:
         """Every chunk of this worker's share once, in the order of the files; the last batch may be smaller."""
         size = batch_size or self.batch_size
         begin, end = rank * len(self) // world_size, (rank + 1) * len(self) // world_size
@@ -132,7 +140,9 @@ class ChunkReader:
         borders = [begin, *starts, end] if end > begin else []
         windows = [Window(0, a, np.arange(a, b)) for a, b in pairwise(borders)]
         positions = [np.arange(a, min(a + size, end)) for a in range(begin, end, size)]
-        for index, batch in zip(positions, self._batches(windows, positions, 4 * self.num_threads), strict=True):
+        for index, batch in zip(
+            positions, self._batches(windows, positions, 4 * self.num_threads), strict=True
+        ):
             yield replace(batch, sample_index=torch.from_numpy(index))
 
     def _batches(
@@ -208,7 +218,9 @@ class ChunkReader:
 class _BlockSource:
     """Hands out decoded blocks window by window: windows are read ahead in order and dropped once they are used up."""
 
-    def __init__(self, reader: ChunkReader, pool: ThreadPoolExecutor, windows: list[Window], ahead: int) -> None:
+    def __init__(
+        self, reader: ChunkReader, pool: ThreadPoolExecutor, windows: list[Window], ahead: int
+    ) -> None:
         self._reader, self._pool, self._waiting, self._ahead = reader, pool, deque(windows), ahead
         self._in_flight = 0  # windows submitted of which no chunk has been asked for
         self._windows_of: dict[int, list[_OpenWindow]] = {}  # a small set may hold a chunk twice

@@ -119,7 +119,8 @@ class S3Storage:
 
     def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         """Every object below a folder in the store's order (by UTF-8 bytes), a thousand at a time."""
-        below = self._name(prefix.rstrip("/")) + "/" if prefix or self.prefix else ""
+        folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
+        below = f"{folder}/" if folder else ""
         strip = len(self.prefix) + 1 if self.prefix else 0
         token: dict[str, str] = {}
         while True:

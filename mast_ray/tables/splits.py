@@ -56,7 +56,11 @@ def recordings_of(table: pa.Table) -> list[Recording]:
     for row in table.select(names).to_pylist():
         start = row.pop("start_utc")
         offset_s = row.pop("utc_offset_s") or 0
-        date = str(np.datetime64(start.replace(tzinfo=None)) + np.timedelta64(offset_s, "s"))[:10] if start else ""
+        date = (
+            str(np.datetime64(start.replace(tzinfo=None)) + np.timedelta64(offset_s, "s"))[:10]
+            if start
+            else ""
+        )
         rows.append(Recording(local_date=date, **row))
     return rows
 
@@ -71,7 +75,9 @@ def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> l
         if name and recording.is_annotated:
             fixed[recording.recording_id] = name
         elif name:
-            fixed[recording.recording_id] = ""  # unlabelled audio of a held-out site or date: kept from the pool
+            fixed[recording.recording_id] = (
+                ""  # unlabelled audio of a held-out site or date: kept from the pool
+            )
         elif recording.is_annotated:
             free.append(recording)
     dealt: dict[str, list[BlockRow]] = defaultdict(list)
@@ -205,7 +211,9 @@ def _without_copies_in_pool(
     held = {print_of[row.recording_id] for row in rows if row.split in HELD_OUT} - {""}
     own = {row.recording_id for row in rows if row.split}
     return [
-        row._replace(in_pool=False) if row.recording_id not in own and print_of[row.recording_id] in held else row
+        row._replace(in_pool=False)
+        if row.recording_id not in own and print_of[row.recording_id] in held
+        else row
         for row in rows
     ]
 

@@ -23,7 +23,17 @@ from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.storage import Storage
 
 MANIFEST = "manifest.json"
-_PACKAGES = ("numpy", "pyarrow", "ray", "soundfile", "soxr", "torch", "torchaudio", "torchvision", "deepspeed")
+_PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "ray",
+    "soundfile",
+    "soxr",
+    "torch",
+    "torchaudio",
+    "torchvision",
+    "deepspeed",
+)
 
 
 def sections_hash(config: Config, *names: str) -> str:
@@ -47,7 +57,9 @@ def code_version() -> str:
     """Package version, with the git commit (and a + for local changes) where the code is a checkout."""
     root = Path(mast_ray.__file__).resolve().parent.parent
     try:
-        run = functools.partial(subprocess.run, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+        run = functools.partial(
+            subprocess.run, cwd=root, capture_output=True, text=True, timeout=10, check=True
+        )
         sha = run(["git", "rev-parse", "--short=12", "HEAD"]).stdout.strip()
         changed = run(["git", "status", "--porcelain", "-uno", "--", "mast_ray"]).stdout.strip()
     except (OSError, subprocess.SubprocessError):

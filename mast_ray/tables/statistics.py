@@ -22,7 +22,9 @@ def pool_moments(index: pa.Table, recordings: pa.Table, splits: pa.Table) -> Mom
     duration_s = recordings.column("duration_s").to_numpy()[rows]
     # a block takes the segments that begin inside it: each segment belongs to one block of a recording
     first = np.ceil(np.round(begin_s / HOP_S, 6)).astype(np.int64)
-    stop = np.where(end_s >= duration_s - 1e-6, count_of[rows], np.ceil(np.round(end_s / HOP_S, 6)).astype(np.int64))
+    stop = np.where(
+        end_s >= duration_s - 1e-6, count_of[rows], np.ceil(np.round(end_s / HOP_S, 6)).astype(np.int64)
+    )
     for row, a, b in zip(rows.tolist(), first.tolist(), stop.tolist(), strict=True):
         in_pool[first_of[row] + a : first_of[row] + min(b, int(count_of[row]))] = True
 

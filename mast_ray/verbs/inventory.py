@@ -14,8 +14,12 @@ HELP = "List an archive: files, hours, sites, dates, rates, faults by reason, an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", help="folder or s3:// prefix of recordings")
-    parser.add_argument("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone")
-    parser.add_argument("--sample", type=int, default=0, metavar="N", help="read only N headers and extrapolate")
+    parser.add_argument(
+        "--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="read only N headers and extrapolate"
+    )
     parser.add_argument("--json", default="", metavar="FILE", help="also write the numbers")
 
 

@@ -16,10 +16,20 @@ nothing to do. Every recording ends as done or in rejects.parquet with its reaso
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", help="folder or s3:// prefix of recordings")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument("--annotations", default="", help="annotation file or folder (Raven, Audacity, CSV, AOEF, COCO, ...)")
-    parser.add_argument("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude")
-    parser.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable")
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+    parser.add_argument(
+        "--annotations", default="", help="annotation file or folder (Raven, Audacity, CSV, AOEF, COCO, ...)"
+    )
+    parser.add_argument(
+        "--table",
+        default="",
+        help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+    )
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable"
+    )
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
+    )
     parser.add_argument("--dry-run", action="store_true", help="inventory and plan only")
 
 

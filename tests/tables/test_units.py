@@ -67,7 +67,9 @@ def test_a_recording_larger_than_the_limit_is_a_unit_of_its_own():
     assert [len(unit.items) for unit in units] == [1, 1]
 
 
-@pytest.mark.parametrize(("num_items", "expected"), [(10, 4), (2_000, 8), (40_000, 64), (100_000, 64), (1_000_000, 500)])
+@pytest.mark.parametrize(
+    ("num_items", "expected"), [(10, 4), (2_000, 8), (40_000, 64), (100_000, 64), (1_000_000, 500)]
+)
 def test_small_archives_get_small_units_and_huge_ones_a_bounded_number(num_items, expected):
     assert items_per_unit(num_items, 64) == expected
 
