@@ -174,8 +174,13 @@ def _even_shares(available: Ints, size: int) -> Ints:
 
 
 def threshold_for_precision(curve: PrecisionCurve, target: float) -> float:
-    """Lowest threshold from which on the lower limit stays at or above the target; NaN when none does."""
-    holds = np.asarray(curve.low >= target)
+    """Lowest threshold whose lower limit reaches the target, none above it being known to miss it; NaN when none does.
+
+    Few detections lie above the highest thresholds, so their lower limits fall again: that is no reason to refuse.
+    """
     order = np.argsort(curve.threshold)
-    stays = np.logical_and.accumulate((holds | np.isnan(curve.low))[order][::-1])[::-1] & holds[order]
-    return float(curve.threshold[order][stays].min()) if stays.any() else float("nan")
+    threshold, low, high = curve.threshold[order], curve.low[order], curve.high[order]
+    misses = np.nan_to_num(high, nan=1.0) < target
+    clear_above = ~np.logical_or.accumulate(misses[::-1])[::-1]
+    good = (np.nan_to_num(low, nan=0.0) >= target) & clear_above
+    return float(threshold[good].min()) if good.any() else float("nan")

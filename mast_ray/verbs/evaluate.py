@@ -106,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.annotations is None:
         return _score_verdicts(args)
-    by = _breakdowns(args.by)
+    by, _ = _breakdowns(args.by), _iou(args)
+    if args.threshold is not None and (args.tune_on or args.tune_split):
+        raise ConfigError("--threshold and --tune-on exclude each other: give one of them")
     scored = _scored(args, args.detections, args.annotations, args.split)
     threshold, origin = _threshold(args)
     metrics, intervals = figures_of(scored, threshold, args.config.evaluate.bootstrap, args.config.seed)
@@ -128,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         "unit": scored.unit, "num_recordings": scored.num_recordings, "left_out": scored.left_out,
     }  # fmt: skip
     print(
-        f"{scored.unit}s of {scored.num_recordings} recordings, IoU >= {_iou(args):g} in {args.space} space, "
+        f"{scored.num_recordings} recordings, matched per {scored.unit}, IoU >= {_iou(args):g} in {args.space} space, "
         f"score >= {threshold:g} ({origin})"
     )
     print(figures_as_text(rows))
@@ -157,8 +159,6 @@ def _breakdowns(text: str) -> tuple:
 def _threshold(args: argparse.Namespace) -> tuple[float, str]:
     """The threshold and where it comes from; tuned ones never see what is scored, unless the user names it twice."""
     if args.threshold is not None:
-        if args.tune_on or args.tune_split:
-            raise ConfigError("--threshold and --tune-on exclude each other: give one of them")
         return args.threshold, "given"
     if not args.tune_on and not args.tune_split:
         return 0.0, "all detections of the table; tune with --tune-on"
@@ -177,7 +177,7 @@ def _threshold(args: argparse.Namespace) -> tuple[float, str]:
 def _scored(args: argparse.Namespace, detections: str, annotations: str, split: str | None) -> Scored:
     recordings = recordings_from_arrow(read_recordings(args.recordings)) if args.recordings else None
     truth, blocks = read_truth(annotations, split, recordings, args.format)
-    found = read_events(detections, recordings or truth.recordings, args.format)
+    found = read_events(detections, recordings, args.format)
     if recordings is not None:
         truth = replace(truth, recordings=with_facts_of(truth.recordings, recordings))
     return score_tables(found, truth, _iou(args), args.space, args.unlisted, blocks)

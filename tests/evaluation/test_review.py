@@ -72,9 +72,12 @@ def test_precision_is_unknown_where_no_detection_or_hardly_any_verdict_lies():
     assert np.isnan(curve.precision).all()
 
 
-def test_threshold_for_a_target_is_the_lowest_from_which_the_lower_limit_stays_above_it():
-    none = np.zeros(5)
-    low = np.array([0.5, 0.92, 0.85, 0.91, 0.95])
-    curve = PrecisionCurve(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), low, low, low, none, none)
+def test_threshold_for_a_target_is_the_lowest_whose_lower_limit_reaches_it():
+    none = np.zeros(6)
+    low = np.array([0.5, 0.92, 0.6, 0.91, 0.93, 0.4])
+    high = np.array(
+        [0.7, 0.95, 0.8, 0.98, 0.99, 1.0]
+    )  # at 0.3 the precision surely misses 0.9, at 0.6 nobody knows
+    curve = PrecisionCurve(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), low, low, high, none, none)
     assert threshold_for_precision(curve, 0.9) == 0.4
     assert np.isnan(threshold_for_precision(curve, 0.99))

@@ -1,0 +1,229 @@
+"""`mast evaluate` and `mast calibrate` as a user meets them: files in, figures and exit codes out."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
+from mast_ray.verbs.main import main
+
+RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin Path\tFile Offset (s)\tSpecies\n"
+BIRDNET = "Start (s),End (s),Scientific name,Common name,Confidence,File\n"
+
+
+def raven_table(path, rows):
+    lines = [
+        f"{n}\tSpectrogram 1\t1\t{b}\t{e}\t{lo}\t{hi}\t{file}\t{b}\tx\n"
+        for n, (file, b, e, lo, hi) in enumerate(rows, 1)
+    ]
+    path.write_text(RAVEN + "".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def truth(tmp_path):
+    """Six recordings with two calls each."""
+    rows = [(f"card/rec{n}.wav", b, b + 3.0, 1000, 3000) for n in range(6) for b in (0.0, 12.0)]
+    return raven_table(tmp_path / "truth.txt", rows)
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Detections of the first call in every recording, and a false alarm in every other, as our own table."""
+    rows = []
+    for n in range(6):
+        shared = {"recording_id": f"id{n}", "path": f"rec{n}.wav", "site": "=A" if n < 3 else "B"}
+        rows.append(
+            shared | {"begin_s": 0.0, "end_s": 3.0, "low_hz": 1000.0, "high_hz": 3000.0, "score": 0.9}
+        )
+        if n % 2:
+            rows.append(
+                shared | {"begin_s": 30.0, "end_s": 31.0, "low_hz": 500.0, "high_hz": 900.0, "score": 0.4}
+            )
+    pq.write_table(pa.Table.from_pylist(rows, schema=DETECTIONS), tmp_path / "found.parquet")
+    return str(tmp_path / "found.parquet")
+
+
+def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, found, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert (
+        main(
+            [
+                "evaluate",
+                found,
+                truth,
+                "--by",
+                "site,duration",
+                "--out",
+                str(out),
+                "--set",
+                "evaluate.bootstrap=50",
+            ]
+        )
+        == 0
+    )
+    text = capsys.readouterr().out
+    assert "12 annotations, 9 detections, 6 right" in text and "recall         0.500 [0.500, 0.500]" in text
+    document = json.loads((out / "metrics.json").read_text())
+    assert document["metrics"]["precision"] == pytest.approx(6 / 9)
+    assert document["settings"]["num_recordings"] == 6
+    outcome = pq.read_table(out / "outcomes.parquet").column("outcome").to_pylist()
+    assert (outcome.count("hit"), outcome.count("false_alarm"), outcome.count("miss")) == (6, 3, 6)
+    rows = list(csv.DictReader((out / "figures.csv").open()))
+    sites = {
+        row["cell"]: float(row["estimate"])
+        for row in rows
+        if row["by"] == "site" and row["figure"] == "precision"
+    }
+    assert sites == {
+        "'=A": pytest.approx(3 / 4, abs=1e-5),
+        "B": pytest.approx(3 / 5, abs=1e-5),
+    }  # no formula in a CSV
+    curve = list(csv.DictReader((out / "thresholds.csv").open()))
+    assert [float(row["threshold"]) for row in curve] == pytest.approx([0.4, 0.9], abs=1e-5)
+
+
+def test_threshold_tuned_on_another_table_is_frozen(truth, found, tmp_path, capsys):
+    assert main(["evaluate", found, truth, "--tune-on", found, "--set", "evaluate.bootstrap=20"]) == 0
+    captured = capsys.readouterr()
+    assert "score >= 0.9" in captured.out and "6 detections, 6 right" in captured.out
+    assert "too good" in captured.err  # tuned on what it scores
+
+
+def test_birdnet_csv_without_frequencies_is_scored_by_time(truth, tmp_path, capsys):
+    rows = [
+        f"{b},{b + 3.0},Troglodytes troglodytes,Wren,{c},rec{n}.wav\n"
+        for n in range(6)
+        for b, c in ((0.0, 0.8), (21.0, 0.3))
+    ]
+    table = tmp_path / "birdnet.csv"
+    table.write_text(BIRDNET + "".join(rows))
+    assert main(["evaluate", str(table), truth, "--threshold", "0.5", "--set", "evaluate.bootstrap=20"]) == 0
+    assert "12 annotations, 6 detections, 6 right" in capsys.readouterr().out
+
+
+def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_to(tmp_path, capsys):
+    recordings = [
+        {"recording_id": f"id{n}", "path": f"rec{n}.wav", "duration_s": 60.0, "is_annotated": n < 2}
+        for n in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(recordings, schema=RECORDINGS), tmp_path / "recordings.parquet")
+    label = {"recording_id": "id0", "begin_s": 1.0, "end_s": 2.0, "low_hz": 1000.0, "high_hz": 2000.0}
+    pq.write_table(pa.Table.from_pylist([label], schema=LABELS), tmp_path / "labels.parquet")
+    rows = [label | {"recording_id": f"id{n}", "score": 0.9} for n in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=DETECTIONS), tmp_path / "d.parquet")
+    assert (
+        main(
+            [
+                "evaluate",
+                str(tmp_path / "d.parquet"),
+                str(tmp_path / "labels.parquet"),
+                "--set",
+                "evaluate.bootstrap=20",
+            ]
+        )
+        == 0
+    )
+    captured = capsys.readouterr()
+    assert (
+        "2 recordings, matched per recording" in captured.out
+        and "1 annotations, 2 detections, 1 right" in captured.out
+    )
+    assert "left out 1 detections in recordings without annotation" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nowhere.parquet", "{truth}"], 3, "does not exist"),
+        (["{found}", "nowhere.txt"], 3, "does not exist"),
+        (["{found}"], 2, "verdict"),
+        (["{found}", "{truth}", "--by", "colour"], 2, "choose from"),
+        (["{found}", "{truth}", "--iou", "2"], 2, "--iou"),
+        (["{found}", "{truth}", "--threshold", "0.5", "--tune-on", "{found}"], 2, "exclude"),
+        (["{found}", "{truth}", "--split", "test"], 2, "prepared"),
+    ],
+)
+def test_mistakes_end_in_three_lines_and_their_exit_code(arguments, code, words, truth, found, capsys):
+    assert main(["evaluate", *(a.format(truth=truth, found=found) for a in arguments)]) == code
+    message = capsys.readouterr().err
+    assert words in message and "Traceback" not in message and len(message.strip().splitlines()) <= 3
+
+
+def test_verdicts_saved_from_the_report_give_precision_with_limits(tmp_path, capsys):
+    path = tmp_path / "verdicts.csv"
+    rows = [
+        f"{n:016x},a.wav,{n},{n + 1},1000,2000,0.{9 - n % 5},{'n' if n % 5 == 4 else 'y'}" for n in range(20)
+    ]
+    header = "detection_id,path,begin_s,end_s,low_hz,high_hz,score,verdict"
+    path.write_text("\n".join([header, *rows, "ff,a.wav,1,2,1,2,0.5,"]) + "\n")
+    assert main(["evaluate", str(path), "--out", str(tmp_path / "v")]) == 0
+    captured = capsys.readouterr()
+    # Wilson limits of 16 of 20.
+    assert "precision 0.800 [0.584, 0.919]  (16 right of 20 judged, 1 undecided)" in captured.out
+    assert "not drawn at random" in captured.err
+    assert json.loads((tmp_path / "v" / "verdicts.json").read_text())["num_right"] == 16
+    path.write_text(f"{header}\nff,a.wav,1,2,1,2,0.5,maybe\n")
+    assert main(["evaluate", str(path)]) == 3
+    assert "line 2" in capsys.readouterr().err
+
+
+def test_calibrate_draws_a_sheet_and_turns_its_verdicts_into_a_threshold(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    score = rng.uniform(0.02, 0.98, 1500).astype(np.float32)
+    rows = [
+        {"recording_id": f"id{n % 9}", "path": f"rec{n % 9}.wav", "site": "AB"[n % 2], "begin_s": float(n), "end_s": n + 1.0,
+         "low_hz": 1000.0, "high_hz": 2000.0, "score": float(s), "start_utc": 1_700_000_000_000_000 + n * 60_000_000,
+         "utc_offset_s": 0}
+        for n, s in enumerate(score)
+    ]  # fmt: skip
+    table = str(tmp_path / "d.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=DETECTIONS), table)
+    assert main(["calibrate", table, "--out", str(tmp_path), "--size", "240"]) == 0
+    assert (
+        main(["calibrate", table, "--out", str(tmp_path), "--size", "240"]) == 2
+    )  # verdicts are never overwritten
+    sheet = list(csv.DictReader((tmp_path / "review.csv").open()))
+    assert len(sheet) == 240 and {row["site"] for row in sheet} == {"A", "B"} and sheet[0]["hour"] != ""
+    for row in sheet:  # right with the probability of the score
+        row["verdict"] = "y" if rng.random() < float(row["score"]) else "n"
+    with (tmp_path / "review.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, sheet[0].keys())
+        writer.writeheader()
+        writer.writerows(sheet)
+    capsys.readouterr()
+    out = tmp_path / "calibrated"
+    arguments = [
+        "calibrate",
+        table,
+        "--verdicts",
+        str(tmp_path / "review.csv"),
+        "--precision",
+        "0.7",
+        "--out",
+        str(out),
+    ]
+    assert main(arguments) == 0
+    assert "240 verdicts" in capsys.readouterr().out
+    document = json.loads((out / "calibration.json").read_text())
+    threshold = document["recommended_threshold"]
+    assert score[score >= threshold].mean() >= 0.7  # the mean score is the true precision here
+    assert document["calibration"]["slope"] == pytest.approx(1.0, abs=0.3)
+    curve = list(csv.DictReader((out / "precision.csv").open()))
+    inside = [
+        float(r["low"]) <= score[score >= float(r["threshold"])].mean() <= float(r["high"])
+        for r in curve
+        if r["low"]
+    ]
+    assert np.mean(inside) > 0.8
+
+
+def test_calibrate_refuses_verdicts_that_were_chosen_rather_than_drawn(found, tmp_path, capsys):
+    path = tmp_path / "verdicts.csv"
+    path.write_text("path,score,verdict\n" + "a.wav,0.5,y\n" * 20)
+    assert main(["calibrate", found, "--verdicts", str(path)]) == 3
+    assert "not drawn" in capsys.readouterr().err
