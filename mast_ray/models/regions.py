@@ -51,4 +51,6 @@ class ProjectionHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         """(..., C) -> (..., 128) float32, unit length"""
-        return functional.normalize(self.output(functional.relu(self.hidden(regions))).float(), dim=-1)
+        vectors = self.output(functional.relu(self.hidden(regions))).float()
+        # Not functional.normalize: the kernel that Triton 3.6 is handed for its gradient does not compile on Hopper.
+        return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + 1e-12)

@@ -10,6 +10,7 @@ Legend: B chunks, M box slots, P points.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -134,6 +135,7 @@ class DetectionObjective(nn.Module):
         self.assignment, self.classification = assignment, classification
         self._steps = SeededSteps(seed, rank)
         self._step = self._losses
+        self._contrastive_term = self._contrastive
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
         """Make the draws of the next forward depend on the step only.
@@ -143,8 +145,10 @@ class DetectionObjective(nn.Module):
         """
         self._steps.set_step(step, rows, num_rows)
 
-    def compile_step(self, **options: object) -> None:
-        """Compile the part of a step that runs on tensors."""
+    def compile_step(self, contrastive: Literal["compiled", "eager"] = "compiled", **options: object) -> None:
+        """Compile the part of a step that runs on tensors; the contrastive loss may stay out of the graph."""
+        if contrastive == "eager":
+            self._contrastive_term = torch.compiler.disable(self._contrastive)
         self._step = torch.compile(self._losses, **options)
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
@@ -208,7 +212,7 @@ class DetectionObjective(nn.Module):
             pass
         elif self.weights.contrastive > 0:
             noise = ContrastiveNoise(order_noise, jitter_noise)
-            terms["contrastive"] = self._contrastive(outputs, boxes, noise)
+            terms["contrastive"] = self._contrastive_term(outputs, boxes, noise)
         else:  # a parameter without a gradient would stall DDP
             terms["contrastive"] = 0.0 * sum(part.sum() for part in self.detector.projection.parameters())
         loss = sum(getattr(self.weights, name) * term for name, term in terms.items())
