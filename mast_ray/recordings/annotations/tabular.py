@@ -124,7 +124,8 @@ def written_table(columns: Sequence[str], rows: Iterable[Sequence[str]], delimit
     else:
         writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(rows)
+        # The csv module leaves a lone carriage return unquoted: a spreadsheet would begin a new row, and a formula, there.
+        writer.writerows([re.sub(r"\r\n?", "\n", cell) for cell in row] for row in rows)
     return buffer.getvalue()
 
 
