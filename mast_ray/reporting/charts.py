@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from markupsafe import Markup, escape
 
@@ -112,7 +113,7 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     mark_x: float | None = None,
     diagonal: bool = False,
-    points: bool = False,
+    drawn: Literal["line", "dots", "both"] = "line",
 ) -> Markup:
     """Lines with optional bands; `mark_x` is a labelled vertical line, `diagonal` the line y = x."""
     x_range = x_range or _extent([v for s in series for v in s.x])
@@ -133,8 +134,9 @@ def line_chart(
             body.append(f'<polygon class="band {colour}" points="{ring}"/>')
         dots = _finite(list(zip(one.x, one.y, strict=True)))
         way = " ".join(f"{plot.x(x)},{plot.y(y)}" for x, y in dots)
-        body.append(f'<polyline class="line {colour}" points="{way}"/>')
-        if points:
+        if drawn != "dots":
+            body.append(f'<polyline class="line {colour}" points="{way}"/>')
+        if drawn != "line":
             for x, y in dots:
                 tip = f"{one.name}: {number(x)}, {number(y)}"
                 body.append(f'<circle class="dot {colour}" cx="{plot.x(x)}" cy="{plot.y(y)}" r="3.5">')
@@ -195,19 +197,17 @@ def parallel_coordinates(
     """One line per trial across one axis per parameter; the objective is the last axis, the best trial is drawn on top."""
     order = [n for n in names if n != objective] + [objective]
     columns = {name: [row[list(names).index(name)] for row in rows] for name in order}
-    width, height, top, bottom = max(460, 120 * len(order)), 320, 40, 30
+    width, height, top, bottom = max(460, 120 * len(order)), 330, 48, 30
     step = (width - 120) / max(len(order) - 1, 1)
     body: list[str] = []
     places: dict[str, list[float | None]] = {}
     for index, name in enumerate(order):
         x = 60 + index * step
-        places[name], low_text, high_text = _unit_positions(columns[name])
+        places[name], ends = _unit_positions(columns[name])
         body.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - bottom}"/>')
-        body.append(f'<text class="label mid" x="{x:.1f}" y="{16 + 12 * (index % 2)}">{escape(name)}</text>')
-        body.append(
-            f'<text class="tick mid" x="{x:.1f}" y="{height - bottom + 16}">{escape(low_text)}</text>'
-        )
-        body.append(f'<text class="tick" x="{x + 5:.1f}" y="{top + 9}">{escape(high_text)}</text>')
+        body.append(f'<text class="label mid" x="{x:.1f}" y="{14}">{escape(name)}</text>')
+        body.append(f'<text class="tick mid" x="{x:.1f}" y="{height - bottom + 16}">{escape(ends[0])}</text>')
+        body.append(f'<text class="tick mid" x="{x:.1f}" y="{top - 8}">{escape(ends[1])}</text>')
     values = places[objective]
     ranked = sorted(range(len(rows)), key=lambda i: -1.0 if values[i] is None else values[i])
     for place, row in enumerate(ranked):
@@ -232,25 +232,25 @@ def _short(value: float | str | None) -> str:
     return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def _unit_positions(values: Sequence[float | str | None]) -> tuple[list[float | None], str, str]:
-    """Values -> positions in [0, 1] (log scale over more than two decades, categories evenly), and end labels."""
-    is_number = [isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values]
-    if any(is_number) and all(n or v is None for n, v in zip(is_number, values, strict=True)):
-        numbers = [float(v) if n else None for n, v in zip(is_number, values, strict=True)]  # type: ignore[arg-type]
-        known = [v for v in numbers if v is not None]
+def _unit_positions(values: Sequence[float | str | None]) -> tuple[list[float | None], tuple[str, str]]:
+    """Values -> positions in [0, 1] (log scale over more than two decades, categories evenly), and the labels of the ends."""
+    numbers = [_as_number(v) for v in values]
+    if any(n is not None for n in numbers) and all(
+        n is not None or v is None for n, v in zip(numbers, values, strict=True)
+    ):
+        known = [n for n in numbers if n is not None]
         low, high = min(known), max(known)
-        if low > 0 and high / low > 100:
-            low_t, high_t = math.log(low), math.log(high)
-            return [None if v is None else (math.log(v) - low_t) / (high_t - low_t) for v in numbers], *(
-                number(low),
-                number(high),
-            )
-        span = (high - low) or 1.0
-        return [None if v is None else (v - low) / span for v in numbers], number(low), number(high)
+        scale = math.log if low > 0 and high / low > 100 else float
+        span = (scale(high) - scale(low)) or 1.0
+        spots = [None if n is None else (scale(n) - scale(low)) / span for n in numbers]
+        return spots, (number(low), number(high))
     kinds = sorted({str(v) for v in values if v is not None})
     spread = max(len(kinds) - 1, 1)
-    return (
-        [None if v is None else kinds.index(str(v)) / spread for v in values],
-        kinds[0] if kinds else "",
-        kinds[-1] if kinds else "",
-    )
+    spots = [None if v is None else kinds.index(str(v)) / spread for v in values]
+    return spots, (kinds[0] if kinds else "", kinds[-1] if len(kinds) > 1 else "")
+
+
+def _as_number(value: float | str | None) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

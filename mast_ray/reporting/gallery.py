@@ -328,7 +328,7 @@ class _Neighbours:
             return ()
         likeness = self._unit @ self._unit[row]
         likeness[row] = -np.inf
-        best = np.argsort(-likeness)[: self._count]
+        best = np.argsort(-likeness)[: min(self._count, len(likeness) - 1)]
         rows = self._table.select(["path", "begin_s", "end_s"]).take(pa.array(best)).to_pylist()
         return tuple(
             Neighbour(r["path"], r["begin_s"], r["end_s"], float(likeness[i]))

@@ -154,17 +154,17 @@ def _charts(data: ReportData) -> dict[str, list[tuple[str, Markup]]]:
         )
     if data.round_curves:
         title = "Self-training round by round"
-        picture = line_chart(title, data.round_curves, "round", "value", None, (0, 1), points=True)
+        picture = line_chart(title, data.round_curves, "round", "value", None, (0, 1), drawn="both")
         out["rounds"].append((title, picture))
     if data.label_budget:
         title = f"{data.label_budget_metric} over the number of annotated chunks"
         picture = line_chart(
-            title, data.label_budget, "annotated chunks", data.label_budget_metric, points=True
+            title, data.label_budget, "annotated chunks", data.label_budget_metric, drawn="both"
         )
         out["budget"].append((f"{title}; bands are 95 % intervals", picture))
     if data.trials:
         trials = data.trials
-        title = f"{len(trials.rows)} trials; darker is better, the thick line is the best"
+        title = f"{len(trials.rows)} trials; the stronger the colour the better, the thick line is the best"
         out["trials"].append(
             (title, parallel_coordinates(title, trials.names, trials.rows, trials.objective))
         )
@@ -190,7 +190,7 @@ def _objective_over_threshold(data: ReportData) -> tuple[str, Markup]:
     )
     line = Series(trials.objective, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
     title = f"{trials.objective} over {trials.threshold_name}"
-    return title, line_chart(title, [line], trials.threshold_name, trials.objective, points=True)
+    return title, line_chart(title, [line], trials.threshold_name, trials.objective, drawn="dots")
 
 
 def _slider(data: ReportData) -> dict[str, object]:

@@ -1,0 +1,122 @@
+"""Rates with effort and their intervals, worked by hand and by simulation."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mast_ray.reporting.summaries import ratio_interval, summarise
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+
+START = datetime(2024, 5, 6, 5, 30, tzinfo=UTC)
+
+
+def recordings(*rows: dict) -> pa.Table:
+    base = {"site": "A", "start_utc": START, "utc_offset_s": 0, "duration_s": 3600.0}
+    return pa.Table.from_pylist([base | row for row in rows], schema=RECORDINGS)
+
+
+def calls(*rows: tuple) -> pa.Table:
+    names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz")
+    return pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) | {"score": 0.9} for row in rows], schema=DETECTIONS
+    )
+
+
+def test_calls_count_in_the_hour_they_begin_in():
+    found = summarise(
+        recordings({"recording_id": "r"}),
+        calls(("r", 10.0, 11.0, 500, 900), ("r", 1799.0, 1801.0, 500, 900), ("r", 1800.0, 1801.0, 500, 900)),
+    ).by_site_and_hour.to_pylist()
+    assert [(row["hour"], row["effort_h"], row["calls"], row["calls_per_hour"]) for row in found] == [
+        (5, 0.5, 2, 4.0),
+        (6, 0.5, 1, 2.0),
+    ]
+
+
+def test_one_recording_has_a_rate_but_no_interval():
+    (row,) = summarise(
+        recordings({"recording_id": "r"}), calls(("r", 1.0, 2.0, 500, 900))
+    ).by_site.to_pylist()
+    assert row["calls_per_hour"] == 1.0 and row["low_95"] is None and row["high_95"] is None
+
+
+def test_dates_are_local_and_hours_without_effort_are_absent():
+    late = {"start_utc": datetime(2024, 5, 6, 20, 0, tzinfo=UTC), "utc_offset_s": 25200}
+    found = summarise(recordings({"recording_id": "a"} | late), calls())
+    assert found.by_site_and_date.column("date").to_pylist() == [date(2024, 5, 7)]
+    assert found.by_site_and_hour.column("hour").to_pylist() == [3]
+    assert found.by_site_and_hour.column("calls").to_pylist() == [0]
+
+
+def test_recordings_without_a_clock_count_for_their_site_only():
+    found = summarise(recordings({"recording_id": "r", "start_utc": None}), calls(("r", 1.0, 2.0, 500, 900)))
+    assert found.by_site.column("calls").to_pylist() == [1]
+    assert len(found.by_site_and_date) == 0 and len(found.by_site_and_hour) == 0
+
+
+def test_overlapping_calls_occupy_a_band_once():
+    found = summarise(
+        recordings({"recording_id": "r", "duration_s": 100.0}),
+        calls(("r", 10.0, 20.0, 1000, 1900), ("r", 15.0, 25.0, 1200, 1500), ("r", 50.0, 55.0, 1500, 2500)),
+        band_edges_hz=(0.0, 1000.0, 2000.0, 3000.0),
+    ).occupancy.to_pylist()
+    assert [(row["low_hz"], row["occupied_s"], row["share"]) for row in found] == [
+        (0.0, 0.0, 0.0),
+        (1000.0, 20.0, 0.2),
+        (2000.0, 5.0, 0.05),
+    ]
+
+
+def test_a_call_over_midnight_occupies_both_days():
+    start = datetime(2024, 5, 6, 23, 59, 50, tzinfo=UTC)
+    found = summarise(
+        recordings({"recording_id": "r", "start_utc": start, "duration_s": 20.0}),
+        calls(("r", 8.0, 14.0, 1000, 1500)),
+        band_edges_hz=(1000.0, 2000.0),
+    ).occupancy.to_pylist()
+    assert [(row["date"], row["occupied_s"]) for row in found] == [
+        (date(2024, 5, 6), 2.0),
+        (date(2024, 5, 7), 4.0),
+    ]
+
+
+def test_detections_of_unknown_recordings_are_not_counted():
+    found = summarise(recordings({"recording_id": "r"}), calls(("other", 1.0, 2.0, 500, 900)))
+    assert found.by_site.column("calls").to_pylist() == [0]
+
+
+def test_totals_of_all_tables_agree():
+    rng = np.random.default_rng(0)
+    table = recordings(
+        *(
+            {
+                "recording_id": f"r{i}",
+                "site": "AB"[i % 2],
+                "start_utc": START + timedelta(hours=7.3 * i),
+                "duration_s": 5000.0,
+            }
+            for i in range(20)
+        )
+    )
+    found = summarise(
+        table,
+        calls(
+            *((f"r{rng.integers(20)}", float(b), float(b) + 1, 500, 900) for b in rng.uniform(0, 4999, 500))
+        ),
+    )
+    for one in (found.by_site, found.by_site_and_date, found.by_site_and_hour):
+        assert sum(one.column("calls").to_pylist()) == 500
+        assert sum(one.column("effort_h").to_pylist()) == pytest.approx(20 * 5000 / 3600)
+
+
+def test_intervals_cover_the_true_rate_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(300):
+        effort = rng.uniform(0.5, 2.0, 40)
+        rate = rng.gamma(4.0, 2.5, 40)  # recordings differ: mean 10 calls an hour
+        low, high = ratio_interval(rng.poisson(rate * effort).astype(float), effort, rng, 400)
+        hits += low <= 10.0 <= high
+    assert 0.91 <= hits / 300 <= 0.985
