@@ -1,21 +1,12 @@
 """A small prepared archive made of noise: short and long recordings, two copies, one broken file, labels."""
 
-import numpy as np
 import pytest
-import soundfile
 import torch
+from noise_files import write_noise
 
 from mast_ray.config.recipes import field
 from mast_ray.on_ray.prepare import PrepareInputs, prepare
 from mast_ray.tables.prepared import open_prepared
-
-RATE_HZ = 16_000
-
-
-def write_noise(path, seconds, seed):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    samples = np.random.default_rng(seed).normal(0, 0.1, int(seconds * RATE_HZ)).astype(np.float32)
-    soundfile.write(path, samples, RATE_HZ, "PCM_16")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,11 +5,11 @@ import threading
 import time
 
 import pytest
+from s3_server import FaultProxy, client_of, s3_server, use_credentials, weed_program
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.tables.storage import map_keys, open_storage
-from tests.s3_server import FaultProxy, client_of, s3_server, use_credentials, weed_program
 
 pytestmark = [
     pytest.mark.s3,

@@ -1,0 +1,98 @@
+"""The lease: one holder at a time, dead holders are replaced, clocks play no part."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mast_ray.config.errors import RunActiveError
+from mast_ray.tables.lease import _identity, held_lease
+from mast_ray.tables.storage import open_storage
+
+
+def test_a_second_run_is_refused_while_the_first_lives_and_welcome_afterwards(tmp_path):
+    stage = open_storage(tmp_path)
+    with held_lease(stage) as first:
+        with pytest.raises(RunActiveError, match=r"run already active .lease 1") as caught, held_lease(stage):
+            pass
+        assert caught.value.exit_code == 5 and len(str(caught.value).splitlines()) <= 3
+    with held_lease(stage) as second:
+        assert (first.generation, second.generation) == (1, 2) and first.run != second.run
+
+
+def test_of_five_contenders_at_once_one_wins(tmp_path):
+    stage = open_storage(tmp_path)
+    barrier, release, results = threading.Barrier(5), threading.Event(), []
+
+    def contend():
+        barrier.wait()
+        try:
+            with held_lease(stage):
+                results.append("won")
+                release.wait(10)
+        except RunActiveError:
+            results.append("refused")
+            if results.count("refused") == 4:
+                release.set()
+
+    threads = [threading.Thread(target=contend) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == ["refused"] * 4 + ["won"]
+
+
+def test_a_killed_holder_on_this_machine_is_seen_at_once(tmp_path):
+    code = (
+        "import os, sys\nfrom mast_ray.tables.lease import held_lease\n"
+        "from mast_ray.tables.storage import open_storage\n"
+        f"with held_lease(open_storage({str(tmp_path)!r})):\n    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    with held_lease(open_storage(tmp_path), ttl_s=600.0) as lease:
+        assert lease.generation == 2
+
+
+def foreign_holder(stage, generation=1):
+    """A lease of a machine whose processes we cannot see."""
+    holder = _identity() | {"run": "x", "host": "elsewhere", "place": "another boot"}
+    stage.write_atomic(f"lease/{generation:06d}.json", json.dumps(holder).encode())
+
+
+def test_a_silent_holder_on_another_machine_is_replaced_after_the_time_to_live(tmp_path):
+    stage = open_storage(tmp_path)
+    foreign_holder(stage)
+    with held_lease(stage, ttl_s=0.3) as lease:
+        assert lease.generation == 2
+
+
+def test_a_beating_holder_on_another_machine_is_respected_whatever_its_clock_says(tmp_path):
+    stage = open_storage(tmp_path)
+    foreign_holder(stage)
+    stop = threading.Event()
+
+    def beat():
+        count = 0
+        while not stop.wait(0.05):
+            count += 1
+            stage.write_atomic("lease/000001.beat", f"x {count}".encode())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with pytest.raises(RunActiveError, match="elsewhere"), held_lease(stage, ttl_s=5.0):
+            pass
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_holder_that_was_replaced_hears_of_it(tmp_path):
+    stage = open_storage(tmp_path)
+    lost = threading.Event()
+    with held_lease(stage, beat_s=0.05, on_loss=lost.set):
+        foreign_holder(stage, generation=2)
+        assert lost.wait(10)
