@@ -189,18 +189,25 @@ def detector_of(args: argparse.Namespace, is_rival: bool) -> nn.Module:
     return build_detector(DetectorArchitecture("fcos" if is_rival else "mast", args.size))
 
 
+class FloatStream(nn.Module):
+    """Puts the residual stream back to float32, where plain autocast keeps it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.float()
+
+
 def use_timm_blocks(autoencoder: nn.Module) -> None:
-    """Replace every block by timm's own with plain layer norms: what a user gets without this package."""
+    """Replace every global block by timm's own with plain layer norms: what a user gets without this package."""
     from timm.models.vision_transformer import Block
 
+    norm = partial(nn.LayerNorm, eps=1e-6)
     for part in (autoencoder.encoder, autoencoder.decoder):
         for index, block in enumerate(part.blocks):
             if not hasattr(block.attn, "tau"):
                 width, heads = block.norm1.normalized_shape[0], block.attn.num_heads
-                part.blocks[index] = Block(
-                    width, heads, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)
-                )
-        part.norm = nn.LayerNorm(part.norm.normalized_shape, eps=1e-6)
+                part.blocks[index] = Block(width, heads, qkv_bias=True, norm_layer=norm)
+        part.blocks.insert(0, FloatStream())
+        part.norm = norm(part.norm.normalized_shape)
 
 
 def random_boxes(num_chunks: int, per_chunk: int) -> Any:

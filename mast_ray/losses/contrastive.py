@@ -106,8 +106,11 @@ def contrastive_loss(
 
     Unit vectors (B, A, D), (B, A, J, D), (B, N, D) -> ()
     """
-    to_positives = torch.einsum("bad,bajd->baj", anchors, positives) / tau
-    to_negatives = torch.einsum("bad,bnd->ban", anchors, negatives) / tau
+    with torch.autocast(
+        anchors.device.type, enabled=False
+    ):  # divided by tau, the rounding of bf16 would show
+        to_positives = torch.einsum("bad,bajd->baj", anchors, positives) / tau
+        to_negatives = torch.einsum("bad,bnd->ban", anchors, negatives) / tau
     to_negatives = to_negatives.masked_fill(~is_negative[:, None], -torch.inf)
     attraction = to_positives.logsumexp(-1)  # (B, A)
     everything = torch.cat([to_positives, to_negatives], dim=-1).logsumexp(-1)

@@ -1,7 +1,5 @@
 """Baselines: the box convention in one place, the same interface, no downloads, empty batches."""
 
-import sys
-
 import pytest
 import torch
 from rectangles import rectangle_chunks
@@ -76,7 +74,6 @@ def test_baseline_takes_a_batch_without_boxes(baseline):
 
 
 def test_yolo26_without_its_extra_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ultralytics", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install"):
         build_detector(DetectorArchitecture("yolo26", "tiny"))
