@@ -45,7 +45,7 @@ def slow_curve(num_samples: int, sample_rate_hz: int, step_s: float, rng: np.ran
 def wind_noise(strength: float, num_samples: int, sample_rate_hz: int, rng: np.random.Generator) -> Waveform:
     """Low rumble in gusts."""
     f = np.maximum(density_grid_hz(sample_rate_hz), 20.0)
-    density = 1e-5 * strength**2 / f / (1.0 + (f / 160.0) ** 2.2)
+    density = 4e-5 * strength**2 / f / (1.0 + (f / 160.0) ** 2.2)
     gusts = np.exp(0.8 * slow_curve(num_samples, sample_rate_hz, 2.5, rng) - 0.3)
     return noise_of_density(density, num_samples, sample_rate_hz, rng) * gusts
 
@@ -53,14 +53,14 @@ def wind_noise(strength: float, num_samples: int, sample_rate_hz: int, rng: np.r
 def rain_noise(strength: float, num_samples: int, sample_rate_hz: int, rng: np.random.Generator) -> Waveform:
     """A broad hiss and drops that hit something near the microphone."""
     f = np.maximum(density_grid_hz(sample_rate_hz), 20.0)
-    density = 3e-9 * strength**2 / (1.0 + (700.0 / f) ** 2) / (1.0 + (f / 6000.0) ** 2)
+    density = 4.8e-8 * strength**2 / (1.0 + (700.0 / f) ** 2) / (1.0 + (f / 6000.0) ** 2)
     swell = np.exp(0.2 * slow_curve(num_samples, sample_rate_hz, 4.0, rng))
     rain = noise_of_density(density, num_samples, sample_rate_hz, rng) * swell
     drops = [_click(sample_rate_hz, float(rng.uniform(600, 5000)), 0.006, rng) for _ in range(12)]
     for _ in range(int(rng.poisson(7.0 * strength * num_samples / sample_rate_hz))):
         drop = drops[int(rng.integers(len(drops)))]
         at = int(rng.integers(0, max(num_samples - len(drop), 1)))
-        rain[at : at + len(drop)] += drop[: num_samples - at] * np.float32(10.0 ** rng.uniform(-3.0, -1.8))
+        rain[at : at + len(drop)] += drop[: num_samples - at] * np.float32(10.0 ** rng.uniform(-2.6, -1.4))
     return rain
 
 

@@ -151,14 +151,14 @@ def plan_archive(spec: SoundscapeSpec) -> list[RecordingPlan]:
 
 
 def spec_for_hours(hours: float, spec: SoundscapeSpec, labelled_share: float = 0.25) -> SoundscapeSpec:
-    """The spec whose recordings sum up to `hours`, about a stated share of them on the labelled day(s).
+    """The spec whose recordings sum up to `hours`, at least a stated share of them on the labelled day(s).
 
     Every site is recorded at least once a day, so a very small archive can come out a little longer.
     """
     total = max(math.ceil(hours * 3600.0 / spec.recording_s - 1e-9), 1)
     labelled_cells = spec.num_labelled_sites * spec.num_labelled_days
     other_cells = spec.num_sites * spec.num_days - labelled_cells
-    others = max(round((1.0 - labelled_share) * total / max(other_cells, 1)), 1)
+    others = max(int((1.0 - labelled_share) * total / max(other_cells, 1) + 1e-9), 1)
     labelled = max(math.ceil((total - others * other_cells) / labelled_cells), others)
     return replace(spec, recordings_per_day=others, labelled_recordings_per_day=labelled)
 
