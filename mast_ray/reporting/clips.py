@@ -26,7 +26,7 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import Storage
 
 MARGIN_S = 0.05  # read around a window, so that resampling has settled inside it
-PICTURE_QUALITY = 40
+ENCODINGS = ((40, 0.8), (20, 1.0), (5, 1.0))  # picture quality (0 to 100) and sound compression (0 to 1)
 PEAK = 0.7  # quiet field recordings are made audible; the table keeps the true level
 
 Samples = NDArray[np.float32]
@@ -80,12 +80,24 @@ def _by_blocks(blocks: Iterator[Samples], begin_s: float, end_s: float) -> Sampl
     return np.concatenate(kept) if kept else np.zeros(0, np.float32)
 
 
-def sound_uri(samples: Samples) -> str:
+def clip_uris(samples: Samples, logmel: LogMel, max_bytes: int) -> tuple[str, str]:
+    """Picture and sound; encoded more coarsely when they would take more than `max_bytes` together (rain, wind, noise)."""
+    for picture_quality, sound_compression in ENCODINGS:
+        picture = picture_uri(samples, logmel, picture_quality)
+        sound = sound_uri(samples, sound_compression)
+        if len(picture) + len(sound) <= max_bytes:
+            break
+    return picture, sound
+
+
+def sound_uri(samples: Samples, compression: float = 0.8) -> str:
     """Ogg Vorbis, about 32 kbit/s. Opus is 10 % smaller, but ten times slower to encode (40 s for 200 examples)."""
     loudest = float(np.abs(samples).max(initial=0.0))
     audible = samples * (PEAK / loudest) if loudest > 0 else samples
     file = io.BytesIO()
-    soundfile.write(file, audible, SAMPLE_RATE_HZ, format="OGG", subtype="VORBIS", compression_level=0.8)
+    soundfile.write(
+        file, audible, SAMPLE_RATE_HZ, format="OGG", subtype="VORBIS", compression_level=compression
+    )
     return "data:audio/ogg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
@@ -100,7 +112,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def picture_uri(samples: Samples, logmel: LogMel) -> str:
+def picture_uri(samples: Samples, logmel: LogMel, quality: int = 40) -> str:
     """Grey log-mel, darkest at the 10th percentile (the background), brightest just under the peak."""
     with one_thread():
         frames = logmel.frames(samples)  # (n, F)
@@ -110,5 +122,5 @@ def picture_uri(samples: Samples, logmel: LogMel) -> str:
     grey = np.clip((frames - low) / max(high - low, 1e-3), 0.0, 1.0)
     pixels = np.rint(grey.T[::-1] * 255).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format="WEBP", quality=PICTURE_QUALITY, method=4)
+    Image.fromarray(pixels).save(file, format="WEBP", quality=quality, method=4)
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()

@@ -47,6 +47,7 @@ from mast_ray.tables.storage import Storage
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24
+DETECTING = ("detect", "pseudo-label", "pseudo_label")  # stages that write detections, the most telling first
 
 
 @dataclass(frozen=True)
@@ -111,31 +112,31 @@ def _json(run: Storage, key: str) -> Any:
 
 
 def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, Any]]) -> pa.Table | None:
-    """The detections of the last stage that made some, or files and folders that are called so."""
-    stages = [
-        folder
-        for folder, m in manifests.items()
-        if m.get("stage") in ("detect", "pseudo-label", "pseudo_label")
-    ]
-    named = [
-        key.rpartition("/")[0] if "/" in key else ""
-        for key in keys
-        if "detections" in key and key.endswith(".parquet")
-    ]
-    for folder in dict.fromkeys(
-        [*sorted(stages, key=lambda f: manifests[f].get("stage") != "detect"), *named]
-    ):
+    """The detections of a stage that made some, else what lies in a folder or file called so."""
+    stages = [folder for folder, m in manifests.items() if m.get("stage") in DETECTING]
+    for folder in sorted(stages, key=lambda name: (DETECTING.index(manifests[name]["stage"]), name)):
         stage = run.at(folder) if folder else run
-        parts = []
-        for key in parquet_keys(stage):
-            part = read_parquet(stage, key)
-            if {"recording_id", "begin_s", "end_s", "score", "low_hz"} <= set(
-                part.column_names
-            ) and "source" not in part.column_names:
-                parts.append(conform(part, DETECTIONS, ("recording_id",), key))
-        if parts:
-            return pa.concat_tables(parts, promote_options="permissive")
+        if (table := _joined(stage, parquet_keys(stage))) is not None:
+            return table
+    for key in (k for k in keys if k.endswith(".parquet") and "detections" in k):
+        parts = key.split("/")
+        place = next(i for i, part in enumerate(parts) if "detections" in part)
+        stage = run.at("/".join(parts[: place + 1])) if place + 1 < len(parts) else run
+        own = parquet_keys(stage) if place + 1 < len(parts) else [key]
+        if (table := _joined(stage, own)) is not None:
+            return table
     return None
+
+
+def _joined(stage: Storage, keys: list[str]) -> pa.Table | None:
+    """The files among `keys` that hold detections, as one table; labels have a source, detections have not."""
+    parts = []
+    for key in keys:
+        part = read_parquet(stage, key)
+        columns = set(part.column_names)
+        if {"recording_id", "begin_s", "end_s", "score", "low_hz"} <= columns and "source" not in columns:
+            parts.append(conform(part, DETECTIONS, ("recording_id",), key))
+    return pa.concat_tables(parts, promote_options="permissive") if parts else None
 
 
 def collect_run(

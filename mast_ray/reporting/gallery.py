@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mast_ray.evaluation.matching import Matches, match
 from mast_ray.recordings.faults import UnreadableRecording
-from mast_ray.reporting.clips import picture_uri, read_window, sound_uri
+from mast_ray.reporting.clips import clip_uris, read_window
 from mast_ray.reporting.contents import Box, Example, Kind, Neighbour
 from mast_ray.reporting.export_rows import detection_id
 from mast_ray.spectrogram.grid import (
@@ -33,6 +33,7 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import Storage
 
 LONGEST_WINDOW_S = 15.0
+MARKUP_BYTES = 3000  # of one example besides its picture and sound
 
 
 @dataclass(frozen=True)
@@ -232,8 +233,9 @@ def _render(
         if len(samples) < SAMPLE_RATE_HZ // 10:
             passed_over += 1
             continue
-        image, sound = picture_uri(samples, logmel), sound_uri(samples)
-        num_bytes += len(image) + len(sound) + 3000
+        share = settings.max_bytes // max(settings.num_examples, 1) - MARKUP_BYTES
+        image, sound = clip_uris(samples, logmel, share)
+        num_bytes += len(image) + len(sound) + MARKUP_BYTES
         if num_bytes > settings.max_bytes:
             break
         boxes, focus = _boxes_in(

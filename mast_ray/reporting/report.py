@@ -7,6 +7,7 @@ their sha256), and pictures and sounds only from data: URIs. No style attributes
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import math
@@ -220,18 +221,21 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+@functools.cache
+def _environment() -> tuple[Environment, str, str]:
+    """The template's environment, the style sheet and the script."""
+    loader = PackageLoader("mast_ray.reporting")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["cell"] = format_cell
+    style, script = (loader.get_source(environment, name)[0] for name in ("report.css", "report.js"))
+    return environment, style, script
+
+
 def render_report(data: ReportData) -> str:
     """The report as one HTML document."""
-    environment = Environment(
-        loader=PackageLoader("mast_ray.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    loader = environment.loader
-    assert loader is not None
-    style, script = (loader.get_source(environment, name)[0] for name in ("report.css", "report.js"))
+    environment, style, script = _environment()
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
         "media-src data:; base-uri 'none'; form-action 'none'"
@@ -243,7 +247,6 @@ def render_report(data: ReportData) -> str:
         histogram_picture = histogram(
             title, data.scores.edges, data.scores.counts, "score", "detections", mark, "scores"
         )
-    environment.filters.update(cell=format_cell)
     return environment.get_template("report.html.j2").render(
         data=data,
         policy=policy,

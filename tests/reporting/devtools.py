@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +24,7 @@ class Browser:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._waiting, self._number = socket, {}, 0
-        self._events: dict[str, asyncio.Event] = {}
+        self._expected: list[tuple[str, Callable[[dict], bool], asyncio.Future]] = []
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self._reader = asyncio.create_task(self._read())
@@ -45,7 +46,9 @@ class Browser:
                     self.complaints.append(event["entry"]["text"][:500])
                 case "Page.javascriptDialogOpening", event:
                     self.complaints.append("dialog: " + event["message"])
-            self._events.setdefault(data["method"], asyncio.Event()).set()
+            for name, accepts, future in self._expected:
+                if name == data["method"] and not future.done() and accepts(data["params"]):
+                    future.set_result(data["params"])
 
     async def call(self, method: str, **params: object) -> dict:
         self._number += 1
@@ -57,8 +60,11 @@ class Browser:
             raise RuntimeError(f"{method}: {data['error']}")
         return data["result"]
 
-    async def wait_for(self, event: str) -> None:
-        await asyncio.wait_for(self._events.setdefault(event, asyncio.Event()).wait(), 60)
+    def expect(self, event: str, accepts: Callable[[dict], bool] = lambda params: True) -> Awaitable[dict]:
+        """Awaitable for an event that the next action causes: call this first, then act, then await."""
+        future = asyncio.get_running_loop().create_future()
+        self._expected.append((event, accepts, future))
+        return asyncio.wait_for(future, 60)
 
     async def open(self, path: Path, width: int, height: int, phone: bool = False) -> None:
         for domain in ("Network", "Runtime", "Log", "Page"):
@@ -70,9 +76,9 @@ class Browser:
             deviceScaleFactor=1,
             mobile=phone,
         )
-        self._events.pop("Page.loadEventFired", None)
+        loaded = self.expect("Page.loadEventFired")
         await self.call("Page.navigate", url=path.resolve().as_uri())
-        await self.wait_for("Page.loadEventFired")
+        await loaded
 
     async def value(self, expression: str) -> object:
         """Value of a JavaScript expression; promises are awaited."""

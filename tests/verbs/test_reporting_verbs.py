@@ -1,0 +1,134 @@
+"""`mast report`, `mast export` and `mast summarise` from the command line, on a folder of plain Parquet tables."""
+
+import csv
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+from mast_ray.verbs.main import main
+
+START = datetime(2024, 5, 5, 22, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Two recordings of a site, one call in each, and the audio they speak of."""
+    rng = np.random.default_rng(0)
+    recordings, boxes = [], []
+    for number in range(2):
+        path, name = f"Danum/{number}.wav", f"r{number}"
+        (tmp_path / "audio/Danum").mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / "audio" / path, rng.normal(0, 0.01, 8_000 * 10), 8_000)
+        start = START + timedelta(hours=number)
+        recordings.append({"recording_id": name, "path": path, "site": "Danum", "start_utc": start, "utc_offset_s": 25200,
+                           "duration_s": 10.0, "sample_rate_hz": 8_000, "num_channels": 1, "time_source": "filename"})  # fmt: skip
+        boxes.append({"recording_id": name, "path": path, "site": "Danum", "begin_s": 2.0, "end_s": 3.0, "low_hz": 1000.0, "high_hz": 5000.0,
+                      "score": 0.4 + 0.4 * number, "start_utc": start + timedelta(seconds=2), "utc_offset_s": 25200})  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(recordings, schema=RECORDINGS), tmp_path / "recordings.parquet")
+    (tmp_path / "detections").mkdir()
+    pq.write_table(pa.Table.from_pylist(boxes, schema=DETECTIONS), tmp_path / "detections/part.parquet")
+    return tmp_path
+
+
+def test_report_writes_one_file_beside_the_run(run, capsys):
+    assert (
+        main(["report", str(run), "--audio", str(run / "audio"), "--examples", "2", "--title", "My <season>"])
+        == 0
+    )
+    text = (run / "report.html").read_text()
+    assert "My &lt;season&gt;" in text and text.count('<article class="example"') == 2
+    assert "2 examples" in capsys.readouterr().out
+
+
+def test_report_without_audio_says_what_is_missing(run, capsys):
+    assert main(["report", str(run), "--out", str(run / "out/r.html")]) == 0
+    assert (run / "out/r.html").exists() and "--audio" in capsys.readouterr().out
+
+
+def test_report_on_nothing_ends_with_the_code_for_data(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 3
+    assert "nothing to report on" in capsys.readouterr().err
+
+
+def test_export_reads_rates_from_the_audio_itself(run):
+    assert main(["export", str(run / "detections"), "--to", "raven", "--per", "site", "--out", str(run / "raven"), "--audio", str(run / "audio")]) == 0  # fmt: skip
+    rows = list(csv.DictReader((run / "raven/Danum.Table.1.selections.txt").open(), delimiter="\t"))
+    assert [float(r["Begin Time (s)"]) for r in rows] == [2.0, 12.0]
+    assert {float(r["High Freq (Hz)"]) for r in rows} == {4000.0}  # Nyquist of 8 kHz files
+
+
+def test_export_applies_the_threshold_on_read(run, capsys):
+    arguments = [
+        str(run / "detections/part.parquet"),
+        "--to",
+        "csv",
+        "--out",
+        str(run / "csv"),
+        "--recordings",
+        str(run / "recordings.parquet"),
+    ]
+    assert main(["export", *arguments, "--threshold", "0.5"]) == 0
+    assert "1 detections of 2 recordings -> 2 files" in capsys.readouterr().out
+
+
+def test_export_without_rates_says_that_nyquist_was_not_checked(run, capsys):
+    assert main(["export", str(run / "detections"), "--to", "csv", "--out", str(run / "csv")]) == 0
+    assert "Nyquist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no_such_folder"], "no Parquet table"),
+        (["detections", "--threshold", "7"], "between 0 and 1"),
+        (["recordings.parquet"], "has no column"),
+        (["missing.parquet"], "does not exist"),
+    ],
+)
+def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, says):
+    assert (
+        main(["export", str(run / arguments[0]), *arguments[1:], "--to", "csv", "--out", str(run / "x")]) == 3
+    )
+    error = capsys.readouterr().err
+    assert says in error and len(error.strip().splitlines()) <= 3
+
+
+def test_summaries_are_written_as_csv_and_parquet(run, capsys):
+    assert (
+        main(["summarise", str(run / "detections"), "--recordings", str(run), "--out", str(run / "summary")])
+        == 0
+    )
+    names = {path.name for path in (run / "summary").iterdir()}
+    tables = ("calls_by_site", "calls_by_site_and_date", "diel_activity", "spectral_occupancy")
+    assert names == {f"{table}.{ending}" for table in tables for ending in ("csv", "parquet")}
+    hours = list(csv.DictReader((run / "summary/diel_activity.csv").open()))
+    assert [(row["hour"], row["calls"], float(row["calls_per_hour"])) for row in hours] == [
+        ("5", "1", 360.0),
+        ("6", "1", 360.0),
+    ]
+    assert "2 calls in 0.01 recorded hours" in capsys.readouterr().out
+
+
+def test_bands_must_rise(run, capsys):
+    assert (
+        main(
+            [
+                "summarise",
+                str(run / "detections"),
+                "--recordings",
+                str(run),
+                "--out",
+                str(run / "s"),
+                "--bands-hz",
+                "500",
+                "100",
+            ]
+        )
+        == 3
+    )
+    assert "rising" in capsys.readouterr().err
