@@ -96,9 +96,11 @@ def match(
 
 def score_order(group: Ints, score: Floats) -> Ints:
     """(D,) rows from best to worst score; ties in order of group, then row."""
-    if len(group) < 2 or (np.diff(group) >= 0).all():
-        return np.argsort(-score, kind="stable")
-    return np.lexsort((group, -score))
+    if len(group) >= 2 and not (np.diff(group) >= 0).all():
+        return np.lexsort((group, -score))
+    order = np.argsort(-score)  # unstable: five times faster than stable, and ties are put in order below
+    run = np.concatenate([[0], np.cumsum(np.diff(score[order]) != 0)])[: len(order)] * len(order)
+    return np.sort(run + order) - run
 
 
 def paired_iou(first: Floats, second: Floats) -> Floats:
@@ -129,7 +131,7 @@ def candidate_pairs(
     none = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     if len(det_group) == 0 or len(truth_group) == 0:
         return none
-    det_dense, truth_dense = _dense_groups(det_group, truth_group)
+    det_dense, truth_dense, _ = dense_groups(det_group, truth_group)
     origin = min(det_boxes[:, 0].min(), truth_boxes[:, 0].min())
     length = det_boxes[:, 2] - det_boxes[:, 0]
     before, after = length * (1 - iou) / iou, length * (1 - iou)
@@ -139,8 +141,8 @@ def candidate_pairs(
     det_key = det_dense * stride + (det_boxes[:, 0] - origin)
     slack = 4 * np.spacing(max(truth_key.max(), det_key.max()) + stride)
 
-    truth_order = np.argsort(truth_key, kind="stable")
-    det_order = np.argsort(det_key, kind="stable")  # ordered queries keep searchsorted in cache
+    truth_order = np.argsort(truth_key)
+    det_order = np.argsort(det_key)  # ordered queries keep searchsorted in cache
     det_key, before, after = det_key[det_order], before[det_order], after[det_order]
     truth_key = truth_key[truth_order]
     first = np.searchsorted(truth_key, det_key - before - slack, side="left")
@@ -164,14 +166,16 @@ def candidate_pairs(
     return tuple(np.concatenate(column) for column in zip(*pieces, strict=True))  # type: ignore[return-value]
 
 
-def _dense_groups(det_group: Ints, truth_group: Ints) -> tuple[Ints, Ints]:
-    """Groups as small integers; ids that are small already are only shifted."""
-    low = min(det_group.min(), truth_group.min())
-    high = max(det_group.max(), truth_group.max())
-    if int(high) - int(low) <= 4 * (len(det_group) + len(truth_group)):
-        return det_group - low, truth_group - low
-    _, dense = np.unique(np.concatenate([det_group, truth_group]), return_inverse=True)
-    return dense[: len(det_group)], dense[len(det_group) :]
+def dense_groups(det_group: Ints, truth_group: Ints) -> tuple[Ints, Ints, Ints]:
+    """Groups as numbers 0, 1, ... and the id of each number; ids that are small already are only shifted."""
+    if len(det_group) + len(truth_group) == 0:
+        return det_group, truth_group, np.zeros(0, np.int64)
+    both = [group for group in (det_group, truth_group) if len(group)]
+    low, high = min(int(g.min()) for g in both), max(int(g.max()) for g in both)
+    if high - low <= 4 * (len(det_group) + len(truth_group)):
+        return det_group - low, truth_group - low, np.arange(low, high + 1)
+    ids, dense = np.unique(np.concatenate([det_group, truth_group]), return_inverse=True)
+    return dense[: len(det_group)], dense[len(det_group) :], ids
 
 
 def _resolve(rank: Ints, det: Ints, truth: Ints, overlap: Floats, num_truth: int) -> Ints:

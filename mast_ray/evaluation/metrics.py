@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast_ray.evaluation.matching import Matches, match
+from mast_ray.evaluation.matching import Matches, dense_groups, match
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -161,7 +161,7 @@ def f1_macro(matches: Matches, threshold: float) -> float:
 
 
 class GroupCounts(NamedTuple):
-    """Per group (ascending ids): kept detections, hits, truths, and the sum of the hits' IoU."""
+    """Per group (ascending ids, some may be empty): kept detections, hits, truths, and the sum of the hits' IoU."""
 
     group: Ints
     num_detections: Ints
@@ -172,9 +172,7 @@ class GroupCounts(NamedTuple):
 
 def group_counts(matches: Matches, kept: NDArray[np.bool_]) -> GroupCounts:
     """Sufficient statistics of every group, for the detections in the mask `kept`."""
-    both = np.concatenate([matches.group, matches.truth_group])
-    groups, dense = np.unique(both, return_inverse=True)
-    det_dense, truth_dense = dense[: len(matches.group)], dense[len(matches.group) :]
+    det_dense, truth_dense, groups = dense_groups(matches.group, matches.truth_group)
     hits = kept & matches.is_true_positive
     size = len(groups)
     return GroupCounts(
