@@ -113,12 +113,16 @@ def one_thread() -> Iterator[None]:
 
 
 def picture_uri(samples: Samples, logmel: LogMel, quality: int = 40) -> str:
-    """Grey log-mel, darkest at the 10th percentile (the background), brightest just under the peak."""
+    """Grey log-mel, darkest in the background, brightest just under the peak."""
     with one_thread():
         frames = logmel.frames(samples)  # (n, F)
     if len(frames) == 0:
         frames = np.zeros((1, 128), np.float32)
-    low, high = np.percentile(frames, [10.0, 99.8])
+    tilt = np.median(frames, axis=0)
+    frames = frames - 0.5 * (
+        tilt - tilt.mean()
+    )  # half the background's slope: calls stand out, choruses stay visible
+    low, high = np.percentile(frames, [20.0, 99.8])
     grey = np.clip((frames - low) / max(high - low, 1e-3), 0.0, 1.0)
     pixels = np.rint(grey.T[::-1] * 255).astype(np.uint8)
     file = io.BytesIO()

@@ -9,7 +9,6 @@ A folder of many stages and a single stage are the same to it: of several files 
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +24,7 @@ from mast_ray.reporting.collect_provenance import clock_warnings, effort_of, fac
 from mast_ray.reporting.collect_scores import Scores, collect_scores
 from mast_ray.reporting.collect_studies import (
     budget_series,
+    figure_tables,
     flat,
     is_figure,
     read_rows,
@@ -47,6 +47,8 @@ from mast_ray.tables.storage import Storage
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24
+ROWS = ("parquet", "json", "csv", "jsonl")
+SIDE_TABLES = {"rounds": ROWS, "label_budget|learning_curves": ROWS, "trials": ROWS, "metrics": ("json",)}
 DETECTING = ("detect", "pseudo-label", "pseudo_label")  # stages that write detections, the most telling first
 
 
@@ -61,7 +63,7 @@ class Found:
     rejects: pa.Table | None
     splits: pa.Table | None
     detections: pa.Table | None
-    side: dict[str, str]  # rounds, label_budget, trials, metrics -> key
+    side: dict[str, list[str]]  # rounds, label_budget, trials, metrics -> keys, shallow ones first
 
 
 def run_keys(run: Storage) -> list[str]:
@@ -83,12 +85,13 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
         return None if key is None else conform(read_parquet(run, key), schema, required, f"{run.url}/{key}")
 
     side = {}
-    for name in ("rounds", "label_budget", "trials", "metrics"):
-        endings = ("json",) if name == "metrics" else ("parquet", "json", "csv", "jsonl")
-        names = {f"{name}.{ending}" for ending in endings}
-        key = next((k for k in keys if k.rpartition("/")[2] in names), None)
-        if key is not None:
-            side[name] = key
+    for name, endings in SIDE_TABLES.items():
+        names = {f"{stem}.{ending}" for stem in name.split("|") for ending in endings}
+        if own := [k for k in keys if k.rpartition("/")[2] in names]:
+            side[name.partition("|")[0]] = own
+    manifests = {
+        folder: m for folder, m in tree("manifest.json").items() if "stage" in m
+    }  # checkpoints have manifests too
     manifests = tree("manifest.json")
     recordings = table("recordings", RECORDINGS, ("recording_id", "path", "duration_s"))
     if detections is None:
@@ -269,29 +272,31 @@ def _summary(found: Found) -> str:
     return f"Stages in this folder: {', '.join(dict.fromkeys(names))}." if names else ""
 
 
-def _studies(run: Storage, side: dict[str, str]) -> dict[str, Any]:
+def _studies(run: Storage, side: dict[str, list[str]]) -> dict[str, Any]:
     """Keyword arguments of ReportData from the side tables."""
     out: dict[str, Any] = {}
-    if "rounds" in side and (rows := read_rows(run, side["rounds"])):
+    if "rounds" in side and (rows := read_rows(run, side["rounds"][0])):
         out |= {"rounds": table_of("Rounds", rows), "round_curves": round_series(rows)}
-    if "label_budget" in side and (rows := read_rows(run, side["label_budget"])):
+    if "label_budget" in side and (rows := read_rows(run, side["label_budget"][0])):
         out["label_budget"], out["label_budget_metric"] = budget_series(rows)
-    if "trials" in side and (rows := read_rows(run, side["trials"])):
+    if "trials" in side and (rows := read_rows(run, side["trials"][0])):
         out["trials"] = trials_of(rows)
-    if "metrics" in side and (rows := _metric_rows(run.read_bytes(side["metrics"]))):
-        out["tables"] = (table_of(f"Figures in {side['metrics']}", rows),)
+    out["tables"] = tuple(
+        table for key in side.get("metrics", []) for table in _metric_tables(_json(run, key), key)
+    )
     return out
 
 
-def _metric_rows(data: bytes) -> list[dict[str, Any]]:
-    """One row per split or method of a metrics.json: {name: {figure: value}}, {"splits": {...}} or a list of rows."""
-    tree = json.load(io.BytesIO(data))
+def _metric_tables(tree: Any, key: str) -> tuple[ResultTable, ...]:
+    """Tables of a metrics.json: as `mast evaluate` writes it, {name: {figure: value}}, {"splits": {...}} or a list of rows."""
+    if isinstance(tree, dict) and isinstance(tree.get("figures"), list):
+        return figure_tables(tree, key)
     if isinstance(tree, list):
-        return [flat(row) for row in tree if isinstance(row, dict)]
-    inner = next((tree[k] for k in ("splits", "methods", "figures") if isinstance(tree.get(k), dict)), tree)
-    if inner and all(isinstance(v, dict) for v in inner.values()):
-        return [
-            {"": name} | {k: v for k, v in flat(row).items() if "curve" not in k}
-            for name, row in inner.items()
-        ]
-    return [flat(tree)]
+        rows = [flat(row) for row in tree if isinstance(row, dict)]
+    elif isinstance(tree, dict):
+        inner = next((tree[k] for k in ("splits", "methods") if isinstance(tree.get(k), dict)), tree)
+        is_named = bool(inner) and all(isinstance(v, dict) for v in inner.values())
+        rows = [{"": name} | flat(row) for name, row in inner.items()] if is_named else [flat(tree)]
+    else:
+        rows = []
+    return (table_of(f"Figures in {key}", rows),) if rows else ()

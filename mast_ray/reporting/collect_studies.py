@@ -116,9 +116,13 @@ def round_series(rows: Rows) -> tuple[Series, ...]:
 
 def budget_series(rows: Rows) -> tuple[tuple[Series, ...], str]:
     """One line per strategy over the number of labels, and the name of the figure."""
+    rows = [
+        row | {f"mean_{end}": row.get(end) for end in ("low", "high")} if "mean" in row else row
+        for row in rows
+    ]
     columns = _columns(rows)
     x, strategy = _first(BUDGET_X, columns), _first(STRATEGY, columns)
-    figure = _first(("f1", "F1", "ap_area", "ap", "AP"), columns)
+    figure = _first(("f1", "F1", "ap_area", "ap", "AP", "mean", "value"), columns)
     if x is None or figure is None:
         return (), "F1"
     kinds = dict.fromkeys(str(row.get(strategy, "")) if strategy else "" for row in rows)
@@ -126,7 +130,9 @@ def budget_series(rows: Rows) -> tuple[tuple[Series, ...], str]:
     for kind in kinds:
         own = [row for row in rows if not strategy or str(row.get(strategy, "")) == kind]
         lines.append(series_over(_averaged(own, x, figure), x, figure, kind or figure))
-    return tuple(lines), {"f1": "F1", "ap_area": "AP", "ap": "AP"}.get(figure, figure)
+    return tuple(lines), {"f1": "F1", "ap_area": "AP", "ap": "AP", "mean": "F1", "value": "F1"}.get(
+        figure, figure
+    )
 
 
 def _averaged(rows: Rows, x: str, figure: str) -> Rows:
@@ -187,3 +193,23 @@ def trials_of(rows: Rows) -> Trials | None:
     titles = tuple(short(n) for n in names)
     threshold = next((t for t in titles if t.rsplit(".", 1)[-1] in THRESHOLDS), None)
     return Trials((*titles, objective), cells, objective, threshold) if kept else None
+
+
+def figure_tables(tree: Mapping[str, Any], source: str) -> tuple[ResultTable, ...]:
+    """The tables of a metrics.json as `mast evaluate` writes it: long rows (by, cell, figure, estimate, low, high) made wide."""
+    settings = tree.get("settings") or {}
+    split = f", split {settings['split']}" if settings.get("split") else ""
+    note = f"{source}: threshold {settings.get('threshold', '?')} ({settings.get('threshold_from', '?')}), IoU {settings.get('iou', '?')}."
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in tree["figures"]:
+        cell = tables.setdefault(row["by"], {}).setdefault(
+            row["cell"], {row["by"]: row["cell"], "recordings": row["num_recordings"]}
+        )
+        cell |= {
+            row["figure"]: row["estimate"],
+            f"{row['figure']}_low": row["low"],
+            f"{row['figure']}_high": row["high"],
+        }
+    return tuple(
+        table_of(f"Evaluation by {by}{split}", list(cells.values()), note) for by, cells in tables.items()
+    )

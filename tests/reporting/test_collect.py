@@ -150,6 +150,46 @@ def test_side_tables_of_any_format_become_sections(run, tmp_path):
     render_report(data)
 
 
+def test_figures_of_mast_evaluate_become_wide_tables(run, tmp_path):
+    rows = [
+        {
+            "by": "site",
+            "cell": cell,
+            "figure": figure,
+            "estimate": 0.5,
+            "low": 0.4,
+            "high": 0.6,
+            "num_recordings": 3,
+        }
+        for cell in ("A", "B")
+        for figure in ("precision", "f1")
+    ]
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "metrics.json").write_text(
+        json.dumps({"settings": {"split": "test"}, "metrics": {}, "figures": rows})
+    )
+    table = collect_run(run, now=NOW).tables[-1]
+    assert table.title == "Evaluation by site, split test"
+    assert table.columns == ("site", "recordings", "precision", "f1")
+    assert table.rows[1] == ("B", 3, Interval(0.5, 0.4, 0.6), Interval(0.5, 0.4, 0.6))
+
+
+def test_learning_curves_with_limits_are_drawn_with_their_band():
+    points = [
+        {
+            "strategy": "random",
+            "num_chunks": n,
+            "mean": 0.1 * n,
+            "low": 0.05 * n,
+            "high": 0.2 * n,
+            "num_seeds": 3,
+        }
+        for n in (1, 2)
+    ]
+    (line,), figure = budget_series(points)
+    assert figure == "F1" and line.y == pytest.approx((0.1, 0.2)) and line.high == pytest.approx((0.2, 0.4))
+
+
 def test_a_manifest_that_is_no_json_is_passed_over(run, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "manifest.json").write_text("{")
