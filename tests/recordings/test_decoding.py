@@ -106,6 +106,16 @@ def test_mp3_read_in_pieces_equals_mp3_read_whole():
     np.testing.assert_allclose(read_all(io.BytesIO(content)), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3", "AIFF"])
+def test_a_remote_file_that_answers_in_small_portions_is_read_whole(container):
+    class Portions(io.BytesIO):
+        def read(self, count=-1):
+            return super().read(min(count, 1000) if count >= 0 else 1000)
+
+    content = encoded(noise(), container=container)
+    np.testing.assert_array_equal(read_all(Portions(content)), read_all(io.BytesIO(content)))
+
+
 def test_a_storage_error_is_not_taken_for_a_short_recording():
     class Failing(io.BytesIO):
         def read(self, count=-1):

@@ -69,7 +69,7 @@ class Parsed:
     problems: tuple[str, ...] = ()
 
 
-def merged(sets: list[AnnotationSet]) -> AnnotationSet:
+def merge_annotations(sets: Sequence[AnnotationSet]) -> AnnotationSet:
     """Several files read together."""
     return AnnotationSet(
         annotations=tuple(a for one in sets for a in one.annotations),

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, kaleidoscope, raven
-from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merged
+from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
 from mast_ray.recordings.annotations.paths import RecordingIndex, list_files, own_stems, safe_reference
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
 from mast_ray.recordings.sites import is_junk, recordings_among
@@ -35,9 +35,7 @@ def read_annotations(
     `recordings` are paths relative to the root; without them the local folder `root` is listed; without either, references are kept as
     written, reduced to something that cannot leave a root. `columns` maps fields to columns (see generic_csv.py).
     """
-    if recordings is None and root is not None:
-        recordings = recordings_among(list_files(root))
-    index = RecordingIndex(recordings) if recordings is not None else None
+    index = _index(root, recordings)
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no such annotation file or folder")
@@ -60,7 +58,26 @@ def read_annotations(
             sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
     if not any(one.annotated_paths or one.unresolved for one in sets):
         raise DataError(f"{path}: no annotations in this folder:\nsupported are {', '.join(READ_FORMATS)}")
-    return merged(sets)
+    return merge_annotations(sets)
+
+
+def read_annotated_list(
+    path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    recordings: Iterable[str] | None = None,
+) -> AnnotationSet:
+    """A table that only names recordings an expert has gone through (a column `file` or the like), events or not."""
+    path = Path(path)
+    table = parse_table(decoded(_content(path), path.name), path.name)
+    column = generic_csv.chosen_columns(table.columns, {}, path.name).get("file")
+    if column is None:
+        raise DataError(
+            f"{path}: no column names a file:\ngive it a column 'file' with paths relative to the root"
+        )
+    mentioned = tuple(dict.fromkeys(values[column] for _, values in table.rows if values[column]))
+    base = Path(root).resolve() if root is not None else None
+    return _resolved(Parsed((), mentioned), _relative(path, base), _index(root, recordings))
 
 
 def parse_annotations(
@@ -143,6 +160,12 @@ def _resolved(parsed: Parsed, name: str, index: RecordingIndex | None) -> Annota
         unresolved=tuple(reference or name for reference, path in found.items() if not path),
         problems=parsed.problems,
     )
+
+
+def _index(root: str | os.PathLike[str] | None, recordings: Iterable[str] | None) -> RecordingIndex | None:
+    if recordings is None and root is not None:
+        recordings = recordings_among(list_files(root))
+    return RecordingIndex(recordings) if recordings is not None else None
 
 
 def _content(path: Path) -> bytes:
