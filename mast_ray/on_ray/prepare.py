@@ -15,9 +15,11 @@ from mast_ray.config.errors import OK, PARTIAL, ConfigError, DataError, Temporar
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.recordings.site_tables import SiteTable, parse_site_table
+from mast_ray.tables.birdeep import birdeep_labels
+from mast_ray.tables.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
-from mast_ray.tables.labelling import annotations_hash, annotations_of
+from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.lease import Lease, held_lease
 from mast_ray.tables.preparing import PrepareWork
 from mast_ray.tables.schemas import SCHEMA_VERSION
@@ -40,6 +42,7 @@ class PrepareInputs:
     annotations: str = ""
     table: str = ""
     exclude: tuple[str, ...] = SYNTHETIC_COPIES
+    dataset: Literal["plain", "birdeep", "birdset"] = "plain"
 
 
 def prepare(
@@ -53,13 +56,20 @@ def prepare(
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
     _refuse_mixing(archive, stage)
     refuse_foreign(stage, "prepare")
-    listing = list_archive(archive, inputs.exclude)
+    source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
+    listing = list_archive(source, inputs.exclude)
     paths = [item.path for item in listing.items]
     table_text = _text_of(inputs.table, config) if inputs.table else ""
     sites = parse_site_table(table_text, inputs.table) if inputs.table else None
     annotations = AnnotationSet()
+    if inputs.dataset == "birdset":
+        annotations, places = birdset_labels(archive, paths)
+        sites, table_text = sites or places, table_text or repr(sorted(places.by_path.items()))
+    elif inputs.dataset == "birdeep" and not inputs.annotations:
+        annotations = birdeep_labels(archive, paths)
     if inputs.annotations:
-        annotations = annotations_of(inputs.annotations, paths, config.storage, archive, inputs.exclude)
+        annotations = annotations_of(inputs.annotations, paths, config.storage, archive)
+    refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, inputs.exclude)
     key = sections_hash(config, *TABLE_KNOBS)
     hashes = {
         "archive": text_hash(repr([(i.path, i.num_bytes, i.version) for i in listing.items])),
@@ -72,9 +82,9 @@ def prepare(
         print(f"already done, skipping: {stage.url} ({manifest['counts']['recordings']:,} recordings)")
         return OK
     if dry_run:
-        _print_plan(archive, stage, listing, sites, config)
+        _print_plan(source, stage, listing, sites, config)
         return OK
-    return _Preparation(archive, stage, config, listing, sites, runner).run(
+    return _Preparation(source, stage, config, listing, sites, runner).run(
         key, hashes, annotations, inputs.annotations, text_hash(table_text)
     )
 

@@ -1,6 +1,6 @@
 """When Ray is started, joined and left: one policy for every job.
 
-Inside a cluster or a submitted job (RAY_ADDRESS, or `cluster.address`) the running one is joined; otherwise a small local one is
+Inside a cluster or a submitted job (RAY_ADDRESS) the running one is joined; otherwise a small local one is
 started and shut down again. What was running before stays running.
 """
 
@@ -10,8 +10,13 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import ray
+import ray.data
+
+import mast_ray
 
 QUIET = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
@@ -30,18 +35,22 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     address = os.environ.get("RAY_ADDRESS")
-    options = {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
-    ray.init(
-        log_to_driver=True,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-        _system_config=None,
-        **options,
-    )
+    if not address:
+        _let_workers_import_us()
+    options: dict[str, Any] = {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
+    ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _let_workers_import_us() -> None:
+    """Workers of a local cluster inherit this environment; a checkout need not be installed."""
+    root = str(Path(mast_ray.__file__).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
 
 
 def quiet_ray_data() -> None:

@@ -20,31 +20,32 @@ log = logging.getLogger(__name__)
 
 
 def annotations_of(
-    uri: str,
-    recordings: Sequence[str],
-    settings: StorageConfig,
-    archive: Storage,
-    exclude: Sequence[str] = SYNTHETIC_COPIES,
+    uri: str, recordings: Sequence[str], settings: StorageConfig, archive: Storage
 ) -> AnnotationSet:
-    """Every annotation under `uri`; one that names a recording the archive does not have is an error with examples."""
+    """Every annotation under `uri`, matched to the recordings of an archive."""
     if uri.startswith("s3://"):
         found = _from_store(uri, recordings, settings)
     else:
         root = archive.local_path("")
         inside = root is not None and Path(uri).resolve().is_relative_to(Path(root).resolve())
         found = read_annotations(uri, root=root if inside else None, recordings=recordings)
-    foreign = [name for name in found.unresolved if not any(fnmatch(name, p) for p in exclude)]
-    if foreign:
-        examples = ", ".join(foreign[:3])
-        raise DataError(
-            f"{uri}: {len(foreign)} annotated recordings are not in {archive.url} (e.g. {examples}):\n"
-            "check that the archive is the right folder, or remove those rows"
-        )
     for problem in found.problems[:5]:
         log.warning("%s", problem)
-    if not found.annotated_paths:
+    if not found.annotated_paths and not found.unresolved:
         raise DataError(f"{uri} holds no annotations of these recordings: check the path and the format")
     return found
+
+
+def refuse_unknown(
+    found: AnnotationSet, source: str, archive: str, exclude: Sequence[str] = SYNTHETIC_COPIES
+) -> None:
+    """Labels of recordings the archive does not have are an error with examples; those of excluded ones are not."""
+    foreign = [name for name in found.unresolved if not any(fnmatch(name, pattern) for pattern in exclude)]
+    if foreign:
+        raise DataError(
+            f"{source}: {len(foreign)} annotated recordings are not in {archive} (e.g. {', '.join(foreign[:3])}):\n"
+            "check that the archive is the right folder, or remove those rows"
+        )
 
 
 def _from_store(uri: str, recordings: Sequence[str], settings: StorageConfig) -> AnnotationSet:

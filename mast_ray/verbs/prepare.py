@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable"
     )
     parser.add_argument(
+        "--dataset",
+        choices=("plain", "birdeep", "birdset"),
+        default="plain",
+        help="layout of a public data set that brings its own labels",
+    )
+    parser.add_argument(
         "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
     )
     parser.add_argument("--dry-run", action="store_true", help="inventory and plan only")
@@ -37,6 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.on_ray.prepare import PrepareInputs, prepare
 
     inputs = PrepareInputs(
-        args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude)
+        args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset
     )
     return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)
