@@ -33,7 +33,9 @@ class FcosHead(nn.Module):
             if isinstance(part, nn.Conv2d):
                 nn.init.normal_(part.weight, std=0.01)
         nn.init.constant_(self.score.bias, -math.log((1 - PRIOR_SCORE) / PRIOR_SCORE))
-        nn.init.zeros_(self.box.bias)
+        # Boxes start 8 strides long, the size of the anchors that ATSS assigns by.
+        nn.init.constant_(self.box.bias, math.log(4.0))
+        nn.init.zeros_(self.box.bias[4:])
 
     def forward(self, maps: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """One map per level -> score logit (B, P), centerness logit (B, P), distances (B, P, 4), all

@@ -87,7 +87,8 @@ def test_head_starts_at_the_prior_with_positive_distances_for_every_point():
     score, centerness, distances = head([torch.randn(2, 16, 8, 4), torch.randn(2, 16, 4, 2)])
     assert score.shape == centerness.shape == (2, 40) and distances.shape == (2, 40, 4)
     assert torch.allclose(score.sigmoid(), torch.full((2, 40), 0.01), atol=0.005)
-    assert bool((distances > 0).all())
+    assert torch.allclose(distances, torch.full((2, 40, 4), 4.0), rtol=0.5)  # boxes 8 strides long
+    assert torch.allclose(centerness.sigmoid(), torch.full((2, 40), 0.5), atol=0.1)
 
 
 def test_scale_of_a_level_stretches_the_log_distances_of_that_level_only():
