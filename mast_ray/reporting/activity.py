@@ -129,7 +129,7 @@ def diel_map(recordings: pa.Table, detections: pa.Table, site: str | None = None
         site if site is not None else "all sites",
         first,
         calls.reshape(num_dates, 24),
-        effort.reshape(num_dates, 24),
+        effort.reshape(num_dates, 24).astype(np.float64),
         rise,
         down,
         clock_name(recordings),

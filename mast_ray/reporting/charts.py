@@ -209,7 +209,7 @@ def parallel_coordinates(
         body.append(f'<text class="tick mid" x="{x:.1f}" y="{height - bottom + 16}">{escape(ends[0])}</text>')
         body.append(f'<text class="tick mid" x="{x:.1f}" y="{top - 8}">{escape(ends[1])}</text>')
     values = places[objective]
-    ranked = sorted(range(len(rows)), key=lambda i: -1.0 if values[i] is None else values[i])
+    ranked = sorted(range(len(rows)), key=lambda i: -1.0 if (v := values[i]) is None else v)
     for place, row in enumerate(ranked):
         dots = [
             f"{60 + i * step:.1f},{top + (1 - p) * (height - top - bottom):.1f}"

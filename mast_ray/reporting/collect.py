@@ -34,6 +34,7 @@ from mast_ray.reporting.collect_studies import (
 )
 from mast_ray.reporting.contents import (
     Cell,
+    Example,
     Histogram,
     Interval,
     ReportData,
@@ -172,11 +173,13 @@ def collect_run(
         scores = collect_scores(found.detections, found.labels, found.recordings, found.splits, threshold)
     kept = _kept(found.detections, scores.threshold)
     warnings = list(scores.warnings)
-    diel, sites = (), None
+    diel: tuple[DielMap, ...] = ()
+    sites: ResultTable | None = None
     if found.recordings is not None and kept is not None and len(found.recordings):
         diel, sites = _diel(found.recordings, kept), sites_table(found.recordings, kept)
         warnings += clock_warnings(found.recordings)
-    gallery_note, examples = "", ()
+    gallery_note = ""
+    examples: tuple[Example, ...] = ()
     if (
         audio is not None
         and found.detections is not None

@@ -15,9 +15,9 @@ from mast_ray.evaluation.calibration import expected_calibration_error, reliabil
 from mast_ray.evaluation.event_boxes import Blocks
 from mast_ray.evaluation.events import RecordingList, events_from_arrow, recordings_from_arrow
 from mast_ray.evaluation.intervals import Interval as Estimate
-from mast_ray.evaluation.metrics import f1_over_thresholds
+from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
 from mast_ray.evaluation.scoring import By, Scored, breakdown_by, figures_of, score_tables
-from mast_ray.reporting.contents import Histogram, Interval, Reliability, ResultTable, ThresholdCurve
+from mast_ray.reporting.contents import Cell, Histogram, Interval, Reliability, ResultTable, ThresholdCurve
 
 SPLIT_NAMES = {
     "val": "validation", "test": "in-domain test", "temporal_ood": "temporal OOD", "site_ood": "site OOD", "ood_dev": "OOD development",
@@ -106,7 +106,8 @@ def _interval(estimate: Estimate) -> Interval:
 
 
 def _shown(scored: dict[str, Scored], threshold: float, warnings: tuple[str, ...]) -> Scores:
-    rows, curves, headline = [], [], []
+    rows: list[tuple[Cell, ...]] = []
+    curves, headline = [], []
     for name, one in scored.items():
         metrics, intervals = figures_of(one, threshold)
         cells = [_interval(intervals[key]) for key, _ in FIGURES]
@@ -154,9 +155,10 @@ def _shown(scored: dict[str, Scored], threshold: float, warnings: tuple[str, ...
 def _curve(name: str, one: Scored) -> ThresholdCurve:
     curve = f1_over_thresholds(one.matches, GRID)
     known = np.isfinite(curve.precision)
-    columns = (tuple(v[known].tolist()) for v in (curve.threshold, curve.precision, curve.recall, curve.f1))
-    _, intervals = figures_of(one, 0.0, num_resamples=2)
-    return ThresholdCurve(name, *columns, average_precision=intervals["ap_area"].estimate)
+    threshold, precision, recall, f1 = (
+        tuple(v[known].tolist()) for v in (curve.threshold, curve.precision, curve.recall, curve.f1)
+    )
+    return ThresholdCurve(name, threshold, precision, recall, f1, summarise(one.matches, 0.0).ap_area)
 
 
 def _reliability(name: str, one: Scored) -> Reliability:
@@ -170,7 +172,7 @@ def _breakdown(one: Scored, by: By, title: str, threshold: float) -> list[Result
     cells = breakdown_by(one, by, threshold, num_resamples=400)
     if len(cells) < 2:
         return []
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             cell.name,
             cell.num_recordings,

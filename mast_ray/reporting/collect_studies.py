@@ -71,7 +71,7 @@ def table_of(title: str, rows: Rows, note: str = "") -> ResultTable:
     columns = _columns(rows)
 
     def cell(row: Mapping[str, Any], name: str) -> Cell:
-        value = row.get(name)
+        value: Any = row.get(name)
         if is_figure(value) and is_figure(row.get(f"{name}_low")) and is_figure(row.get(f"{name}_high")):
             return Interval(float(value), float(row[f"{name}_low"]), float(row[f"{name}_high"]))
         return value if isinstance(value, int | float | str | None) else str(value)

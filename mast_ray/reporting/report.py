@@ -141,7 +141,7 @@ def _charts(data: ReportData) -> dict[str, list[tuple[str, Markup]]]:
         lines = [Series(r.name, r.stated, r.observed) for r in data.reliability]
         title = "Share of true detections over stated probability"
         picture = line_chart(
-            title, lines, "stated probability", "share true", (0, 1), (0, 1), None, True, True
+            title, lines, "stated probability", "share true", (0, 1), (0, 1), diagonal=True, drawn="both"
         )
         errors = [
             f"{r.name} {r.expected_error:.3f}" for r in data.reliability if r.expected_error is not None

@@ -131,7 +131,7 @@ def _cells(season: _Season, key: Ints) -> list[tuple[int, int, Ints]]:
 def _per_recording(recording: Ints, *values: Floats) -> list[Floats]:
     """Sums per recording of the pieces of one cell."""
     _, place = np.unique(recording, return_inverse=True)
-    return [np.bincount(place, weights=v) for v in values]
+    return [np.bincount(place, weights=v).astype(np.float64) for v in values]
 
 
 def _rates(season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator) -> dict[str, list]:
@@ -230,7 +230,7 @@ def _occupied_s(
     reach = np.maximum.accumulate(end + owner * stride)
     before = np.concatenate([[-np.inf], reach[:-1]]) - owner * stride
     added = np.maximum(end - np.maximum(begin, before), 0.0)
-    return np.bincount(owner, weights=added, minlength=num_pieces)
+    return np.bincount(owner, weights=added, minlength=num_pieces).astype(np.float64)
 
 
 def summarise(
