@@ -108,7 +108,8 @@ class MastDetector(nn.Module):
         """(B, 1, T, F) normalised spectrograms -> outputs of every point"""
         tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
         maps = self.pyramid(self.adapter(tokens))
-        return HeadOutputs(*self.head(maps), maps[0])
+        score_logit, centerness_logit, distances = self.head(maps)
+        return HeadOutputs(score_logit, centerness_logit, distances, maps[0])
 
     def points(self, device: torch.device) -> PyramidPoints:
         """Points of all levels on a device."""

@@ -24,7 +24,7 @@ from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, Ma
 from mast_ray.models.detector import HeadOutputs, MastDetector
 from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.masking import Masking, TokenMask
-from mast_ray.models.regions import pooled_regions
+from mast_ray.models.regions import ProjectionHead, pooled_regions
 
 
 @dataclass(frozen=True)
@@ -208,17 +208,18 @@ class DetectionObjective(nn.Module):
             "overlap": sums.overlap / count,
             "centerness": sums.centerness / count,
         }
-        if self.detector.projection is None:
-            pass
-        elif self.weights.contrastive > 0:
+        projection = self.detector.projection
+        if projection is not None and self.weights.contrastive > 0:
             noise = ContrastiveNoise(order_noise, jitter_noise)
-            terms["contrastive"] = self._contrastive_term(outputs, boxes, noise)
-        else:  # a parameter without a gradient would stall DDP
-            terms["contrastive"] = 0.0 * sum(part.sum() for part in self.detector.projection.parameters())
+            terms["contrastive"] = self._contrastive_term(outputs, boxes, noise, projection)
+        elif projection is not None:  # a parameter without a gradient would stall DDP
+            terms["contrastive"] = 0.0 * sum(part.sum() for part in projection.parameters())
         loss = sum(getattr(self.weights, name) * term for name, term in terms.items())
         return {"loss": loss, **{name: term.detach() for name, term in terms.items()}}
 
-    def _contrastive(self, outputs: HeadOutputs, boxes: PaddedBoxes, noise: ContrastiveNoise) -> Tensor:
+    def _contrastive(
+        self, outputs: HeadOutputs, boxes: PaddedBoxes, noise: ContrastiveNoise, projection: ProjectionHead
+    ) -> Tensor:
         settings, detector = self.contrastive, self.detector
         score = outputs.score_logit.detach().sigmoid() * outputs.centerness_logit.detach().sigmoid()
         candidates = detector.boxes(outputs.distances.detach())
@@ -226,7 +227,7 @@ class DetectionObjective(nn.Module):
         num_anchors = chosen.anchors.shape[1]
         regions = torch.cat([chosen.anchors, chosen.positives.flatten(1, 2), chosen.negatives], dim=1)
         pooled = pooled_regions(outputs.features, regions, detector.levels[0].stride)
-        vectors = detector.projection(pooled)  # (B, A + A J + N, 128)
+        vectors = projection(pooled)  # (B, A + A J + N, 128)
         sizes = [num_anchors, num_anchors * settings.num_positives, settings.num_negatives]
         anchors, positives, negatives = vectors.split(sizes, dim=1)
         positives = positives.unflatten(1, (num_anchors, settings.num_positives))
