@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.models.encoder import TOKEN_GRID
-from mast_ray.models.layers import FeedForward, TransformerNorm
+from mast_ray.models.layers import FeedForward, TransformerNorm, unit_length
 
 WINDOW = (4, 4)
 META_HIDDEN = 384
@@ -56,8 +56,8 @@ class WindowAttention(nn.Module):
             heads.permute(3, 0, 1, 4, 2, 5).flatten(2, 3).unbind(0)
         )  # (B, W * N, A, C / N)
         temperature = self.tau.clamp(min=0.01).repeat(num_windows)[:, None, None]
-        queries = (functional.normalize(queries, dim=-1) / temperature).to(values.dtype)
-        keys = functional.normalize(keys, dim=-1).to(values.dtype)
+        queries = (unit_length(queries) / temperature).to(values.dtype)
+        keys = unit_length(keys).to(values.dtype)
         bias = (self.meta_mlp()[None] + self.barrier[:, None]).flatten(0, 1).to(values.dtype)  # (W * N, A, A)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=bias[None], scale=1.0

@@ -19,6 +19,15 @@ def to_compute_dtype(tokens: Tensor) -> Tensor:
     return tokens.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else tokens
 
 
+def unit_length(vectors: Tensor) -> Tensor:
+    """(..., C) -> (..., C) float32 of length one.
+
+    Not functional.normalize: the kernel that Triton 3.6 is handed for its gradient does not compile on Hopper.
+    """
+    vectors = vectors.float()
+    return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + 1e-12)
+
+
 class TransformerNorm(nn.LayerNorm):
     """LayerNorm (eps 1e-6, as MAE) that returns the type it was given."""
 

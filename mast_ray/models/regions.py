@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mast_ray.models.layers import unit_length
+
 SAMPLES_PER_AXIS = 14
 
 
@@ -51,6 +53,4 @@ class ProjectionHead(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         """(..., C) -> (..., 128) float32, unit length"""
-        vectors = self.output(functional.relu(self.hidden(regions))).float()
-        # Not functional.normalize: the kernel that Triton 3.6 is handed for its gradient does not compile on Hopper.
-        return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + 1e-12)
+        return unit_length(self.output(functional.relu(self.hidden(regions))))
