@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations
 from mast_ray.recordings.annotations.birdeep import is_birdeep
-from mast_ray.recordings.annotations.model import merged
+from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES
 from mast_ray.tables.storage import Storage
 
@@ -29,4 +29,4 @@ def birdeep_labels(archive: Storage, recordings: Sequence[str]) -> AnnotationSet
             f"{archive.url} holds no BIRDeep annotation table (columns path, specie, start_time, low_frequency, ...):\n"
             "name it with --annotations, or leave out --dataset birdeep"
         )
-    return merged(sets)
+    return merge_annotations(sets)

@@ -10,7 +10,7 @@ from pathlib import Path
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations, read_annotations
-from mast_ray.recordings.annotations.model import merged
+from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
 from mast_ray.tables.inventory import SYNTHETIC_COPIES
 from mast_ray.tables.stages import text_hash
@@ -61,7 +61,7 @@ def _from_store(uri: str, recordings: Sequence[str], settings: StorageConfig) ->
             sets.append(parse_annotations(content, key, index=index))
         except DataError as error:  # a folder also holds other tables: say so and go on
             sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
-    return merged(sets)
+    return merge_annotations(sets)
 
 
 def _content(store: Storage, name: str, uri: str) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -99,6 +100,7 @@ class ChunkReader:
         self._dtype = {"uint8": torch.uint8, "float16": torch.float16}[prepared.storage_type]
         used = np.unique(self._block).tolist()
         total = sum(found.blocks[b].num_rows for b in used) * SEGMENT_FRAMES * NUM_BINS * self._dtype.itemsize
+        self._buffers: list[NDArray[np.generic]] = []
         self._cache: dict[int, NDArray[np.generic]] | None = {} if total <= cache_bytes else None
 
     def __len__(self) -> int:
@@ -187,9 +189,7 @@ class ChunkReader:
 
     def _assembled(self, chunks: NDArray[np.int64], source: _BlockSource) -> RawChunks:
         """(B,) positions in the set -> a batch; each chunk is one copy of two neighbouring rows."""
-        values = torch.empty(
-            (len(chunks), CHUNK_FRAMES, NUM_BINS), dtype=self._dtype, pin_memory=self._pin_memory
-        )
+        values = self._buffer(len(chunks))
         target = values.numpy()
         for place, (chunk, block, row) in enumerate(
             zip(chunks.tolist(), self._block[chunks].tolist(), self._row[chunks].tolist(), strict=True)
@@ -206,6 +206,18 @@ class ChunkReader:
             torch.zeros(len(chunks), dtype=torch.int64),
             tuple(f"{self._names[r]}:{k}" for r, k in zip(recording, number, strict=True)),
         )
+
+    def _buffer(self, num_chunks: int) -> Tensor:
+        """Memory for a batch. Pageable buffers are used again once nobody holds them: fresh pages cost as much as the copy."""
+        shape = (num_chunks, CHUNK_FRAMES, NUM_BINS)
+        if self._pin_memory:
+            return torch.empty(shape, dtype=self._dtype, pin_memory=True)  # torch recycles pinned memory itself
+        for number in range(len(self._buffers)):
+            if self._buffers[number].shape == shape and sys.getrefcount(self._buffers[number]) == 2:
+                return torch.from_numpy(self._buffers[number])
+        fresh = torch.empty(shape, dtype=self._dtype).numpy()
+        self._buffers = [*self._buffers[-7:], fresh]
+        return torch.from_numpy(fresh)
 
     def _decoded(self, block: int) -> NDArray[np.generic]:
         if self._cache is None:

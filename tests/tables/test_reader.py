@@ -6,9 +6,10 @@ import pytest
 import soundfile
 import torch
 
+from mast_ray.boxes.batch import pad_boxes
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.spectrogram.logmel import LogMel
-from mast_ray.tables.chunk_sets import box_table, chunks_of_blocks, chunks_of_split
+from mast_ray.tables.chunk_sets import BoxTable, box_table, chunks_of_blocks, chunks_of_split
 from mast_ray.tables.reader import ChunkReader
 
 
@@ -157,6 +158,37 @@ def test_pseudo_labels_under_the_threshold_are_left_out(prepared):
     )
     table = box_table(prepared, everything(prepared), labels, min_score=0.5)
     assert table.score.min() >= 0.5 and len(table.score) > 0
+
+
+def test_padding_without_a_loop_gives_what_pad_boxes_gives():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 12, 20)
+    start = np.concatenate(([0], np.cumsum(counts)))
+    corners = rng.random((start[-1], 4)).astype(np.float32)
+    ignored = rng.random(start[-1]) < 0.3
+    table = BoxTable(start, corners, ignored, np.arange(start[-1]), np.ones(start[-1], np.float32))
+    chunks = rng.permutation(20)[:7]
+    spans = [slice(start[c], start[c + 1]) for c in chunks]
+    expected = pad_boxes(
+        [torch.from_numpy(corners[s][~ignored[s]]) for s in spans], [torch.from_numpy(corners[s][ignored[s]]) for s in spans]
+    )
+    padded = table.padded(chunks)
+    assert torch.equal(padded.corners, expected.corners)
+    assert torch.equal(padded.is_object, expected.is_object) and torch.equal(padded.is_ignored, expected.is_ignored)
+
+
+def test_a_batch_that_is_still_held_is_never_overwritten(prepared):
+    reader = ChunkReader(prepared, everything(prepared), batch_size=8, num_threads=2)
+    held = [(batch, batch.values[1:3], batch.values.clone()) for batch in reader.epoch(0)]
+    for batch, view, copy in held:
+        assert torch.equal(batch.values, copy) and torch.equal(view, copy[1:3])
+    del batch, copy
+    views = [view for _, view, _ in held]
+    copies = [view.clone() for view in views]
+    del held, view
+    for _ in reader.epoch(1):
+        pass
+    assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
 
 
 def test_a_cached_set_gives_the_same_batches_as_an_uncached_one(prepared):

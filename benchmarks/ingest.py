@@ -1,0 +1,229 @@
+"""Chunks per second delivered to one training process as stored tensors: ChunkReader beside plain pyarrow threads and Ray Data.
+
+    python benchmarks/ingest.py --recordings 200 --threads 2 --out benchmarks/results/ingest.json
+
+Makes a prepared archive of noise (uint8 or float16), then reads the same files four ways, several times each and in turn:
+reader    ChunkReader.epoch: shuffled, boxes and ids joined, (B, 1024, 128) tensors
+reader_sequential, the same in order of the files
+pyarrow   (a) threads over files, column to numpy; two neighbouring rows count as one chunk, nothing is assembled
+pyarrow_chunks  the same with every chunk copied into a (B, 1024, 128) batch, which is what a step needs
+ray       (b) ray.data.read_parquet(...).iter_torch_batches over the same files
+A chunk is two segments; all ways but `ray` decode every segment about once. The first batch is timed on a fresh reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
+import torch
+
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field
+from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.spectrogram.chunking import Segment
+from mast_ray.tables.blocks import values_of
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.finishing import finish
+from mast_ray.tables.frames_writer import FramesWriter
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.storage import open_storage
+from mast_ray.tables.unit_runner import WorkDone, publish_file, run_here
+from mast_ray.tables.units import Item, Outcome, plan_units, read_commits
+
+
+def make_prepared(folder: Path, num_recordings: int, segments: int, storage: str) -> str:
+    """A prepared archive whose spectrograms are realistic noise, without decoding any audio."""
+    from datetime import UTC, datetime
+
+    stage, rng = open_storage(folder), np.random.default_rng(0)
+    tilt = np.linspace(-3.0, -9.0, 128, dtype=np.float32)
+    noise = rng.normal(0, 1.2, (segments + 64, 512, 128)).astype(np.float32) + tilt
+
+    def work(attempt, items):
+        with stage.scratch_file() as path, stage.scratch_file() as index_path:
+            writer = FramesWriter(path, storage)
+            for item in items:
+                start = int(item.item_id, 16) % 64
+                writer.add(item.item_id, [Segment(n, noise[start + n], 512) for n in range(segments)])
+            writer.close()
+            frames = publish_file(stage, path, "frames", attempt.unit, writer.num_rows)
+            index = writer.index(frames.key)
+            pq.write_table(index, index_path)
+            files = [frames, publish_file(stage, index_path, "index", attempt.unit, len(index))]
+        record = {
+            "path": "", "site": "", "start_utc": None, "utc_offset_s": None, "time_source": "none", "time_flags": "",
+            "latitude": None, "longitude": None, "duration_s": segments * 5.12, "sample_rate_hz": 16000,
+            "num_channels": 1, "num_bytes": 0, "num_frames": segments * 512, "num_chunks": segments - 1,
+            "salvage": None,
+        }  # fmt: skip
+        records = [record | {"path": item.path, "fingerprint": item.item_id} for item in items]
+        return WorkDone(
+            [Outcome(i.item_id, "done", record=r) for i, r in zip(items, records, strict=True)], files, {}
+        )
+
+    items = [Item(f"{n:016x}", f"{n:06d}.wav", 1, "") for n in range(num_recordings)]
+    list(run_here(stage, plan_units(items, 64, 10**12), "bench", work))
+    config = apply_overrides(field(), {"spectrogram.storage": storage})
+    finish(stage, config, "", {}, items, read_commits(stage), AnnotationSet(), "", datetime.now(UTC))
+    return str(folder)
+
+
+def timed(batches, limit_s: float, count) -> tuple[float, float]:
+    """(units per second after the first, seconds to the first)."""
+    started_s = time.perf_counter()
+    iterator = iter(batches)
+    next(iterator)
+    first_s = time.perf_counter() - started_s
+    begun_s, total = time.perf_counter(), 0
+    for batch in iterator:
+        total += count(batch)
+        if time.perf_counter() - begun_s > limit_s:
+            break
+    rate = total / (time.perf_counter() - begun_s)
+    if hasattr(iterator, "close"):
+        iterator.close()
+    return rate, first_s
+
+
+def by_reader(folder: str, args, epoch: int, sequential: bool):
+    reader = ChunkReader(
+        (prepared := open_prepared(folder)), chunks_of_split(prepared, "pool"), batch_size=args.batch_size,
+        lanes=32, seed=epoch, num_threads=args.threads, cache_bytes=0, pin_memory=torch.cuda.is_available(),
+    )  # fmt: skip
+    source = reader.sequential() if sequential else _epochs(reader)
+    for batch in source:
+        if torch.cuda.is_available():
+            batch.values.to("cuda", non_blocking=True)
+        yield batch
+
+
+def _epochs(reader):
+    epoch = 0
+    while True:
+        yield from reader.epoch(epoch)
+        epoch += 1
+
+
+def by_pyarrow(folder: str, args):
+    files = sorted((Path(folder) / "frames").iterdir()) * 50
+
+    def read(path):
+        table = pq.read_table(path, columns=["logmel"], use_threads=False, memory_map=True)
+        return values_of(table.column("logmel"))
+
+    with ThreadPoolExecutor(args.threads) as pool:
+        ahead = [pool.submit(read, path) for path in files[: 2 * args.threads]]
+        for path in files[2 * args.threads :]:
+            done = ahead.pop(0)
+            ahead.append(pool.submit(read, path))
+            yield done.result()
+        for future in ahead:
+            future.cancel()
+
+
+def assembled(arrays, batch_size: int):
+    """Neighbouring rows copied into chunks, as a training step needs them."""
+    dtype = None
+    for array in arrays:
+        dtype = array.dtype
+        for start in range(0, len(array) - 1, batch_size):
+            size = min(batch_size, len(array) - 1 - start)
+            batch = torch.empty(
+                (size, 1024, 128), dtype={np.uint8: torch.uint8, np.float16: torch.float16}[dtype.type]
+            )
+            target = batch.numpy()
+            for place in range(size):
+                target[place] = array[start + place : start + place + 2].reshape(1024, 128)
+            yield batch
+
+
+def by_ray(folder: str, args):
+    import ray
+
+    data = ray.data.read_parquet(str(Path(folder) / "frames"), columns=["logmel"])
+    yield from data.iter_torch_batches(batch_size=2 * args.batch_size, local_shuffle_buffer_size=None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recordings", type=int, default=400)
+    parser.add_argument(
+        "--segments", type=int, default=13, help="per recording; one minute has 12 and one is padded"
+    )
+    parser.add_argument("--storage", choices=("uint8", "float16"), default="uint8")
+    parser.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1))
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=6.0, help="per measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--skip-ray", action="store_true")
+    parser.add_argument("--folder", default="", help="an archive made before")
+    parser.add_argument("--out", default="")
+    args = parser.parse_args()
+    scratch = tempfile.TemporaryDirectory(prefix="mast-ingest-")
+    folder = args.folder or make_prepared(
+        Path(scratch.name) / "p", args.recordings, args.segments, args.storage
+    )
+    about = {
+        "machine": platform.machine(), "cores": os.cpu_count(), "pyarrow": pyarrow.__version__,
+        "torch": torch.__version__, "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "settings": vars(args),
+        "bytes": sum(f.stat().st_size for f in (Path(folder) / "frames").iterdir()),
+    }  # fmt: skip
+    print(json.dumps(about), flush=True)
+    results: dict[str, list[tuple[float, float]]] = {}
+    for repeat in range(args.repeats):
+        for name, source, count in (
+            ("reader", by_reader(folder, args, repeat, False), len),
+            ("reader_sequential", by_reader(folder, args, repeat, True), len),
+            ("pyarrow", by_pyarrow(folder, args), lambda a: len(a) - 1),
+            ("pyarrow_chunks", assembled(by_pyarrow(folder, args), args.batch_size), len),
+        ):
+            results.setdefault(name, []).append(timed(source, args.seconds, count))
+            print(
+                f"{name:18s} {results[name][-1][0]:8.0f} chunks/s, first after {results[name][-1][1]:.2f} s",
+                flush=True,
+            )
+    if not args.skip_ray:
+        from mast_ray.on_ray.session import quiet_ray_data, ray_session
+
+        with ray_session():
+            quiet_ray_data()
+            for _ in range(2):
+                results.setdefault("ray", []).append(
+                    timed(by_ray(folder, args), 3600, lambda b: len(b["logmel"]) // 2)
+                )
+                print(
+                    f"ray                {results['ray'][-1][0]:8.0f} chunks/s, first after {results['ray'][-1][1]:.2f} s"
+                )
+    summary = {
+        name: {
+            "chunks_per_s": statistics.median(r for r, _ in runs),
+            "first_batch_s": max(f for _, f in runs),
+        }
+        for name, runs in results.items()
+    }
+    rate = summary["reader"]["chunks_per_s"]
+    ratios = {f"reader / {name}": rate / s["chunks_per_s"] for name, s in summary.items() if name != "reader"}
+    print(json.dumps({"summary": summary, "ratios": ratios}, indent=1))
+    if args.out:
+        Path(args.out).write_text(
+            json.dumps({"about": about, "summary": summary, "ratios": ratios}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
