@@ -75,6 +75,8 @@ def _component(name: str, blocks: dict[str, int], unfreezing: Unfreezing) -> tup
     if match := _BLOCK.match(name):
         return "encoder", unfreezing.epoch_of_block(int(match["block"]), blocks[match["encoder"]])
     for prefix, num_blocks in blocks.items():
+        if name.startswith(f"{prefix}norm."):  # the last norm belongs to the top
+            return "encoder", unfreezing.epoch_of_block(num_blocks - 1, num_blocks)
         if name.startswith(prefix):
             return "encoder", unfreezing.epoch_of_stem(num_blocks)
     return ("adapter" if _ADAPTER.search(name) else "head"), 0.0

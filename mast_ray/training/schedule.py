@@ -33,7 +33,7 @@ class Unfreezing:
         return self.start_epoch + ((from_top - self.from_start) // self.blocks_at_a_time) * self.every_epochs
 
     def epoch_of_stem(self, num_blocks: int) -> float:
-        """Patch projection, class token and final norm of the encoder train with the last block that joins."""
+        """Patch projection and class token of the encoder train with the last block that joins."""
         return max((self.epoch_of_block(block, num_blocks) for block in range(num_blocks)), default=0.0)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mast_ray.config.errors import MastError
+from mast_ray.training.objectives import mean_over_workers
 
 MOST_BAD_STEPS = 20
 
@@ -37,17 +38,20 @@ class StepWatch:
         self._history.append((step, losses, norm.detach(), tuple(chunk_ids)))
 
     def read(self) -> tuple[dict[str, float], int]:
-        """(mean of each finite-step quantity, steps skipped) since the last read."""
+        """(mean of each quantity over steps and workers where it was finite, steps skipped) since the last read.
+
+        Collective: every rank reads after the same steps.
+        """
         history, self._history = self._history, []
         names = list(history[0][1])
         table = torch.stack([torch.stack([losses[name].float() for name in names] + [norm]) for _, losses, norm, _ in history])
+        table = mean_over_workers(table)
         values = torch.cat([table.flatten(), self._worst_run[None]]).tolist()  # the one synchronisation
         rows = [values[i : i + len(names) + 1] for i in range(0, len(values) - 1, len(names) + 1)]
-        good = [row for row in rows if all(_is_finite(value) for value in row)]
         if values[-1] >= MOST_BAD_STEPS:
             raise TrainingDivergedError(self._diagnosis(history, names, rows))
         keys = [*names, "gradient_norm"]
-        means = {key: sum(row[i] for row in good) / len(good) if good else float("nan") for i, key in enumerate(keys)}
+        means = {key: _mean([row[i] for row in rows if _is_finite(row[i])]) for i, key in enumerate(keys)}
         return means, sum(not _is_finite(row[-1]) for row in rows)
 
     def _diagnosis(
@@ -62,6 +66,10 @@ class StepWatch:
             f"chunks of that step: {shown}\n"
             "look at these chunks, lower the learning rate, or use cluster.precision=fp32; the last checkpoint is good"
         )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
 
 
 def _is_finite(value: float) -> bool:

@@ -1,0 +1,82 @@
+"""DeepSpeed, DDP and a single process are the same training: same losses, same weights, same resumed runs (CPU, gloo)."""
+
+import pytest
+import torch
+from crew import fit_toy, run_crew
+from toy import SCHEDULE, ToyFeed, losses_of, toy_engine, toy_files, toy_fit, weights_equal
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+
+
+def final_state(folder):
+    checkpoints = toy_files(folder).checkpoints
+    return checkpoints.read(checkpoints.newest_good()).engine
+
+
+def largest_difference(first, second):
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    toy_fit(folder, toy_engine(), ToyFeed(SCHEDULE))
+    return folder
+
+
+@pytest.mark.parametrize("engine, zero_stage", [("torch", 0), ("deepspeed", 1), ("deepspeed", 2)])
+def test_two_workers_give_the_losses_and_weights_of_one_process(alone, tmp_path, engine, zero_stage):
+    seen = run_crew(fit_toy, tmp_path, 2, engine=engine, zero_stage=zero_stage)
+    assert sorted(seen[0][:4] + seen[1][:4]) == [f"s0:{row}" for row in range(8)]
+    assert losses_of(tmp_path / "run") == pytest.approx(losses_of(alone), rel=1e-5)
+    expected, state = final_state(alone), final_state(tmp_path / "run")
+    assert largest_difference(expected.weights, state.weights) < 1e-6
+    assert largest_difference(expected.average, state.average) < 1e-6
+    assert largest_difference(expected.second_moment, state.second_moment) < 1e-6
+    assert expected.optimizer_steps == state.optimizer_steps
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_every_zero_stage_and_precision_trains_freezes_and_skips_like_plain_torch(tmp_path, zero_stage, precision):
+    plain = toy_engine(precision=precision)
+    sharded = toy_engine("deepspeed", precision=precision, zero_stage=zero_stage)
+    toy_fit(tmp_path / "plain", plain, ToyFeed(SCHEDULE, spoil=[6]))
+    toy_fit(tmp_path / "sharded", sharded, ToyFeed(SCHEDULE, spoil=[6]))
+    first, second = plain.state(), sharded.state()
+    assert first.optimizer_steps == second.optimizer_steps  # the same steps were skipped, the same blocks joined
+    tolerance = 1e-6 if precision == "fp32" else 2e-3
+    assert largest_difference(first.weights, second.weights) < tolerance
+    assert losses_of(tmp_path / "plain")[:6] == pytest.approx(losses_of(tmp_path / "sharded")[:6], rel=tolerance * 10)
+    assert first.loss_scale == second.loss_scale
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_two_workers_stopped_and_started_again_end_with_the_same_bits(tmp_path, engine):
+    run_crew(fit_toy, tmp_path / "whole", 2, engine=engine)
+    run_crew(fit_toy, tmp_path / "stopped", 2, engine=engine, stop_before=8)
+    seen = run_crew(fit_toy, tmp_path / "stopped", 2, engine=engine)
+    assert seen[0][0] == "s6:0" and seen[1][0] == "s6:4"
+    assert weights_equal(final_state(tmp_path / "whole/run").weights, final_state(tmp_path / "stopped/run").weights)
+    assert weights_equal(final_state(tmp_path / "whole/run").average, final_state(tmp_path / "stopped/run").average)
+
+
+@pytest.mark.parametrize("before, after", [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_workers_on_the_same_global_batches(alone, tmp_path, before, after):
+    first = run_crew(fit_toy, tmp_path, before, engine="deepspeed", stop_before=8)
+    second = run_crew(fit_toy, tmp_path, after, engine="deepspeed")
+    per_step = {}
+    for name in (name for seen in second for name in seen):
+        per_step.setdefault(int(name[1 : name.index(":")]), set()).add(int(name.split(":")[1]))
+    assert sorted(per_step) == list(range(6, 16))
+    assert all(rows == set(range(8)) for rows in per_step.values())
+    assert first[0][0] == "s0:0"
+    assert largest_difference(final_state(alone).weights, final_state(tmp_path / "run").weights) < 1e-6
+
+
+def test_a_checkpoint_of_one_engine_is_taken_up_by_the_other(alone, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        toy_fit(tmp_path, toy_engine("deepspeed", zero_stage=2), ToyFeed(SCHEDULE, stop_before=8))
+    toy_fit(tmp_path, toy_engine("torch"), ToyFeed(SCHEDULE))
+    assert largest_difference(final_state(alone).weights, final_state(tmp_path).weights) < 1e-6
+    assert torch.isfinite(final_state(tmp_path).weights["head.weight"]).all()
