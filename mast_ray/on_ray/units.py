@@ -6,7 +6,7 @@ actors that build something expensive (a model on a GPU) once. Interrupted by SI
 
 from __future__ import annotations
 
-import pickle
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,14 @@ from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.on_ray.session import quiet_ray_data
 from mast_ray.tables.storage import Storage
 from mast_ray.tables.unit_runner import UnitReport, Work, run_unit
-from mast_ray.tables.units import Unit, put_commit
+from mast_ray.tables.units import (
+    Unit,
+    commit_from_json,
+    commit_to_json,
+    put_commit,
+    unit_from_json,
+    unit_to_json,
+)
 
 
 def run_units(
@@ -48,7 +55,7 @@ def run_units(
     options = {
         "stage": stage, "run": run, "max_deaths": max_deaths, "timeout_s": timeout_s, "commit_here": commit_here,
     }  # fmt: skip
-    rows = [{"unit": pickle.dumps(unit)} for unit in units]
+    rows = [{"unit": unit_to_json(unit)} for unit in units]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     resources: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus or None}
     if make_work is not None:
@@ -63,8 +70,8 @@ def run_units(
         )
     try:
         for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
-            for data in batch["report"]:
-                report: UnitReport = pickle.loads(data)
+            for text in batch["report"]:
+                report = _report_from_json(text)
                 if report.commit is not None:
                     put_commit(stage, report.commit)
                 yield report._replace(commit=None)
@@ -72,9 +79,19 @@ def run_units(
         raise _meaning_of(error) from error
 
 
-def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[bytes]]:
-    reports = [run_unit(unit=pickle.loads(data), work=work, **options) for data in batch["unit"]]
-    return {"report": [pickle.dumps(report) for report in reports]}
+def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[str]]:
+    reports = [run_unit(unit=unit_from_json(text), work=work, **options) for text in batch["unit"]]
+    return {"report": [_report_to_json(report) for report in reports]}
+
+
+def _report_to_json(report: UnitReport) -> str:
+    commit = commit_to_json(report.commit).decode() if report.commit is not None else None
+    return json.dumps(report._replace(commit=commit))  # type: ignore[arg-type]
+
+
+def _report_from_json(text: str) -> UnitReport:
+    *values, commit = json.loads(text)
+    return UnitReport(*values, commit=commit_from_json(commit.encode()) if commit else None)
 
 
 class _UnitActor:
@@ -83,7 +100,7 @@ class _UnitActor:
     def __init__(self, make_work: Callable[[], Work], **options: Any) -> None:
         self._work, self._options = make_work(), options
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
         return _run_batch(batch, self._work, **self._options)
 
 
@@ -95,7 +112,7 @@ def _meaning_of(error: BaseException) -> BaseException:
             return seen
         cause = getattr(seen, "cause", None)
         seen = cause if isinstance(cause, BaseException) else seen.__cause__
-    if isinstance(error, ray.exceptions.RaySystemError | ray.exceptions.RaySystemError):
+    if isinstance(error, ray.exceptions.RaySystemError):
         return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
     return error
 

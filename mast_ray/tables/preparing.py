@@ -7,9 +7,10 @@ is wrong with one recording never reaches another; what is wrong with the storag
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -58,7 +59,7 @@ class PrepareWork:
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
         logmel = LogMel()
         outcomes: list[Outcome] = []
-        with _one_thread(), self.stage.scratch_file() as path:
+        with one_thread(), self.stage.scratch_file() as path:
             writer = FramesWriter(path, self.storage_type, self.rows_per_group)
             for item in items:
                 attempt.take_up(item.item_id)
@@ -81,37 +82,41 @@ class PrepareWork:
                 open_source(self.archive, item) as source,
                 opened(source, self.audio, self.limits) as reading,
             ):
-                blocks = _watched(reading, self.audio.block_s, attempt)
+                blocks = watched(reading, self.audio.block_s, attempt.beat)
                 writer.add(item.item_id, segments_of_blocks(blocks, self.short_recordings, logmel))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
-                return Outcome(item.item_id, "done", record=self._record(item, reading, place))
+                return Outcome(item.item_id, "done", record=record_of(item, reading, place, self.short_recordings))
         except UnreadableRecording as error:
             return Outcome(item.item_id, "rejected", str(error.reason), error.detail)
 
-    def _record(self, item: Item, reading: Reading, place: RecordingMetadata) -> dict[str, Any]:
-        salvage = reading.salvage
-        return {
-            "path": item.path,
-            "site": place.site,
-            "start_utc": place.start_utc.isoformat() if place.start_utc else None,
-            "utc_offset_s": place.utc_offset_s,
-            "time_source": place.time_source,
-            "time_flags": ",".join(place.time_flags),
-            "latitude": place.latitude,
-            "longitude": place.longitude,
-            "duration_s": reading.duration_s,
-            "sample_rate_hz": reading.info.sample_rate_hz,
-            "num_channels": reading.info.num_channels,
-            "num_bytes": item.num_bytes,
-            "num_frames": num_frames_of(reading.num_samples),
-            "num_chunks": num_chunks_of(reading.num_samples, self.short_recordings),
-            "fingerprint": reading.fingerprint,
-            "salvage": [str(salvage.reason), salvage.detail, salvage.readable_s] if salvage else None,
-        }
+
+def record_of(
+    item: Item, reading: Reading, place: RecordingMetadata, short_recordings: ShortRecordings
+) -> dict[str, Any]:
+    """What recordings.parquet will say about a recording that was read to its end, as JSON values."""
+    salvage = reading.salvage
+    return {
+        "path": item.path,
+        "site": place.site,
+        "start_utc": place.start_utc.isoformat() if place.start_utc else None,
+        "utc_offset_s": place.utc_offset_s,
+        "time_source": place.time_source,
+        "time_flags": ",".join(place.time_flags),
+        "latitude": place.latitude,
+        "longitude": place.longitude,
+        "duration_s": reading.duration_s,
+        "sample_rate_hz": reading.info.sample_rate_hz,
+        "num_channels": reading.info.num_channels,
+        "num_bytes": item.num_bytes,
+        "num_frames": num_frames_of(reading.num_samples),
+        "num_chunks": num_chunks_of(reading.num_samples, short_recordings),
+        "fingerprint": reading.fingerprint,
+        "salvage": [str(salvage.reason), salvage.detail, salvage.readable_s] if salvage else None,
+    }
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Units run side by side: torch's own threads would only fight over the cores (six times slower when they are busy)."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -176,18 +181,15 @@ def metadata_of(
     path: str, header: Header | None, audio: AudioConfig, sites: SiteTable | None
 ) -> RecordingMetadata:
     """Time and place of a recording by every source there is."""
-    options = {"header": header, "zone": audio.timezone, "site_from": audio.site_from}
-    if sites is None:
-        return recording_metadata(path, **options)
-    guess = recording_metadata(path, **options)
-    return recording_metadata(path, row=sites.row_of(path, guess.site), **options)
+    read = partial(recording_metadata, path, header=header, zone=audio.timezone, site_from=audio.site_from)
+    return read() if sites is None else read(row=sites.row_of(path, read().site))
 
 
-def _watched(reading: Reading, block_s: float, attempt: Attempt) -> Iterator[NDArray[np.float32]]:
+def watched(reading: Reading, block_s: float, beat: Callable[[], None]) -> Iterator[NDArray[np.float32]]:
     """Blocks with a beat for the watchdog; an unforeseen error of a decoder rejects the recording, not the job."""
     try:
         for block in reading.blocks(block_s):
-            attempt.beat()
+            beat()
             yield block
     except (UnreadableRecording, MastError, MemoryError):
         raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -90,11 +90,15 @@ def items_per_unit(num_items: int, most: int) -> int:
 
 def plan_units(items: Iterable[Item], most_items: int, most_bytes: int) -> list[Unit]:
     """Group items in the order of their paths; a unit's id depends on its items alone."""
+    ordered = sorted(items, key=lambda item: item.path)
+    return group_units(ordered, items_per_unit(len(ordered), most_items), most_bytes)
+
+
+def group_units(ordered: Iterable[Item], most_items: int, most_bytes: int) -> list[Unit]:
+    """Units of consecutive items in the order given, each within both limits or a single item."""
     units: list[Unit] = []
     group: list[Item] = []
     num_bytes = 0
-    ordered = sorted(items, key=lambda item: item.path)
-    most_items = items_per_unit(len(ordered), most_items)
     for item in ordered:
         if group and (len(group) >= most_items or num_bytes + item.num_bytes > most_bytes):
             units.append(_unit(group))
@@ -109,7 +113,7 @@ def _unit(items: Sequence[Item]) -> Unit:
     return Unit(hashlib.sha1(text.encode()).hexdigest()[:16], tuple(items))
 
 
-def pending_units(units: Sequence[Unit], commits: Sequence[Commit]) -> list[Unit]:
+def pending_units(units: Sequence[Unit], commits: Iterable[Commit]) -> list[Unit]:
     """Units with work left. A unit that is partly covered (the archive grew) keeps only its uncovered items."""
     done = {(item_id, version) for commit in commits for item_id, version in commit.versions.items()}
     pending = []
@@ -124,20 +128,27 @@ def pending_units(units: Sequence[Unit], commits: Sequence[Commit]) -> list[Unit
 
 def read_commits(stage: Storage) -> list[Commit]:
     """Every accepted result, in the order of unit ids."""
+    return list(iter_commits(stage))
+
+
+def iter_commits(stage: Storage, at_once: int = 64) -> Iterator[Commit]:
+    """The same, few at a time: a driver of ten million recordings cannot hold them all."""
     keys = [entry.key for entry in stage.list("commit") if entry.key.endswith(".json")]
-    return [_commit_from_json(data) for data in map_keys(stage.read_bytes, keys)]
+    for first in range(0, len(keys), at_once):
+        for data in map_keys(stage.read_bytes, keys[first : first + at_once]):
+            yield commit_from_json(data)
 
 
 def read_commit(stage: Storage, unit_id: str) -> Commit | None:
     try:
-        return _commit_from_json(stage.read_bytes(f"commit/{unit_id}.json"))
+        return commit_from_json(stage.read_bytes(f"commit/{unit_id}.json"))
     except FileNotFoundError:
         return None
 
 
 def put_commit(stage: Storage, commit: Commit) -> bool:
     """Offer a result; when another attempt was first, files of this one alone are deleted: False."""
-    if stage.put_if_absent(f"commit/{commit.unit_id}.json", _commit_to_json(commit)):
+    if stage.put_if_absent(f"commit/{commit.unit_id}.json", commit_to_json(commit)):
         return True
     winner = read_commit(stage, commit.unit_id)
     kept = {file.key for file in winner.files} if winner else set()
@@ -147,12 +158,21 @@ def put_commit(stage: Storage, commit: Commit) -> bool:
     return False
 
 
-def _commit_to_json(commit: Commit) -> bytes:
+def unit_to_json(unit: Unit) -> str:
+    return json.dumps([unit.unit_id, unit.items])
+
+
+def unit_from_json(text: str) -> Unit:
+    unit_id, items = json.loads(text)
+    return Unit(unit_id, tuple(Item(*item) for item in items))
+
+
+def commit_to_json(commit: Commit) -> bytes:
     tree = asdict(commit) | {"outcomes": [outcome._asdict() for outcome in commit.outcomes]}
     return json.dumps(tree, sort_keys=True).encode()
 
 
-def _commit_from_json(data: bytes) -> Commit:
+def commit_from_json(data: bytes) -> Commit:
     tree = json.loads(data)
     tree["files"] = tuple(DataFile(**file) for file in tree["files"])
     tree["outcomes"] = tuple(Outcome(**outcome) for outcome in tree["outcomes"])
@@ -182,7 +202,13 @@ class Tally(NamedTuple):
         return self.done + self.rejected == self.offered
 
 
-def tally(items: Sequence[Item], commits: Sequence[Commit]) -> Tally:
-    """Count every item exactly once by its outcome."""
-    statuses = Counter(outcome.status for outcome, _ in outcomes_of(items, commits).values())
+def tally(items: Sequence[Item], commits: Iterable[Commit]) -> Tally:
+    """Count every item exactly once by its outcome; commits may stream by."""
+    waiting = {item.item_id: item.version for item in items}
+    statuses: Counter[str] = Counter()
+    for commit in commits:
+        for outcome in commit.outcomes:
+            if waiting.get(outcome.item_id) == commit.versions[outcome.item_id]:
+                del waiting[outcome.item_id]
+                statuses[outcome.status] += 1
     return Tally(len(items), statuses["done"], statuses["rejected"])
