@@ -139,10 +139,7 @@ class _Preparation:
 
     def _work_off(self, pending: list[Unit], lease: Lease) -> None:
         work = PrepareWork.of(self.archive, self.stage, self.config, self.sites)
-        knobs = {
-            "max_deaths": self.config.prepare.max_attempts,
-            "timeout_s": self.config.prepare.recording_timeout_s,
-        }
+        max_deaths, timeout_s = self.config.prepare.max_attempts, self.config.prepare.recording_timeout_s
         with ExitStack() as stack:
             if self.runner == "ray":
                 from mast_ray.on_ray.session import ray_session
@@ -150,9 +147,11 @@ class _Preparation:
 
                 stack.enter_context(interruptible())
                 stack.enter_context(ray_session())
-                reports = run_units(self.stage, pending, lease.run, work, **knobs)
+                reports = run_units(
+                    self.stage, pending, lease.run, work, max_deaths=max_deaths, timeout_s=timeout_s
+                )
             else:
-                reports = run_here(self.stage, pending, lease.run, work, **knobs)
+                reports = run_here(self.stage, pending, lease.run, work, max_deaths, timeout_s)
             num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
             progress = UnitProgress("prepare", num_items, num_bytes)
             for report in reports:

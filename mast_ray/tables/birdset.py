@@ -121,8 +121,17 @@ def birdset_labels(storage: Storage, recordings: list[str]) -> tuple[AnnotationS
             annotated.add(path)
             if row.get("ebird_code"):
                 low_hz, high_hz = row.get("low_freq"), row.get("high_freq")
-                band = (float(low_hz), float(high_hz)) if low_hz is not None and high_hz else (None, None)
-                annotations.append(Annotation(path, begin_s, end_s, *band, str(row["ebird_code"])))
+                has_band = low_hz is not None and bool(high_hz)
+                annotations.append(
+                    Annotation(
+                        path,
+                        begin_s,
+                        end_s,
+                        low_hz=float(low_hz) if has_band else None,
+                        high_hz=float(high_hz) if has_band else None,
+                        label=str(row["ebird_code"]),
+                    )
+                )
     found = AnnotationSet(tuple(annotations), frozenset(annotated), tuple(sorted(unresolved)))
     return found, SiteTable(rows_by_path, {}, {})
 
@@ -148,7 +157,7 @@ def _shard_of(key: str) -> str:
     return shard
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # storages are frozen values
 def _places(storage: Storage, shard: str) -> dict[str, tuple[int, int, int]]:
     """key -> (row group, row, bytes) of every recording of a shard, the first row that holds it."""
     file = _file(storage, shard)

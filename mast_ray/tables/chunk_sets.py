@@ -120,7 +120,9 @@ class BoxTable:
             corners[row, slot] = self.corners[box]
             is_ignored[row, slot] = self.is_ignored[box]
             is_object[row, slot] = ~self.is_ignored[box]
-        return PaddedBoxes(torch.from_numpy(corners), torch.from_numpy(is_object), torch.from_numpy(is_ignored))
+        return PaddedBoxes(
+            torch.from_numpy(corners), torch.from_numpy(is_object), torch.from_numpy(is_ignored)
+        )
 
 
 def box_table(

@@ -117,7 +117,9 @@ def begin_attempt(stage: Storage, unit: Unit, run: str, ledger: Ledger) -> Attem
 
 def order_of_work(items: Sequence[Item], ledger: Ledger, max_deaths: int) -> tuple[list[Item], list[Outcome]]:
     """(items to work on, suspects last; outcomes of items that are quarantined without another try)."""
-    work, suspects, quarantined = [], [], []
+    work: list[Item] = []
+    suspects: list[Item] = []
+    quarantined: list[Outcome] = []
     needed = max(1, min(2, max_deaths - 1))
     for item in items:
         times = ledger.in_hand[item.item_id]

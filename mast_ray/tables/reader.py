@@ -211,7 +211,9 @@ class ChunkReader:
         """Memory for a batch. Pageable buffers are used again once nobody holds them: fresh pages cost as much as the copy."""
         shape = (num_chunks, CHUNK_FRAMES, NUM_BINS)
         if self._pin_memory:
-            return torch.empty(shape, dtype=self._dtype, pin_memory=True)  # torch recycles pinned memory itself
+            return torch.empty(
+                shape, dtype=self._dtype, pin_memory=True
+            )  # torch recycles pinned memory itself
         for number in range(len(self._buffers)):
             if self._buffers[number].shape == shape and sys.getrefcount(self._buffers[number]) == 2:
                 return torch.from_numpy(self._buffers[number])

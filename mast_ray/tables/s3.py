@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -122,17 +122,16 @@ class S3Storage:
         folder = "/".join(part for part in (self.prefix, prefix.strip("/")) if part)
         below = f"{folder}/" if folder else ""
         strip = len(self.prefix) + 1 if self.prefix else 0
-        token: dict[str, str] = {}
+        token = ""
         while True:
-            page = self._call(
-                "list", below, lambda c, t=token: c.list_objects_v2(Bucket=self.bucket, Prefix=below, **t)
-            )
+            ask = partial(_list_page, bucket=self.bucket, prefix=below, token=token)
+            page = self._call("list", below, ask)
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):
                     yield Entry(found["Key"][strip:], found["Size"], found["ETag"].strip('"'))
             if not page.get("IsTruncated"):
                 return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+            token = page["NextContinuationToken"]
 
     def stat(self, key: str) -> Entry | None:
         name = self._name(key)
@@ -271,6 +270,11 @@ class S3Storage:
                     raise TemporaryError(_gave_up(verb, where, code, attempt)) from None
                 left_s = max(0.05, settings.io_deadline_s - waited_s)
                 time.sleep(min(left_s, 5.0, 0.05 * 2 ** min(attempt, 10)) * pause.uniform(0.5, 1.0))
+
+
+def _list_page(client: Any, bucket: str, prefix: str, token: str) -> dict[str, Any]:
+    more = {"ContinuationToken": token} if token else {}
+    return client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more)
 
 
 def _gave_up(verb: str, where: str, code: str, attempts: int) -> str:

@@ -130,7 +130,7 @@ def watchdog(attempt: Attempt, timeout_s: float) -> Iterator[None]:
         while not stop.wait(min(1.0, timeout_s / 4)):
             silent_s = time.monotonic() - attempt.last_beat_s
             if silent_s < 1.0:
-                faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=sys.__stderr__)
+                faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=sys.__stderr__ or 2)
             if silent_s > timeout_s:
                 try:
                     attempt.report_timeout()
@@ -138,7 +138,7 @@ def watchdog(attempt: Attempt, timeout_s: float) -> Iterator[None]:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     thread = threading.Thread(target=watch, name="unit-watchdog", daemon=True)
-    faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=sys.__stderr__ or 2)
     thread.start()
     try:
         yield
