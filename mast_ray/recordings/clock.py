@@ -1,8 +1,9 @@
-"""When and where a recording was made: user table > GUANO > vendor header > file name with a declared zone; never the file's mtime.
+"""When and where a recording was made: user table > GUANO > vendor header > file name with a declared zone;
+never the file's mtime.
 
-Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`. Flags:
-zone_unknown, clock_reset (before 2005: no start_utc either), dst_gap, dst_ambiguous, sources_disagree, invalid_time, date_only,
-two_digit_year, several_times, epoch_name, gps_synced.
+Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`.
+Flags: zone_unknown, clock_reset (before 2005: no start_utc either), dst_gap, dst_ambiguous,
+sources_disagree, invalid_time, date_only, two_digit_year, several_times, epoch_name, gps_synced.
 """
 
 from __future__ import annotations
@@ -141,7 +142,9 @@ def zone_named(zone: str) -> tzinfo:
 
 
 def audiomoth_time(comment: str) -> datetime | None:
-    """`Recorded at 19:17:30 30/01/2018 (UTC+2) by AudioMoth ...` -> that time, with its offset where stated."""
+    """`Recorded at 19:17:30 30/01/2018 (UTC+2) by AudioMoth ...` -> that time, with its offset where
+    stated.
+    """
     match = _AUDIOMOTH.search(comment)
     if match is None:
         return None
@@ -159,7 +162,9 @@ def audiomoth_time(comment: str) -> datetime | None:
 
 
 def _guano_values(text: str) -> Mapping[str, object]:
-    """The well-known GUANO fields; a line that breaks the standard costs the whole chunk, not the recording."""
+    """The well-known GUANO fields; a line that breaks the standard costs the whole chunk, not the
+    recording.
+    """
     try:
         return dict(guano.GuanoFile.from_string(text).items())
     except (ValueError, KeyError, TypeError):
@@ -183,7 +188,9 @@ def _place(
 
 
 def _disagree(readings: list[tuple[TimeSource, datetime]]) -> bool:
-    """Two sources name different moments: neither their clock readings nor their UTC times meet within a minute."""
+    """Two sources name different moments: neither their clock readings nor their UTC times meet within a
+    minute.
+    """
     if len(readings) < 2:
         return False
     trusted = readings[0][1]

@@ -1,4 +1,6 @@
-"""libsndfile as a stream of pieces: never more than a few MB at a time, and past a damaged stretch where the format allows."""
+"""libsndfile as a stream of pieces: never more than a few MB at a time, and past a damaged stretch where the
+format allows.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ MISSING_TOLERANCE_S = 0.25  # encoder delay and padding of MP3
 
 
 class _Stream(soundfile.SoundFile):
-    """soundfile seeks after every read of a seekable file, which costs MP3 its bit reservoir: say it is not one."""
+    """soundfile seeks after every read of a seekable file, which costs MP3 its bit reservoir: say it is not
+    one.
+    """
 
     def seekable(self) -> bool:
         return False
 
 
 class Decoder:
-    """Pieces (frames, channels) of one file. `fault` and `lost_frames` are complete when `pieces()` has ended."""
+    """Pieces (frames, channels) of one file. `fault` and `lost_frames` are complete when `pieces()` has
+    ended.
+    """
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
         self._file, self._header = file, header
@@ -102,7 +108,9 @@ class Decoder:
         return watched, stream
 
     def _view(self) -> BinaryIO | SplicedFile:
-        """The file as the decoder should see it: a WAV of unknown size under a new header, an MP3 without its tag."""
+        """The file as the decoder should see it: a WAV of unknown size under a new header, an MP3 without
+        its tag.
+        """
         body, fault = self._header.body, self._header.fault
         if body is not None and body.format_chunk and fault is not None and fault.reason in SIZE_FAULTS:
             return SplicedFile(wav_prefix(body), self._file, body.offset, body.num_bytes)

@@ -5,8 +5,8 @@
             ...
         print(reading.duration_s, reading.salvage, reading.fingerprint)
 
-Sample n of the output lies at n / sample_rate_hz seconds of the file, at hour 24 as at second 1, and the samples do not depend on
-`block_s`. Which faults are salvaged and which rejected: see faults.py.
+Sample n of the output lies at n / sample_rate_hz seconds of the file, at hour 24 as at second 1, and the
+samples do not depend on `block_s`. Which faults are salvaged and which rejected: see faults.py.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class RecordingInfo:
 
 
 class Reading:
-    """One pass over one recording. `blocks()` is run once; the other results are complete when it has ended."""
+    """One pass over one recording. `blocks()` is run once; the other results are complete when it has
+    ended.
+    """
 
     def __init__(
         self,
@@ -101,7 +103,9 @@ class Reading:
 
     @property
     def fingerprint(self) -> str:
-        """Of the sound, not of the file: equal for the same samples under another name, header or lossless codec."""
+        """Of the sound, not of the file: equal for the same samples under another name, header or lossless
+        codec.
+        """
         return self._digest.hexdigest()
 
     def blocks(self, block_s: float = 60.0) -> Iterator[Samples]:
@@ -203,7 +207,9 @@ def open_recording(
     sample_rate_hz: int = SAMPLE_RATE_HZ,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Reading:
-    """Check a recording (a local path, or a seekable binary file from any store) and make it ready to be read."""
+    """Check a recording (a local path, or a seekable binary file from any store) and make it ready to be
+    read.
+    """
     with ExitStack() as resources:
         file = resources.enter_context(opened(source))
         info, decoder = _inspected(file, limits)
@@ -217,7 +223,9 @@ def open_recording(
 
 
 def probe(source: Source, *, limits: Limits = DEFAULT_LIMITS) -> RecordingInfo:
-    """Everything the header and the file's size say; raises UnreadableRecording for what cannot be salvaged."""
+    """Everything the header and the file's size say; raises UnreadableRecording for what cannot be
+    salvaged.
+    """
     with opened(source) as file:
         info, decoder = _inspected(file, limits)
         decoder.close()

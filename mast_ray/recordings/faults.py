@@ -1,6 +1,7 @@
 """What can be wrong with a recording: stable reason codes, rejection and salvage.
 
-A rejected recording raises `UnreadableRecording`; a salvaged one is read as far as it can be and ends with a `Salvage`.
+A rejected recording raises `UnreadableRecording`; a salvaged one is read as far as it can be and ends with
+a `Salvage`.
 
 | fault | what is done |
 |---|---|

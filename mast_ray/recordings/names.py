@@ -1,7 +1,7 @@
 """Clock times that recorders write into file names, one pattern per convention, the most specific first.
 
-A name gives a clock reading; whether it is UTC, local time or has an offset is a separate question (clock.py). Digits may be
-padded with spaces (`_ 9_ 5_ 0`), as older recorders do.
+A name gives a clock reading; whether it is UTC, local time or has an offset is a separate question
+(clock.py). Digits may be padded with spaces (`_ 9_ 5_ 0`), as older recorders do.
 """
 
 from __future__ import annotations

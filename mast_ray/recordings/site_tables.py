@@ -1,7 +1,8 @@
 """The user's own table of recordings or sites (CSV): the most trusted source of time and place.
 
-Columns, all optional but one of the first two: `file` (or path, filename, recording), `site`, `start_time` (ISO 8601, with or
-without offset), `timezone`, `latitude`, `longitude`. Rows without a file describe a whole site.
+Columns, all optional but one of the first two: `file` (or path, filename, recording), `site`, `start_time`
+(ISO 8601, with or without offset), `timezone`, `latitude`, `longitude`. Rows without a file describe a
+whole site.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seekable read-only views of a binary file, as libsndfile reads them through callbacks.
 
-An exception inside a callback is lost in C and would look like the end of the file: a network error would pass for a
-truncated recording. `WatchedFile` keeps the exception for `raise_if_failed`.
+An exception inside a callback is lost in C and would look like the end of the file: a network error would
+pass for a truncated recording. `WatchedFile` keeps the exception for `raise_if_failed`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Every file of the hard cases is read correctly or refused with the right code; the table is the specification."""
+"""Every file of the hard cases is read correctly or refused with the right code; the table is the
+specification.
+"""
 
 import os
 import subprocess

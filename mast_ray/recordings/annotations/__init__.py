@@ -1,4 +1,6 @@
-"""Annotation formats: one module per format, one model, readers that find recordings under a root, and writers."""
+"""Annotation formats: one module per format, one model, readers that find recordings under a root, and
+writers.
+"""
 
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts, merge_annotations
 from mast_ray.recordings.annotations.paths import RecordingIndex, list_files

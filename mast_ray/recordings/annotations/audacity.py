@@ -1,4 +1,6 @@
-"""Audacity label files: `begin, end, label` by tabs, and a second line `\\\\, low, high` for labels with a band. One file per recording."""
+"""Audacity label files: `begin, end, label` by tabs, and a second line `\\\\, low, high` for labels with a
+band. One file per recording.
+"""
 
 from __future__ import annotations
 

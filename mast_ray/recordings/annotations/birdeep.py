@@ -1,7 +1,8 @@
-"""BIRDeep's annotation CSV: seconds and hertz in columns of their own; the label "No audio" marks a recording without birds.
+"""BIRDeep's annotation CSV: seconds and hertz in columns of their own; the label "No audio" marks a recording
+without birds.
 
-Its `bbox` column describes a picture of the spectrogram (normalised centre and size, not linear in frequency); it is kept as text and
-never used.
+Its `bbox` column describes a picture of the spectrogram (normalised centre and size, not linear in
+frequency); it is kept as text and never used.
 """
 
 from __future__ import annotations

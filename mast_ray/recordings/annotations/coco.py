@@ -1,7 +1,8 @@
-"""COCO JSON with recordings as images: bbox = [begin_s, low_hz, duration_s, bandwidth_hz], width = seconds, height = Nyquist in hertz.
+"""COCO JSON with recordings as images: bbox = [begin_s, low_hz, duration_s, bandwidth_hz], width = seconds,
+height = Nyquist in hertz.
 
-The frequency axis points up (low_hz is the smaller number), unlike pixels. A label without band has the whole height and `"time_only": true`.
-Images without annotations were gone through and hold nothing.
+The frequency axis points up (low_hz is the smaller number), unlike pixels. A label without band has the
+whole height and `"time_only": true`. Images without annotations were gone through and hold nothing.
 """
 
 from __future__ import annotations

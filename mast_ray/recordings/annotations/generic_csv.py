@@ -1,8 +1,9 @@
-"""Any table with a column for begin and end, by well-known column names or by a mapping; also what this package itself writes.
+"""Any table with a column for begin and end, by well-known column names or by a mapping; also what this
+package itself writes.
 
-Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score. Frequencies are hertz unless the column
-says kHz or the table is warbleR's (bottom.freq, top.freq: kHz). A row with a file but neither begin nor end says that the recording
-was gone through and holds no event.
+Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score.
+Frequencies are hertz unless the column says kHz or the table is warbleR's (bottom.freq, top.freq: kHz). A
+row with a file but neither begin nor end says that the recording was gone through and holds no event.
 """
 
 from __future__ import annotations

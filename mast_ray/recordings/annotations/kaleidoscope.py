@@ -1,4 +1,6 @@
-"""Kaleidoscope's id.csv and cluster.csv (read only): OFFSET and DURATION in seconds, Fmin and Fmax in hertz, or kHz in bat mode."""
+"""Kaleidoscope's id.csv and cluster.csv (read only): OFFSET and DURATION in seconds, Fmin and Fmax in hertz,
+or kHz in bat mode.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Annotations in memory: seconds from the start of the recording and hertz, whatever format they came from.
 
-`low_hz` and `high_hz` are None for labels that only say when; no band is invented. `annotated_paths` are the recordings an
-expert has gone through, also those in which nothing was found: an empty table is an annotation.
+`low_hz` and `high_hz` are None for labels that only say when; no band is invented. `annotated_paths` are
+the recordings an expert has gone through, also those in which nothing was found: an empty table is an
+annotation.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class AudioFacts:
 
 
 def least_facts(annotations: Sequence[Annotation], paths: Sequence[str]) -> dict[str, AudioFacts]:
-    """The shortest duration and lowest rate that hold the annotations, for formats that insist where nobody knows."""
+    """The shortest duration and lowest rate that hold the annotations, for formats that insist where nobody
+    knows.
+    """
     ends_s, highest_hz = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, 0.5)
     for annotation in annotations:
         ends_s[annotation.path] = max(ends_s[annotation.path], annotation.end_s)
@@ -62,7 +65,9 @@ def least_facts(annotations: Sequence[Annotation], paths: Sequence[str]) -> dict
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a reader found: `path` of each annotation is the reference as written; "" means the table's own recording."""
+    """What a reader found: `path` of each annotation is the reference as written; "" means the table's own
+    recording.
+    """
 
     annotations: tuple[Annotation, ...]
     mentioned: tuple[str, ...] = ()  # references of recordings that were gone through, with or without events

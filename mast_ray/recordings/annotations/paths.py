@@ -1,7 +1,8 @@
-"""Which recording an annotation file means: a reference is looked up in the listing of the root and can mean nothing else.
+"""Which recording an annotation file means: a reference is looked up in the listing of the root and can mean
+nothing else.
 
-References come from other machines (`D:\\\\card\\\\x.WAV`, `/home/someone/x.wav`) and from strangers (`../../etc/passwd`). The answer is always
-an element of the listing, so no reference can leave the root.
+References come from other machines (`D:\\\\card\\\\x.WAV`, `/home/someone/x.wav`) and from strangers
+(`../../etc/passwd`). The answer is always an element of the listing, so no reference can leave the root.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class RecordingIndex:
                 self._by_tail[_without_suffix(tail)].append(path)
 
     def find(self, reference: str, near: str = "") -> str | None:
-        """The one recording a reference can mean, or None; `near` is the folder of the table, relative to the root."""
+        """The one recording a reference can mean, or None; `near` is the folder of the table, relative to
+        the root.
+        """
         reference = reference.strip().strip("\"'").replace("\\", "/")
         if not reference or "\0" in reference:
             return None
@@ -85,7 +88,9 @@ def own_stems(table_name: str) -> list[str]:
 
 
 def safe_reference(reference: str) -> str:
-    """A reference when there is no listing to look it up in: relative and below the root, else its name alone."""
+    """A reference when there is no listing to look it up in: relative and below the root, else its name
+    alone.
+    """
     reference = reference.replace("\0", "").strip().strip("\"'").replace("\\", "/")
     parts = [part for part in reference.split("/") if part not in ("", ".")]
     is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
@@ -95,7 +100,9 @@ def safe_reference(reference: str) -> str:
 
 
 def list_files(root: str | os.PathLike[str]) -> list[str]:
-    """All files under a local folder, relative with forward slashes; links that lead out of it are left out."""
+    """All files under a local folder, relative with forward slashes; links that lead out of it are left
+    out.
+    """
     base = Path(root).resolve()
     found = []
     for folder, _, names in os.walk(base):

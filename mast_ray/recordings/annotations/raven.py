@@ -1,8 +1,8 @@
 """Raven selection tables: one per recording, or one over many with Begin Path (or File) and File Offset.
 
-In a table over many files, Begin Time runs on through the sequence and File Offset is the time inside the file; a recording without
-selections cannot be named in it. A selection that exists only in the waveform view and begins at 0 Hz has no band: it is how a label
-in time is read and written.
+In a table over many files, Begin Time runs on through the sequence and File Offset is the time inside the
+file; a recording without selections cannot be named in it. A selection that exists only in the waveform
+view and begins at 0 Hz has no band: it is how a label in time is read and written.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float |
 
 
 def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mapping[str, AudioFacts]) -> str:
-    """One table. The durations in `facts` (needed for several recordings) make Begin Time run on from file to file."""
+    """One table. The durations in `facts` (needed for several recordings) make Begin Time run on from file
+    to file.
+    """
     has_score = any(annotation.score is not None for annotation in annotations)
     names = list(dict.fromkeys(name for annotation in annotations for name in annotation.extra))
     header = [

@@ -1,4 +1,6 @@
-"""Annotation files of any supported format, or a folder of them, as one AnnotationSet with recordings found under a root."""
+"""Annotation files of any supported format, or a folder of them, as one AnnotationSet with recordings found
+under a root.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ def read_annotations(
 ) -> AnnotationSet:
     """Read a local file or every annotation file of a folder.
 
-    `recordings` are paths relative to the root; without them the local folder `root` is listed; without either, references are kept as
-    written, reduced to something that cannot leave a root. `columns` maps fields to columns (see generic_csv.py).
+    `recordings` are paths relative to the root; without them the local folder `root` is listed; without
+    either, references are kept as written, reduced to something that cannot leave a root. `columns` maps
+    fields to columns (see generic_csv.py).
     """
     index = _index(root, recordings)
     path = Path(path)
@@ -67,7 +70,9 @@ def read_annotated_list(
     root: str | os.PathLike[str] | None = None,
     recordings: Iterable[str] | None = None,
 ) -> AnnotationSet:
-    """A table that only names recordings an expert has gone through (a column `file` or the like), events or not."""
+    """A table that only names recordings an expert has gone through (a column `file` or the like), events
+    or not.
+    """
     path = Path(path)
     table = parse_table(decoded(_content(path), path.name), path.name)
     column = generic_csv.chosen_columns(table.columns, {}, path.name).get("file")
@@ -88,7 +93,9 @@ def parse_annotations(
     index: RecordingIndex | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> AnnotationSet:
-    """The same from bytes; `name` is the file's path relative to the root, from which its own recording may be told."""
+    """The same from bytes; `name` is the file's path relative to the root, from which its own recording may
+    be told.
+    """
     text = decoded(content, name)
     document = (
         _json(text, name)

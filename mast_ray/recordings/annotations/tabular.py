@@ -1,6 +1,8 @@
-"""Delimited text as people and programs write it: any of tab, comma or semicolon, BOM or none, CRLF, comma decimals.
+"""Delimited text as people and programs write it: any of tab, comma or semicolon, BOM or none, CRLF, comma
+decimals.
 
-Cells that a spreadsheet would take for a formula are written with a leading apostrophe, which is taken away again on reading.
+Cells that a spreadsheet would take for a formula are written with a leading apostrophe, which is taken away
+again on reading.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ def _unquoted(cell: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """`1234.5`, `1234,5` or `1.234,5`; None for an empty cell. Raises ValueError for anything else, NaN included."""
+    """`1234.5`, `1234,5` or `1.234,5`; None for an empty cell. Raises ValueError for anything else, NaN
+    included.
+    """
     text = text.strip()
     if not text:
         return None
