@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mast_ray.config.errors import ConfigError
+from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
 
 _SECRET = re.compile(
@@ -155,7 +156,7 @@ def config_hash(config: Config) -> str:
 def check_config(config: Config) -> None:
     """Rules between knobs; each message names both and a value that works."""
     workers = config.cluster.num_workers
-    batches = {
+    batches: dict[str, PretrainConfig | DetectorTrainConfig] = {
         "pretrain": config.pretrain,
         "detector": config.detector,
         "self_train.stage1": config.self_train.stage1,
