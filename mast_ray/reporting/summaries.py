@@ -42,23 +42,28 @@ class Summaries:
         }
 
 
-def ratio_interval(
+def ratio_intervals(
     above: Floats, below: Floats, rng: np.random.Generator, num_resamples: int = 1000, level: float = 0.95
-) -> tuple[float | None, float | None]:
-    """Percentile interval of sum(above) / sum(below) over redrawn units, widened for few units as in evaluation/intervals.py."""
-    size = len(above)
+) -> list[tuple[float | None, float | None]]:
+    """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K, R) and (R,) values of R units.
+
+    Widened for few units as in evaluation/intervals.py. All K ratios share the same draws.
+    """
+    size = len(below)
     if size < 2 or below.sum() <= 0:
-        return None, None
+        return [(None, None)] * len(above)
     per_block = max(1, DRAWS_PER_BLOCK // size)
     ratios = []
     for start in range(0, num_resamples, per_block):
-        drawn = rng.integers(0, size, (min(per_block, num_resamples - start), size))
-        total = below[drawn].sum(axis=1)
-        ratios.append(above[drawn].sum(axis=1)[total > 0] / total[total > 0])
+        rows = min(per_block, num_resamples - start)
+        drawn = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
+        weights = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)
+        total = weights @ below
+        ratios.append((weights @ above.T)[total > 0] / total[total > 0, None])  # (rows, K)
     student = stats.t.ppf((1 + level) / 2, size - 1)
     tail = stats.norm.cdf(-student * np.sqrt(size / (size - 1)))
-    low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail])
-    return float(low), float(high)
+    low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
+    return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def _rates(season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.G
     for _, _, group in cells:
         calls, effort_s = _per_recording(season.recording[group], season.calls[group], season.effort_s[group])
         effort_h = effort_s / HOUR_S
-        low, high = ratio_interval(calls, effort_h, rng)
+        low, high = ratio_intervals(calls[None], effort_h, rng)[0]
         row = (len(calls), effort_h.sum(), int(calls.sum()), calls.sum() / effort_h.sum(), low, high)
         for name, value in zip(out, row, strict=True):
             out[name].append(value)
@@ -179,20 +184,14 @@ def _occupancy(
         for low, high in bands
     ]
     for site, day, group in cells:
-        for (low, high), seconds in zip(bands, occupied, strict=True):
-            busy_s, effort_s = _per_recording(season.recording[group], seconds[group], season.effort_s[group])
-            share_low, share_high = ratio_interval(busy_s, effort_s, rng)
-            share = busy_s.sum() / effort_s.sum()
-            line = (
-                season.sites[site],
-                slot_date(day * 24),
-                low,
-                high,
-                effort_s.sum() / HOUR_S,
-                busy_s.sum(),
-                share,
-            )
-            for name, value in zip(rows, (*line, share_low, share_high), strict=True):
+        sums = _per_recording(
+            season.recording[group], season.effort_s[group], *(one[group] for one in occupied)
+        )
+        effort_s, busy_s = sums[0], np.stack(sums[1:])  # (R,), (bands, R)
+        limits = ratio_intervals(busy_s, effort_s, rng)
+        for (low, high), seconds, ends in zip(bands, busy_s.sum(axis=1), limits, strict=True):
+            line = (season.sites[site], slot_date(day * 24), low, high, effort_s.sum() / HOUR_S, seconds)
+            for name, value in zip(rows, (*line, seconds / effort_s.sum(), *ends), strict=True):
                 rows[name].append(value)
     return pa.table(
         rows,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mast_ray.reporting.summaries import ratio_interval, summarise
+from mast_ray.reporting.summaries import ratio_intervals, summarise
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
 START = datetime(2024, 5, 6, 5, 30, tzinfo=UTC)
@@ -117,6 +117,6 @@ def test_intervals_cover_the_true_rate_as_often_as_they_say():
     for _ in range(300):
         effort = rng.uniform(0.5, 2.0, 40)
         rate = rng.gamma(4.0, 2.5, 40)  # recordings differ: mean 10 calls an hour
-        low, high = ratio_interval(rng.poisson(rate * effort).astype(float), effort, rng, 400)
+        ((low, high),) = ratio_intervals(rng.poisson(rate * effort).astype(float)[None], effort, rng, 400)
         hits += low <= 10.0 <= high
     assert 0.91 <= hits / 300 <= 0.985
