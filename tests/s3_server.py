@@ -195,8 +195,9 @@ class FaultProxy:
                 return web.Response()
             out = {k: v for k, v in answer.headers.items() if k.lower() not in skipped}
             if request.method == "HEAD":
-                response = web.Response(status=answer.status, headers=out)
+                response = web.StreamResponse(status=answer.status, headers=out)
                 response.content_length = int(answer.headers.get("Content-Length", 0))
+                await response.prepare(request)
                 return response
             if fault == "half_body" and len(content) > 1:
                 response = web.StreamResponse(status=answer.status, headers=out)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from mast_ray.config.errors import OK, PARTIAL, ConfigError, DataError, TemporaryError
+from mast_ray.config.errors import OK, PARTIAL, ConfigError, DataError, RunActiveError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.recordings.site_tables import SiteTable, parse_site_table
@@ -102,7 +104,7 @@ class _Preparation:
         self, key: str, hashes: dict[str, str], annotations: AnnotationSet, source: str, table_hash: str
     ) -> int:
         items = self.listing.items
-        with held_lease(self.stage) as lease:
+        with lease_or_stop(self.stage) as lease:
             _refuse_other_settings(self.stage, self.config, table_hash)
             commits = read_commits(self.stage)
             units = _units(items, self.config)
@@ -157,6 +159,27 @@ class _Preparation:
             for report in reports:
                 progress.add(report)
             progress.close()
+
+
+@contextmanager
+def lease_or_stop(stage: Storage) -> Iterator[Lease]:
+    """Hold the output; when another run takes it over (this machine slept), the work here is stopped."""
+    lost = threading.Event()
+
+    def stop() -> None:
+        lost.set()
+        _thread.interrupt_main()
+
+    try:
+        with held_lease(stage, on_loss=stop) as lease:
+            yield lease
+    except KeyboardInterrupt:
+        if not lost.is_set():
+            raise
+        raise RunActiveError(
+            f"another run has taken over {stage.url}, because this one gave no sign of life for a while:\n"
+            "what was done here counts; leave the rest to the other run"
+        ) from None
 
 
 def _units(items: Sequence[Item], config: Config) -> list[Unit]:

@@ -130,7 +130,8 @@ def box_table(
 ) -> BoxTable:
     """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
 
-    All recordings are laid on one time line, two hops apart, so that one vectorised call cuts every box.
+    A row with a `chunk` was found in that chunk and joins it alone; any other joins every chunk it touches, clipped. All
+    recordings are laid on one time line, two hops apart, so that one vectorised call cuts every box.
     """
     if labels is None or not len(labels):
         return _no_boxes(len(chunks))
@@ -163,6 +164,9 @@ def box_table(
     place = np.minimum(place, max(len(wanted) - 1, 0))
     # A box of one recording may reach into a neighbour's first hop on the time line: origins must agree.
     found = (wanted[order][place] == cut.chunk) & (chunks.recording[order][place] == rows[cut.origin])
+    if "chunk" in labels.column_names:
+        own = pc.fill_null(labels.column("chunk"), -1).to_numpy().astype(np.int64)[kept][cut.origin]
+        found &= (own < 0) | (own == cut.chunk - first_hop[rows[cut.origin]])
     of_chunk = order[place[found]]
     by_chunk = np.argsort(of_chunk, kind="stable")
     origin = kept[cut.origin[found]][by_chunk]

@@ -65,7 +65,8 @@ def held_lease(
         yield lease
     finally:
         stop.set()
-        thread.join(timeout=5.0)
+        if thread is not threading.current_thread():
+            thread.join(timeout=5.0)
         stage.write_atomic(_beat_key(lease.generation), b"released")
 
 

@@ -27,6 +27,7 @@ class UnitProgress:
     bytes_done: int = 0
     rejected: int = 0
     audio_s: float = 0.0
+    detections: float | None = None  # shown once a unit has reported some
 
     def __post_init__(self) -> None:
         self._started_s = self.now()
@@ -37,6 +38,8 @@ class UnitProgress:
         self.bytes_done += report.num_bytes
         self.rejected += report.num_rejected
         self.audio_s += report.notes.get("audio_s", 0.0)
+        if "detections" in report.notes:
+            self.detections = (self.detections or 0) + report.notes["detections"]
         share = self.items_done / max(1, self.num_items)
         if self.out.isatty():
             print(f"\r{self.line()}\x1b[K", end="", file=self.out, flush=True)
@@ -52,9 +55,10 @@ class UnitProgress:
     def line(self) -> str:
         passed_s = max(1e-9, self.now() - self._started_s)
         left = round(self.seconds_left())
+        found = "" if self.detections is None else f"{self.detections:,.0f} detections, "
         return (
             f"{self.verb}: {self.items_done:,} of {self.num_items:,} recordings, {self.audio_s / 3600:,.1f} h, "
-            f"{self.audio_s / passed_s:,.0f} x real time, {self.rejected:,} rejected, "
+            f"{self.audio_s / passed_s:,.0f} x real time, {found}{self.rejected:,} rejected, "
             f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d} left"
         )
 

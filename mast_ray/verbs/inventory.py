@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 USES_CONFIG = True
@@ -34,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
     inventory = take_inventory(archive, listing.items, args.config.audio, sites, sample=args.sample)
     print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
     if args.json:
-        Path(args.json).write_text(json.dumps(asdict(inventory), indent=1, default=dict))
+        Path(args.json).write_text(json.dumps(vars(inventory), indent=1))
     return 0

@@ -170,11 +170,14 @@ def test_padding_without_a_loop_gives_what_pad_boxes_gives():
     chunks = rng.permutation(20)[:7]
     spans = [slice(start[c], start[c + 1]) for c in chunks]
     expected = pad_boxes(
-        [torch.from_numpy(corners[s][~ignored[s]]) for s in spans], [torch.from_numpy(corners[s][ignored[s]]) for s in spans]
+        [torch.from_numpy(corners[s][~ignored[s]]) for s in spans],
+        [torch.from_numpy(corners[s][ignored[s]]) for s in spans],
     )
     padded = table.padded(chunks)
     assert torch.equal(padded.corners, expected.corners)
-    assert torch.equal(padded.is_object, expected.is_object) and torch.equal(padded.is_ignored, expected.is_ignored)
+    assert torch.equal(padded.is_object, expected.is_object) and torch.equal(
+        padded.is_ignored, expected.is_ignored
+    )
 
 
 def test_a_batch_that_is_still_held_is_never_overwritten(prepared):

@@ -5,10 +5,17 @@ import threading
 import time
 
 import pytest
+import torch
 from s3_server import FaultProxy, client_of, s3_server, use_credentials, weed_program
 
 from mast_ray.config.errors import DataError, TemporaryError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field
 from mast_ray.config.tree import StorageConfig
+from mast_ray.on_ray.prepare import PrepareInputs, prepare
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.storage import map_keys, open_storage
 
 pytestmark = [
@@ -160,6 +167,32 @@ def test_a_wrong_bucket_a_wrong_key_and_no_key_are_told_apart(endpoint, monkeypa
     missing = settings.model_copy(update={"io_deadline_s": 7.0})
     with pytest.raises(DataError, match="no credentials"):
         list(open_storage("s3://archive/x", missing).list())
+
+
+def test_an_archive_prepared_on_s3_is_read_through_faults_like_one_on_disk(endpoint, noise_archive, prepared):
+    store = storage_at(endpoint, "noise")
+    for file in sorted(noise_archive.rglob("*.wav")):
+        store.write_atomic(file.relative_to(noise_archive).as_posix(), file.read_bytes())
+    with FaultProxy(endpoint, share=0.3, seed=7) as proxy:
+        config = apply_overrides(
+            field(),
+            {"storage.endpoint_url": proxy.endpoint, "storage.region": "us-east-1", "audio.timezone": "UTC"},
+        )
+        inputs = PrepareInputs(
+            "s3://archive/noise", "s3://archive/prepared", str(noise_archive.parent / "labels.csv")
+        )
+        assert prepare(inputs, config, runner="here") == 0
+        remote = open_prepared("s3://archive/prepared", config.storage)
+        for name in ("recordings", "index", "labels", "splits"):
+            assert getattr(remote, name).equals(getattr(prepared, name))
+        knobs = {"batch_size": 16, "seed": 3, "num_threads": 4}
+        batches = [
+            list(ChunkReader(p, chunks_of_split(p, "train", "pool"), p.labels, **knobs).epoch(0))
+            for p in (remote, prepared)
+        ]
+    assert len(batches[0]) > 3
+    for far, near in zip(*batches, strict=True):
+        assert far.chunk_ids == near.chunk_ids and torch.equal(far.values, near.values)
 
 
 def test_threads_share_one_storage(endpoint):
