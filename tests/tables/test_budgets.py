@@ -1,0 +1,37 @@
+"""Budgets that fit the data and the minutes there are."""
+
+import pytest
+
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import RECIPES
+from mast_ray.tables.budgets import TrainingRates, fitted_budget
+
+RATES = TrainingRates(pretrain=100.0, train=10.0, infer=100.0)
+
+
+def test_without_a_limit_the_recipe_stands():
+    budget = fitted_budget(RECIPES["field"](), 1000, 100, RATES, 0)
+    assert budget.overrides == {}
+    assert budget.minutes["pretrain"] == pytest.approx(400 * 1000 / 100 / 60)
+    assert budget.minutes["self_train.stage2"] == pytest.approx(2 * 40 * 100 / 10 / 60)
+
+
+def test_a_limit_shortens_stages_and_keeps_their_shape():
+    config = RECIPES["field"]()
+    budget = fitted_budget(config, 3000, 300, RATES, 60.0)
+    assert budget.total_minutes <= 60.0
+    shorter = apply_overrides(config, budget.overrides)
+    assert shorter.pretrain.epochs == 30  # a quarter of an hour at half a minute an epoch
+    assert shorter.pretrain.warmup_epochs == pytest.approx(20 * 30 / 400)
+    stage1, printed = shorter.self_train.stage1, config.self_train.stage1
+    assert stage1.epochs == 1  # one epoch of two rounds takes 10 of its 15 minutes
+    assert stage1.unfreeze_start_epoch / stage1.epochs == pytest.approx(
+        printed.unfreeze_start_epoch / printed.epochs
+    )
+
+
+def test_every_stage_keeps_at_least_one_epoch():
+    budget = fitted_budget(RECIPES["field"](), 10**6, 10**5, RATES, 1.0)
+    assert all(
+        budget.overrides[f"{name}.epochs"] == 1 for name in ("pretrain", "detector", "self_train.stage1")
+    )
