@@ -57,7 +57,7 @@ class ReaderFeed:
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
         """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
-        for step, raw in enumerate(_on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step):
+        for step, raw in enumerate(on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step):
             match self.weighting:
                 case "ones":
                     raw = replace(raw, weight=torch.ones_like(raw.weight))
@@ -112,7 +112,7 @@ def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
     )
 
 
-def _on_device(source: Iterator[RawChunks], device: torch.device, watch: Stopwatch) -> Iterator[RawChunks]:
+def on_device(source: Iterator[RawChunks], device: torch.device, watch: Stopwatch) -> Iterator[RawChunks]:
     """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while the device has nothing left to do."""
     ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(maxsize=AHEAD)
     stop = threading.Event()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, HOP_S, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.tables.chunk_sets import BoxTable, ChunkSet, box_table, chunks_of_split
 from mast_ray.tables.prepared import Prepared, read_table
 from mast_ray.tables.reader import ChunkReader
@@ -93,33 +93,9 @@ def attach_boxes(reader: ChunkReader, prepared: Prepared, labelled: LabelledChun
     if labelled.pseudo is None or labelled.experts is None:
         reader.boxes = expert
         return
-    pseudo = pseudo_box_table(prepared, reader.chunks, labelled.pseudo)
+    pseudo = box_table(prepared, reader.chunks, labelled.pseudo)
     is_expert = np.array([key in labelled.experts for key in _keys(reader.chunks).tolist()], bool)
     reader.boxes = _chosen(expert, pseudo, is_expert)
-
-
-def pseudo_box_table(prepared: Prepared, chunks: ChunkSet, labels: pa.Table) -> BoxTable:
-    """Boxes of a per-chunk table, in frames and bins of their chunks."""
-    rows = prepared.rows_of(labels.column("recording_id"))
-    chunk = labels.column("chunk").to_numpy().astype(np.int64)
-    shift_s = chunk * HOP_S
-    begin_s, end_s, low_hz, high_hz = (
-        labels.column(name).to_numpy().astype(np.float64) for name in ("begin_s", "end_s", "low_hz", "high_hz")
-    )
-    corners, representable = boxes_from_seconds_hertz(begin_s - shift_s, end_s - shift_s, low_hz, high_hz)
-    corners[:, 0::2] = corners[:, 0::2].clip(0, CHUNK_FRAMES)
-    order = np.argsort(_keys(chunks), kind="stable")
-    sorted_keys = _keys(chunks)[order]
-    wanted = (rows << 32) | chunk
-    place = np.minimum(np.searchsorted(sorted_keys, wanted), max(len(order) - 1, 0))
-    is_long = corners[:, 2] > corners[:, 0]
-    found = np.flatnonzero((sorted_keys[place] == wanted) & representable & (rows >= 0) & is_long)
-    of_chunk = order[place[found]]
-    by_chunk = np.argsort(of_chunk, kind="stable")
-    origin = found[by_chunk]
-    start = np.concatenate(([0], np.cumsum(np.bincount(of_chunk, minlength=len(chunks)))))
-    score = labels.column("score").to_numpy().astype(np.float32)[origin]
-    return BoxTable(start, corners[origin].astype(np.float32), np.zeros(len(origin), bool), origin, score)
 
 
 def pseudo_label_tables(

@@ -1,0 +1,71 @@
+"""Learning rates and unfreezing as functions of samples seen."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.recipes import field
+from mast_ray.training.schedule import NEVER, Schedule, Unfreezing, samples_per_worker, schedule_of, unfreezing_of
+
+PLAIN = Schedule(samples_per_epoch=640, batch_size=64, epochs=10, learning_rate=1.0, min_learning_rate=0.1, warmup_epochs=2)
+
+
+def test_the_rate_climbs_in_a_line_peaks_after_warm_up_and_falls_as_a_cosine():
+    # Half a batch into the first of 20 warm-up steps: 32 / 1280.
+    assert PLAIN.rate_at(0) == pytest.approx(32 / 1280)
+    assert PLAIN.rate_at(9 * 64) == pytest.approx((9 * 64 + 32) / 1280)
+    middle = 1280 + (6400 - 1280) // 2
+    assert PLAIN.rate_at(middle - 32) == pytest.approx(0.55)
+    assert PLAIN.rate_at(6400) == pytest.approx(0.1)
+    rates = [PLAIN.rate_at(step * 64) for step in range(100)]
+    assert rates[:20] == sorted(rates[:20]) and rates[20:] == sorted(rates[20:], reverse=True)
+
+
+def test_another_batch_size_keeps_the_curve_over_samples():
+    half = replace(PLAIN, batch_size=32)
+    for samples in (640, 1920, 5120):
+        assert half.rate_at(samples + 16) == pytest.approx(PLAIN.rate_at(samples), rel=1e-12)
+
+
+def test_a_step_limit_shortens_the_whole_curve():
+    short = replace(PLAIN, max_steps=50)
+    assert short.num_steps == 50
+    assert short.rate_at(50 * 64) == pytest.approx(0.1)
+
+
+def test_an_epoch_drops_the_incomplete_batch_and_a_small_set_still_has_one():
+    assert replace(PLAIN, samples_per_epoch=700).steps_per_epoch == 10
+    assert replace(PLAIN, samples_per_epoch=5).steps_per_epoch == 1
+
+
+def test_validation_comes_every_n_epochs_and_at_the_end():
+    every_two = replace(PLAIN, validate_every_epochs=2, max_steps=55)
+    assert [step for step in range(1, 56) if every_two.is_validation_step(step)] == [20, 40, 55]
+    twice = replace(PLAIN, validate_every_epochs=0.5, epochs=1)
+    assert [step for step in range(1, 11) if twice.is_validation_step(step)] == [5, 10]
+
+
+def test_the_papers_three_tables_unfreeze_as_printed():
+    config = field()
+    supervised, stage1, stage2 = map(
+        unfreezing_of, (config.detector, config.self_train.stage1, config.self_train.stage2)
+    )
+    assert [supervised.epoch_of_block(block, 12) for block in range(12)] == [NEVER] * 8 + [0.0] * 4
+    assert [stage1.epoch_of_block(block, 12) for block in range(12)] == [50.0] * 3 + [40.0] * 3 + [30.0] * 3 + [20.0] * 3
+    assert [stage2.epoch_of_block(block, 12) for block in range(12)] == [9.0] * 6 + [3.0] * 6
+    assert supervised.epoch_of_stem(12) == math.inf and stage1.epoch_of_stem(12) == 50.0
+    assert Unfreezing().epoch_of_block(0, 12) == 0.0
+
+
+def test_schedules_come_from_config_sections():
+    schedule = schedule_of(field().pretrain, 100_000)
+    assert (schedule.steps_per_epoch, schedule.num_steps) == (1562, 624_800)
+    assert schedule.learning_rate == 5e-5 and schedule.min_learning_rate == 5e-7
+
+
+def test_a_batch_that_cannot_be_split_is_refused_with_one_that_can():
+    assert samples_per_worker(64, 2, 4, "detector") == 8
+    with pytest.raises(ConfigError, match=r"detector\.batch_size=50 cannot be split .*--set detector\.batch_size=48"):
+        samples_per_worker(50, 1, 8, "detector")
