@@ -27,6 +27,7 @@ from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import Worker
 
+Weighting = Literal["ones", "as_given", "mean_one"]
 AHEAD = 3  # batches on the device before they are needed
 OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
 
@@ -49,7 +50,7 @@ class ReaderFeed:
         *,
         tail: Tail = "real",
         augmentation: Augmentation | None = None,
-        weighting: Literal["ones", "as_given", "mean_one"] = "as_given",
+        weighting: Weighting = "as_given",
     ) -> None:
         self.reader, self.worker, self.schedule = reader, worker, schedule
         self.normalisation, self.tail = normalisation, tail

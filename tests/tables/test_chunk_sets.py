@@ -1,0 +1,36 @@
+"""Boxes joined to chunks: expert labels reach every chunk they touch, detections of a chunk stay in it."""
+
+import numpy as np
+import pyarrow as pa
+
+from mast_ray.tables.chunk_sets import box_table, chunks_of_blocks
+
+
+def per_chunk_labels(prepared, chunk):
+    """6.0 to 7.0 s of the first recording: frames 600 to 700, which chunks 0 and 1 both see."""
+    return pa.table(
+        {
+            "recording_id": prepared.recording_ids[:1] * 2,
+            "chunk": pa.array(chunk, pa.int32()),
+            "begin_s": [6.0, 6.2], "end_s": [7.0, 6.8],
+            "low_hz": [1000.0, 1000.0], "high_hz": [2000.0, 2000.0],
+            "score": pa.array([0.5, 0.25], pa.float32()),
+        }
+    )  # fmt: skip
+
+
+def boxes_by_chunk(prepared, labels):
+    chunks = chunks_of_blocks(prepared, np.array([0]), np.zeros(1), np.full(1, 1e9))
+    table = box_table(prepared, chunks, labels)
+    spans = np.split(table.corners[:, 0::2], table.start[1:-1])
+    return {int(k): rows.tolist() for k, rows in zip(chunks.chunk, spans, strict=True) if len(rows)}
+
+
+def test_a_detection_of_one_chunk_does_not_spread_into_its_neighbour(prepared):
+    found = boxes_by_chunk(prepared, per_chunk_labels(prepared, [0, 1]))
+    assert found == {0: [[600.0, 700.0]], 1: [[108.0, 168.0]]}
+
+
+def test_rows_without_a_chunk_join_every_chunk_they_touch(prepared):
+    found = boxes_by_chunk(prepared, per_chunk_labels(prepared, [1, None]))
+    assert found == {0: [[620.0, 680.0]], 1: [[88.0, 188.0], [108.0, 168.0]]}
