@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.recordings.synthetic_archive import ArchiveSummary, write_archive
 from mast_ray.recordings.synthetic_damage import damage_archive
 from mast_ray.recordings.synthetic_plan import SoundscapeSpec, spec_for_hours
@@ -87,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for name in ("hours", "sites", "days", "minutes"):
+        if getattr(args, name) <= 0:
+            raise ConfigError(
+                f"--{name} {getattr(args, name):g} makes an archive of nothing: give a positive number"
+            )
     spec = spec_for_hours(
         args.hours,
         SoundscapeSpec(

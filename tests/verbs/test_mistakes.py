@@ -1,0 +1,106 @@
+"""Mistakes users make: each gets at most three lines with a remedy and its documented exit code, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from mast_ray.config.errors import CONFIG, DATA
+from mast_ray.verbs.main import main
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with one good recording, some bad company, and annotations that do not fit."""
+    root = tmp_path_factory.mktemp("mistakes")
+    (root / "audio").mkdir()
+    (root / "empty").mkdir()
+    (root / "texts").mkdir()
+    tone = 0.1 * np.sin(np.arange(16_000 * 12) * 2 * np.pi * 1000 / 16_000)
+    soundfile.write(root / "audio" / "A_20240506_040000.wav", tone.astype(np.float32), 16_000)
+    (root / "texts" / "notes.txt").write_text("no sound here")
+    (root / "foreign.txt").write_text(
+        "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin File\n"
+        "1\tSpectrogram 1\t1\t0.5\t1.0\t900\t1100\tsomething_else.wav\n"
+    )
+    (root / "words.csv").write_text("who,what\nme,nothing\n")
+    (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
+    (root / "typo.yaml").write_text("detector:\n  epoch: 3\n")
+    (root / "list.yaml").write_text("- 1\n- 2\n")
+    (root / "not_a_model").mkdir()
+    (root / "half_model").mkdir()
+    (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
+    (root / "file").write_text("x")
+    return root
+
+
+MISTAKES = [
+    # (what the user typed, exit code, words of the message)
+    (["trian"], CONFIG, ["did you mean `mast train`"]),
+    (["config", "--recipe", "feild"], CONFIG, ["feild", "field"]),
+    (["config", "--set", "detector.epoch=3"], CONFIG, ["did you mean detector.epochs"]),
+    (["config", "--set", "detector.epochs"], CONFIG, ["section.key=value"]),
+    (["config", "--set", "detector.epochs=many"], CONFIG, ["detector.epochs", "many"]),
+    (["config", "--set", "split.train=1.4"], CONFIG, ["split.train"]),
+    (["config", "--set", "split.train=0.9", "--set", "split.val=0.3"], CONFIG, ["more than 1"]),
+    (["config", "--set", "model.adapter=deconv"], CONFIG, ["model.adapter", "upsampling"]),
+    (["config", "--set", "cluster.num_workers=7"], CONFIG, ["multiple of 7"]),
+    (["config", "--set", "storage.endpoint_url=https://me:secret@host"], CONFIG, ["credential", "environment"]),
+    (["config", "--config", "{p}/nothing.yaml"], CONFIG, ["nothing.yaml"]),
+    (["config", "--config", "{p}/typo.yaml"], CONFIG, ["did you mean detector.epochs"]),
+    (["config", "--config", "{p}/evil.yaml"], CONFIG, ["plain YAML"]),
+    (["config", "--config", "{p}/list.yaml"], CONFIG, ["does not hold settings"]),
+    (["prepare", "{p}/nowhere", "--out", "{p}/o1", "--runner", "here"], DATA, ["nowhere"]),
+    (["prepare", "{p}/empty", "--out", "{p}/o2", "--runner", "here"], DATA, ["empty"]),
+    (["prepare", "{p}/texts", "--out", "{p}/o3", "--runner", "here"], DATA, ["texts"]),
+    (["prepare", "{p}/audio", "--annotations", "{p}/foreign.txt", "--out", "{p}/o4", "--runner", "here"], DATA, ["something_else"]),
+    (["prepare", "{p}/audio", "--annotations", "{p}/words.csv", "--out", "{p}/o5", "--runner", "here"], DATA, ["words.csv"]),
+    (["prepare", "{p}/audio", "--annotations", "{p}/none.txt", "--out", "{p}/o6", "--runner", "here"], DATA, ["none.txt"]),
+    (["prepare", "{p}/audio", "--out", "{p}/o7", "--runner", "here", "--set", "audio.timezone=Makassar"], CONFIG, ["Makassar", "timezone"]),
+    (["pretrain", "{p}/not_a_model", "--out", "{p}/o8", "--runner", "here"], DATA, ["prepared"]),
+    (["train", "{p}/empty", "--out", "{p}/o9", "--runner", "here"], DATA, ["prepared"]),
+    (["detect", "{p}/not_a_model", "{p}/audio", "--out", "{p}/o10", "--runner", "here"], DATA, ["not_a_model", "card.json"]),
+    (["detect", "{p}/half_model", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["half_model"]),
+    (["evaluate", "{p}/none.parquet", "{p}/foreign.txt"], DATA, ["none.parquet"]),
+    (["export", "{p}/none.parquet", "--to", "raven", "--out", "{p}/o12"], DATA, ["none.parquet"]),
+    (["show", "{p}/audio/missing.wav", "-o", "{p}/x.png"], DATA, ["missing.wav"]),
+    (["show", "{p}/file", "-o", "{p}/x.png"], DATA, ["file"]),
+    (["report", "{p}/empty"], DATA, ["empty"]),
+    (["plan"], CONFIG, ["--hours"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "words"),
+    MISTAKES,
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_in_three_lines_with_its_exit_code(typed, code, words, place, capsys):
+    argv = [part.replace("{p}", str(place)) for part in typed]
+    assert main(argv) == code
+    said = capsys.readouterr().err.strip()
+    lines = [line for line in said.splitlines() if line.strip()]
+    message = [line for line in lines if not line.startswith(("prepare:", "synth:", "detect:"))]
+    assert 1 <= len(message) <= 3, said
+    assert "Traceback" not in said
+    for word in words:
+        assert word in said, said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_named(place, capsys):
+    locked = place / "locked"
+    locked.mkdir(mode=0o500)
+    assert main(["prepare", str(place / "audio"), "--out", str(locked / "x"), "--runner", "here"]) == DATA
+    assert "permission" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(place):
+    with pytest.raises(Exception, match="prepared"):
+        main(["pretrain", str(place / "empty"), "--out", str(place / "o14"), "--debug", "--runner", "here"])
