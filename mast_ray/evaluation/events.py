@@ -173,7 +173,7 @@ def numbers_in(recordings: RecordingList, other: RecordingList) -> Ints:
     if not (all(recordings.paths) and all(other.paths)):
         raise DataError(
             "detections and annotations name recordings differently (one by id, the other by path):\n"
-            "give the prepared archive, whose recordings.parquet knows both"
+            "give --recordings with the recordings.parquet of the prepared archive, which knows both"
         )
     index = RecordingIndex(recordings.paths)
     place = {path: row for row, path in enumerate(recordings.paths)}

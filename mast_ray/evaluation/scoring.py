@@ -70,7 +70,7 @@ def score_tables(
     truth = replace(truth, recordings=with_facts_of(truth.recordings, detections.recordings))
     before = len(detections)
     detections = renumbered(detections, truth.recordings)
-    left_out["detections in recordings without annotation"] = before - len(detections)
+    left_out["detections in recordings that are not annotated or not in the split"] = before - len(detections)
     det_boxes, det_seen = boxes_of_events(detections, space)
     truth_boxes, truth_seen = boxes_of_events(truth, space, rounding="grid")
     left_out["detections outside 20-8000 Hz"] = int((~det_seen).sum())

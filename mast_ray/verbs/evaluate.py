@@ -25,17 +25,21 @@ from mast_ray.evaluation.events import (
 from mast_ray.evaluation.figure_tables import figure_rows, figures_as_text, write_results
 from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.scoring import BREAKDOWNS, Scored, breakdown_by, figures_of, score_tables
+from mast_ray.evaluation.split_truth import truth_of_split
 from mast_ray.evaluation.verdicts import has_verdicts, read_verdicts
 from mast_ray.recordings.annotations import READ_FORMATS, read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.storage import open_storage
 
 HELP = """Score detections against annotations, with 95 % intervals over recordings.
 
 DETECTIONS is a Parquet table or folder (`mast detect`), or any annotation file with scores (Raven, BirdNET CSV, AOEF ...).
 ANNOTATIONS is a prepared archive, labels.parquet, or annotation files of any format. A CSV of verdicts saved from the
-report is scored alone: mast evaluate verdicts.csv"""
+report is scored alone: mast evaluate verdicts.csv
+
+With a model folder and a prepared archive (mast evaluate MODEL PREPARED) the model is run on every annotated split and
+scored at its own threshold, tuned on validation and frozen; --split names some of them."""
 USES_CONFIG = True
 
 
@@ -106,6 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.annotations is None:
         return _score_verdicts(args)
+    if _is_model(args.detections):
+        return _score_model(args)
     by, _ = _breakdowns(args.by), _iou(args)
     if args.threshold is not None and (args.tune_on or args.tune_split):
         raise ConfigError("--threshold and --tune-on exclude each other: give one of them")
@@ -114,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
     metrics, intervals = figures_of(scored, threshold, args.config.evaluate.bootstrap, args.config.seed)
     rows = figure_rows("all", "all", metrics, intervals, scored.num_recordings)
     for kind in by:
-        for cell in breakdown_by(scored, kind, threshold, args.config.evaluate.bootstrap, args.config.seed):
+        cells = breakdown_by(scored, kind, threshold, args.config.evaluate.bootstrap, args.config.seed)
+        if not cells:
+            print(f"note: the {kind} of no event is known: give --recordings", file=sys.stderr)
+        for cell in cells:
             rows += figure_rows(kind, cell.name, cell.metrics, cell.intervals, cell.num_recordings)
     for why, count in scored.left_out.items():
         if count:
@@ -138,6 +147,36 @@ def run(args: argparse.Namespace) -> int:
         out = open_storage(args.out, args.config.storage)
         names = write_results(out, settings, metrics, rows, scored, threshold)
         print(f"wrote {', '.join(names)} in {out.url}")
+    return 0
+
+
+def _is_model(uri: str) -> bool:
+    return (
+        not uri.endswith((".parquet", ".csv", ".txt", ".json"))
+        and open_storage(uri).stat("card.json") is not None
+    )
+
+
+def _score_model(args: argparse.Namespace) -> int:
+    from mast_ray.on_ray.scoring import evaluate_model
+
+    splits = [name.strip() for name in args.split.split(",")] if args.split else None
+    config = args.config
+    if args.iou is not None:
+        config = config.model_copy(
+            update={"evaluate": config.evaluate.model_copy(update={"iou": _iou(args)})}
+        )
+    scores = evaluate_model(args.detections, args.annotations, splits, config, args.out or "", args.threshold)
+    print(f"score >= {scores.threshold:g} ({scores.threshold_from})")
+    rows = [
+        row
+        for by, part in (("split, per chunk", scores.splits), ("split, stitched", scores.stitched))
+        for name, one in part.items()
+        for row in figure_rows(by, name, one.metrics, one.intervals, one.num_recordings)
+    ]
+    print(figures_as_text(rows))
+    if args.out:
+        print(f"wrote metrics.json and detections.parquet in {args.out}")
     return 0
 
 
@@ -216,31 +255,7 @@ def read_truth(
         for problem in found.problems[:5]:
             print(f"note: {problem}", file=sys.stderr)
         return events_from_annotations(found), None
-    return _prepared_truth(open_prepared(uri), split)
-
-
-def _prepared_truth(prepared: Prepared, split: str | None) -> tuple[EventTable, Blocks | None]:
-    everything = recordings_from_arrow(prepared.recordings)
-    annotated = recordings_from_arrow(prepared.recordings, only_annotated=True)
-    truth = events_from_arrow(prepared.labels, everything)
-    if split is None:
-        return renumbered(truth, annotated), None
-    rows = [row for row in prepared.splits.to_pylist() if row["split"] == split]
-    names = {row["recording_id"] for row in rows}
-    chosen = annotated.take(np.array([n for n, name in enumerate(annotated.ids) if name in names], np.int64))
-    if not len(chosen):
-        known = sorted({name for name in prepared.splits.column("split").to_pylist() if name})
-        raise DataError(
-            f"no annotated recording in split {split!r} of {prepared.storage.url}:\nit has {', '.join(known)}"
-        )
-    place = {name: row for row, name in enumerate(chosen.ids)}
-    rows = [row for row in rows if row["recording_id"] in place]
-    blocks = Blocks(
-        np.array([place[row["recording_id"]] for row in rows], np.int64),
-        np.array([row["begin_s"] for row in rows], np.float64),
-        np.array([row["end_s"] for row in rows], np.float64),
-    )
-    return renumbered(truth, chosen), blocks
+    return truth_of_split(open_prepared(uri), split)
 
 
 def _refuse_split(uri: str, split: str | None) -> None:

@@ -48,7 +48,7 @@ def test_queue_begins_with_the_kind_that_no_known_example_resembles():
 
 @pytest.mark.parametrize("method", ["pca", "tsne"])
 def test_maps_keep_kinds_together_and_repeat_with_the_seed(method):
-    vectors, kind = kinds(3)
+    vectors, kind = kinds(3, each=15)
     place = map_2d(vectors, method, seed=1)
     np.testing.assert_array_equal(place, map_2d(vectors, method, seed=1))
     middle = np.stack([place[kind == k].mean(axis=0) for k in range(3)])

@@ -86,13 +86,13 @@ def test_intervals_of_95_percent_cover_the_truth_at_their_stated_rate():
     rng = np.random.default_rng(3)
     size = 100_000
     truth = figures(recording_sums(uneven_world(rng, size), 0.5), np.ones((1, size)))
-    repeats, covered = 200, dict.fromkeys(FIGURES, 0)
+    repeats, covered = 160, dict.fromkeys(FIGURES, 0)
     for repeat in range(repeats):
         sums = recording_sums(uneven_world(rng, 40), 0.5, num_recordings=40)
-        for name, found in bootstrap_intervals(sums, 300, seed=repeat).items():
+        for name, found in bootstrap_intervals(sums, 250, seed=repeat).items():
             covered[name] += found.low <= truth[name][0] <= found.high
-    # 200 repeats of a true 95 % rate stay above 91 % with probability 0.99; over all figures the mean is sharper.
-    assert all(count / repeats >= 0.90 for count in covered.values()), covered
+    # 160 repeats of a true 95 % rate stay above 90 % with probability 0.99; over all figures the mean is sharper.
+    assert all(count / repeats >= 0.89 for count in covered.values()), covered
     assert 0.925 <= np.mean(list(covered.values())) / repeats <= 0.985, covered
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mast_ray.evaluation import neighbours, retrieval
 from mast_ray.evaluation.matching import match
@@ -121,3 +122,17 @@ def test_abstention_threshold_is_the_lowest_that_keeps_the_accuracy():
     assert abstention_threshold(confidence, right, 0.75) == 0.6
     assert abstention_threshold(confidence, right, 1.0) == 0.8
     assert np.isnan(abstention_threshold([0.9], [0], 0.5))
+
+
+@pytest.mark.gpu
+def test_gpu_finds_the_same_neighbours_and_ranks_as_the_cpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA GPU")
+    query, gallery = sonotypes(5, 3000, noise=0.5), sonotypes(6, 9000, noise=0.5)
+    on_cpu, on_gpu = (
+        nearest(query[0], gallery[0], 5, query[2], gallery[2], device=d) for d in ("cpu", "cuda")
+    )
+    assert (on_cpu.row == on_gpu.row).mean() > 0.999  # float rounding may swap a near tie
+    np.testing.assert_allclose(on_cpu.similarity, on_gpu.similarity, atol=1e-5)
+    ranks = [retrieval_figures(*query, *gallery, device=d).mean_rank for d in ("cpu", "cuda")]
+    assert ranks[0] == pytest.approx(ranks[1], abs=1e-3)

@@ -62,7 +62,7 @@ def test_only_annotated_recordings_count_and_what_is_left_out_is_counted():
     scored = score_tables(events_from_arrow(detections_table(found)), truth)
     metrics, intervals = figures_of(scored, 0.0, num_resamples=50)
     assert scored.unit == "recording" and scored.num_recordings == 2
-    assert scored.left_out["detections in recordings without annotation"] == 1
+    assert scored.left_out["detections in recordings that are not annotated or not in the split"] == 1
     assert (metrics.num_truth, metrics.num_detections, metrics.num_true_positives) == (1, 2, 1)
     assert intervals["precision"].estimate == pytest.approx(0.5)
     assert sums_of(scored, 0.0).num_recordings == 2
@@ -175,7 +175,7 @@ def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
 def test_ids_on_one_side_and_paths_on_the_other_cannot_meet_and_say_so():
     by_id = events_from_arrow(detections_table([("id0", 1.0, 2.0, 1e3, 2e3, 0.9)]))
     by_path = events_from_annotations(AnnotationSet((Annotation("rec0.wav", 1.0, 2.0),)))
-    with pytest.raises(DataError, match="prepared archive"):
+    with pytest.raises(DataError, match="recordings.parquet"):
         score_tables(by_id, by_path)
 
 

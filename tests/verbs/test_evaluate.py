@@ -133,7 +133,7 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
         "2 recordings, matched per recording" in captured.out
         and "1 annotations, 2 detections, 1 right" in captured.out
     )
-    assert "left out 1 detections in recordings without annotation" in captured.err
+    assert "left out 1 detections in recordings that are not annotated or not in the split" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""What is true in a split of a prepared archive: its annotated recordings, their events, and the blocks to score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mast_ray.config.errors import DataError
+from mast_ray.evaluation.event_boxes import Blocks
+from mast_ray.evaluation.events import EventTable, events_from_arrow, recordings_from_arrow, renumbered
+from mast_ray.tables.prepared import Prepared
+
+SPLIT_ORDER = ("val", "test", "temporal_ood", "site_ood", "ood_dev")  # as they are reported
+
+
+def scored_splits(prepared: Prepared) -> tuple[str, ...]:
+    """The splits of an archive that can be scored: all annotated ones but the training split."""
+    present = set(prepared.splits.column("split").to_pylist())
+    return tuple(name for name in SPLIT_ORDER if name in present)
+
+
+def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, Blocks | None]:
+    """Events of the annotated recordings of a split and its blocks; of all annotated recordings when it is None."""
+    everything = recordings_from_arrow(prepared.recordings)
+    annotated = recordings_from_arrow(prepared.recordings, only_annotated=True)
+    truth = events_from_arrow(prepared.labels, everything)
+    if split is None:
+        return renumbered(truth, annotated), None
+    rows = [row for row in prepared.splits.to_pylist() if row["split"] == split]
+    names = {row["recording_id"] for row in rows}
+    chosen = annotated.take(np.array([n for n, name in enumerate(annotated.ids) if name in names], np.int64))
+    if not len(chosen):
+        known = sorted({name for name in prepared.splits.column("split").to_pylist() if name})
+        raise DataError(
+            f"no annotated recording in split {split!r} of {prepared.storage.url}:\nit has {', '.join(known)}"
+        )
+    place = {name: row for row, name in enumerate(chosen.ids)}
+    rows = [row for row in rows if row["recording_id"] in place]
+    blocks = Blocks(
+        np.array([place[row["recording_id"]] for row in rows], np.int64),
+        np.array([row["begin_s"] for row in rows], np.float64),
+        np.array([row["end_s"] for row in rows], np.float64),
+    )
+    return renumbered(truth, chosen), blocks
