@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,16 +27,29 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 
 def synth(work: Path, args) -> None:
+    """Render the archive; with --render N only N recordings are rendered and the others are those, rolled in time."""
+    import numpy as np
+    import soundfile
+
     from mast_ray.recordings.synthetic_archive import write_archive
     from mast_ray.recordings.synthetic_damage import damage_archive
     from mast_ray.recordings.synthetic_plan import SoundscapeSpec
 
     spec = SoundscapeSpec(
-        num_sites=4, num_days=5, recordings_per_day=max(1, args.files // 20), recording_s=args.seconds,
-        num_labelled_sites=2, num_labelled_days=2,
+        num_sites=4, num_days=5, recordings_per_day=max(1, (args.render or args.files) // 20),
+        recording_s=args.seconds, num_labelled_sites=2, num_labelled_days=2,
     )  # fmt: skip
-    write_archive(spec, work / "archive", num_processes=args.processes)
-    print(f"{len(damage_archive(work / 'archive', 0.03, seed=1))} files damaged")
+    root = work / "archive"
+    write_archive(spec, root, num_processes=args.processes)
+    rendered = sorted((root / "audio").rglob("*_2024*.wav"))
+    for number in range(args.files - len(rendered)):
+        base = rendered[number % len(rendered)]
+        start = datetime(2023, 1, 1) + timedelta(minutes=20 * number)
+        copy = base.with_name(f"{base.parent.name}_{start:%Y%m%d_%H%M%S}.wav")
+        if not copy.exists():
+            samples, rate_hz = soundfile.read(base, dtype="int16")
+            soundfile.write(copy, np.roll(samples, 7919 * (number + 1)), rate_hz, "PCM_16")
+    print(f"{len(damage_archive(root, 0.03, seed=1))} files damaged")
 
 
 def command(archive: str, out: str, annotations: str, table: str, sets: list[str]) -> list[str]:
@@ -106,6 +120,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--render", type=int, default=0, help="render only so many; the others are rolled copies"
+    )
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument(
         "--kill-from", type=float, default=12.0, help="earliest moment of a kill, seconds after the start"
