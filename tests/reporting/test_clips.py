@@ -9,7 +9,7 @@ import soundfile
 from PIL import Image
 
 from mast_ray.config.errors import DataError
-from mast_ray.reporting.clips import picture_uri, read_window, safe_key, sound_uri
+from mast_ray.reporting.clips import grey_pixels, picture_uri, read_window, safe_key, sound_uri
 from mast_ray.spectrogram.grid import hertz_to_bin
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import open_storage
@@ -74,7 +74,7 @@ def test_sound_comes_back_as_loud_and_long(tmp_path):
 
 
 def test_a_tone_is_a_bright_row_at_its_mel_bin():
-    uri = picture_uri(tone(16_000, 3000, 2.0), LogMel())
+    uri = picture_uri(grey_pixels(tone(16_000, 3000, 2.0), LogMel()))
     picture = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/webp;base64,"))))
     pixels = np.asarray(picture.convert("L"))
     assert pixels.shape == (128, 198)
