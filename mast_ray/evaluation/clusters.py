@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import HDBSCAN, KMeans
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.evaluation.neighbours import nearest, unit_vectors
@@ -21,6 +22,7 @@ Ints = NDArray[np.int64]
 MOST_POINTS = (
     20_000  # HDBSCAN and t-SNE beyond this work on a sample; the rest follows its nearest sampled neighbour
 )
+FEW_POINTS = 3_000
 CLUSTER_CHANNELS = 32
 
 
@@ -106,7 +108,10 @@ def map_2d(embeddings: ArrayLike, method: Literal["pca", "tsne", "umap"] = "tsne
             reduced = _fewer_channels(vectors, 50, seed)
             sample = _sample(len(vectors), seed)
             perplexity = min(30.0, (len(sample) - 1) / 3)
-            placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced[sample])
+            # Few points gain nothing from threads, and on a busy machine lose minutes waiting for each other.
+            with threadpool_limits(1 if len(sample) < FEW_POINTS else None):
+                model = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+                placed = model.fit_transform(reduced[sample])
             if len(sample) == len(vectors):
                 return placed.astype(np.float32)
             follow = nearest(reduced, reduced[sample], 3, device="cpu").row

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -150,8 +150,8 @@ def _weighted_limits(
     centre = (good + unseen * rate).sum() / total.sum()
     effective = max(float(centre * (1 - centre) / variance), 1.0)
     hits, tail = estimate * effective, (1 - level) / 2
-    low = float(stats.beta.ppf(tail, hits, effective - hits + 1)) if hits > 1e-9 else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, effective - hits)) if effective - hits > 1e-9 else 1.0
+    low = float(special.betaincinv(hits, effective - hits + 1, tail)) if hits > 1e-9 else 0.0
+    high = float(special.betaincinv(hits + 1, effective - hits, 1 - tail)) if effective - hits > 1e-9 else 1.0
     return estimate, low, high
 
 

@@ -6,7 +6,7 @@ import pytest
 from mast_ray.evaluation.review import PrecisionCurve, draw_review, precision_at, threshold_for_precision
 
 
-def archive(rng, size=5000):
+def archive(rng, size=3000):
     """Many weak and few strong detections, right more often the stronger they are, at three uneven sites."""
     score = np.clip(rng.beta(1, 3, size), 0.01, 1)
     right = rng.random(size) < 1 / (1 + np.exp(-(score - 0.4) * 10))

@@ -175,7 +175,7 @@ def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
 def test_ids_on_one_side_and_paths_on_the_other_cannot_meet_and_say_so():
     by_id = events_from_arrow(detections_table([("id0", 1.0, 2.0, 1e3, 2e3, 0.9)]))
     by_path = events_from_annotations(AnnotationSet((Annotation("rec0.wav", 1.0, 2.0),)))
-    with pytest.raises(DataError, match="recordings.parquet"):
+    with pytest.raises(DataError, match="--recordings"):
         score_tables(by_id, by_path)
 
 
