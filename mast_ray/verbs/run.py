@@ -1,0 +1,161 @@
+"""`mast run`: the whole pipeline on a user's own recordings and boxes, with budgets that fit data and hardware."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.verbs.pipeline import Step, method_table, run_steps
+
+HELP = """From a folder of recordings and a few expert boxes to a detector, its figures, boxes for every recording and a report.
+
+  mast run --audio recordings/ --annotations tables/ --out run
+  mast run --audio recordings/ --annotations boxes.csv --table sites.csv --out run --minutes 60 --set split.ood_sites=[S7]
+
+Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
+goes on where it was."""
+USES_CONFIG = True
+SPLITS = {
+    "val": "validation",
+    "test": "in-domain test",
+    "temporal_ood": "unseen dates",
+    "site_ood": "unseen sites",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--audio", required=True, help="folder or s3:// prefix of recordings")
+    parser.add_argument(
+        "--annotations", required=True, help="annotation file or folder (Raven, Audacity, CSV, AOEF, ...)"
+    )
+    parser.add_argument(
+        "--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ..."
+    )
+    parser.add_argument("--out", required=True, help="local folder of the run")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=None,
+        help="limit of all training together (default: 30 on CPU, none on GPU)",
+    )
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.on_ray.session import ray_session
+    from mast_ray.verbs.main import config_of, run_verb
+
+    has_gpu = _has_gpu(args.config)
+    recipe = args.recipe or (None if args.config_file else ("field" if has_gpu else "tiny"))
+    config = config_of(recipe, args.config_file, args.sets)
+    knobs = _knobs(recipe, args.config_file, args.sets)
+    out = Path(args.out)
+    with ray_session() if args.runner == "ray" else _nothing():
+        code = run_steps([_prepare(args, out, knobs)], run_verb, out)
+        if code not in (0, 4):
+            return code
+        minutes = args.minutes if args.minutes is not None else (0.0 if has_gpu else 30.0)
+        budget_knobs = _announce(config, out / "prepared", has_gpu, minutes)
+        code = max(code, run_steps(_training_steps(args, out, (*knobs, *budget_knobs)), run_verb, out))
+    if code in (0, 4):
+        _last_screen(args, out)
+    return code
+
+
+def _prepare(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> Step:
+    table = ("--table", args.table) if args.table else ()
+    argv = (
+        args.audio,
+        "--annotations",
+        args.annotations,
+        *table,
+        "--out",
+        str(out / "prepared"),
+        "--runner",
+        args.runner,
+        *knobs,
+    )
+    return Step("prepare: what is there, log-mel tables, labels, splits", "prepare", argv)
+
+
+def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> list[Step]:
+    prepared, runner = str(out / "prepared"), ("--runner", args.runner)
+    table = ("--table", args.table) if args.table else ()
+    final = str(out / "self_trained" / "model")
+    return [
+        Step("pretrain on all that may be learned from", "pretrain", (prepared, "--out", str(out / "encoder"), *runner, *knobs)),
+        Step("train a detector on your boxes", "train",
+             (prepared, "--encoder", str(out / "encoder"), "--out", str(out / "detector"), *runner, *knobs)),
+        Step("self-train on the unlabelled recordings", "self-train",
+             (prepared, "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *runner, *knobs)),
+        Step("evaluate the supervised detector", "evaluate",
+             (str(out / "detector"), prepared, "--out", str(out / "scores" / "detector"), *knobs)),
+        Step("evaluate the self-trained detector", "evaluate",
+             (final, prepared, "--out", str(out / "scores" / "self_trained"), *knobs)),
+        Step("detect: boxes for every recording", "detect",
+             (final, args.audio, *table, "--out", str(out / "detections"), *runner, *knobs)),
+        Step("export to Raven", "export", (str(out / "detections"), "--to", "raven", "--out", str(out / "raven"))),
+        Step("report", "report", (str(out), "--audio", args.audio, "--out", str(out / "report.html"))),
+    ]  # fmt: skip
+
+
+def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> tuple[str, ...]:
+    """Say what was found and how long it will take; the settings that make it fit."""
+    from mast_ray.tables.budgets import CPU_TINY, GPU_BASE, fitted_budget
+    from mast_ray.tables.chunk_sets import chunks_of_split
+    from mast_ray.tables.prepared import open_prepared
+
+    archive = open_prepared(prepared)
+    if not len(archive.labels):
+        raise DataError(
+            "no annotation fits any recording: check that file names in the tables are those of the audio"
+        )
+    pool, labelled = len(chunks_of_split(archive, "pool")), len(chunks_of_split(archive, "train"))
+    budget = fitted_budget(config, pool, labelled, GPU_BASE if has_gpu else CPU_TINY, minutes)
+    print(
+        f"\n{pool} chunks to learn from, {labelled} labelled ones to train on, {len(archive.labels)} boxes in all"
+    )
+    for name, taken in budget.minutes.items():
+        epochs = budget.overrides.get(f"{name}.epochs")
+        print(
+            f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {epochs} epochs to fit)" if epochs else "")
+        )
+    print(
+        f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from rates measured elsewhere"
+    )
+    return tuple(part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
+
+
+def _last_screen(args: argparse.Namespace, out: Path) -> None:
+    scores = {"supervised": "detector", "self-trained": "self_trained"}
+    print("\n" + method_table({name: out / "scores" / folder for name, folder in scores.items()}, SPLITS))
+    print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
+    print(f"  look and listen       {(out / 'report.html').resolve()}")
+    print(f"  open in Raven         {(out / 'raven').resolve()}")
+    print(f"  another archive       mast detect {out / 'self_trained' / 'model'} FOLDER --out detections")
+    print(
+        f"  which chunks to label mast label-budget plan {out / 'prepared'} --detections {out / 'detections'} --out next"
+    )
+    print("  on a cluster          docs/cluster.md")
+
+
+def _knobs(recipe: str | None, config_file: str | None, sets: list[str]) -> tuple[str, ...]:
+    parts: list[str] = ["--recipe", recipe] if recipe else []
+    parts += ["--config", config_file] if config_file else []
+    return (*parts, *(part for item in sets for part in ("--set", item)))
+
+
+def _has_gpu(config: Config) -> bool:
+    import torch
+
+    return config.cluster.use_gpu != "no" and torch.cuda.is_available()
+
+
+def _nothing():
+    import contextlib
+
+    return contextlib.nullcontext()
