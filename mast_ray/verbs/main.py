@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "embed": ("embed", "embeddings, neighbours, clusters and maps"),
     "calibrate": ("calibrate", "precision at a threshold from a small review sheet"),
     "detect": ("detect", "boxes for every recording of an archive"),
-    "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope"),
+    "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope, pamDP"),
     "summarise": ("summarise", "calls per hour, diel activity, spectral occupancy"),
     "report": ("report", "one HTML file to look at and listen to"),
     "advise-upsampling": ("advise_upsampling", "the adapter ratio that fits your own boxes"),
