@@ -17,8 +17,8 @@ from typing import Any, Literal
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
+from mast_ray.on_ray.prepare import lease_or_stop
 from mast_ray.on_ray.training_work import SUMMARY, DetectorTask, PretrainTask, data_hash, identity_of
-from mast_ray.tables.lease import held_lease
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, text_hash, write_manifest
 from mast_ray.tables.storage import Storage, open_storage
@@ -65,7 +65,7 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
     if is_current(read_manifest(stage), stage_name, key, inputs):
         log.info("%s is already trained: nothing to do", stage.url)
         return json.loads(stage.read_bytes(SUMMARY)) | {"was_done": True}
-    with held_lease(stage):
+    with lease_or_stop(stage):
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
         match runner:
             case "here":

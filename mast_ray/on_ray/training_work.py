@@ -35,7 +35,7 @@ from mast_ray.training.assembly import (
 from mast_ray.training.augmenting import StepAugmentation, noise_bank
 from mast_ray.training.checkpoints import Checkpoints
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.feed import ReaderFeed
+from mast_ray.training.feed import ReaderFeed, Weighting
 from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
 from mast_ray.training.metrics_log import MetricsLog
@@ -49,6 +49,7 @@ log = logging.getLogger("mast.training")
 CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
+WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
 
@@ -138,7 +139,8 @@ class DetectorTask:
             normalisation,
             tail=tail,
             augmentation=augmentation if knobs.augment_probability > 0 else None,
-            weighting={"none": "ones", "raw": "as_given", "normalised": "mean_one"}[knobs.confidence_weighting],
+            weighting=WEIGHTING[knobs.confidence_weighting],
+            slots="bucketed" if config.model.compile else "as_read",
         )
         inits = {name: _init_hash(self, name) for name in ("init_encoder", "init_detector")}
         identity = identity_of(self, prepared) | inits | {"labels": self.labels.describe()}

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,7 +56,8 @@ class SplitDetections:
 class MaskedErrorValidation:
     """Mean squared error on masked patches of held-out chunks."""
 
-    metric, better = "masked_error", "lower"
+    metric: str = "masked_error"
+    better: Literal["lower", "higher"] = "lower"
 
     def __init__(self, objective: nn.Module, reader: ChunkReader, inputs: Inputs, batch_size: int) -> None:
         self.objective, self.reader, self.inputs, self.batch_size = copy.deepcopy(objective), reader, inputs, batch_size
@@ -77,7 +79,8 @@ class MaskedErrorValidation:
 class DetectionValidation:
     """Metrics of detections on held-out chunks at the threshold of highest F1."""
 
-    metric, better = "f1", "higher"
+    metric: str = "f1"
+    better: Literal["lower", "higher"] = "higher"
 
     def __init__(self, detector: nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig) -> None:
         self.detector, self.reader, self.inputs, self.knobs = copy.deepcopy(detector), reader, inputs, knobs

@@ -168,8 +168,11 @@ def engine_of(
     precision = choose_precision(config.cluster.precision, worker.device)
     share = samples_per_worker(schedule.batch_size, schedule.accumulate, worker.world_size, section)
     objective.to(worker.device).train()
+    if worker.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
     if config.model.compile:
-        objective.compile_step()  # type: ignore[operator]
+        objective.compile_step(dynamic=False)  # type: ignore[operator]  # the feed keeps shapes few
     decay = rescaled_decay(knobs.ema_decay, schedule.batch_size) if isinstance(knobs, DetectorTrainConfig) else None
     settings = OptimizerSettings((0.9, knobs.beta2), knobs.clip_norm, decay, precision)
     if worker.rank == 0:

@@ -59,7 +59,7 @@ def rows_of_draws(draws: Draws, rows: Tensor) -> Draws:
     """The draws of some rows of a batch."""
     take = lambda value: None if value is None else value[rows]  # noqa: E731
     mixing = None if draws.mixing is None else type(draws.mixing)(*map(take, draws.mixing))
-    return Draws(*map(take, draws[:-1]), mixing)
+    return draws._replace(**{name: take(getattr(draws, name)) for name in draws._fields[:-1]}, mixing=mixing)
 
 
 def noise_bank(

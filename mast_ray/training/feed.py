@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.spectrogram.chunking import Tail
@@ -51,10 +52,11 @@ class ReaderFeed:
         tail: Tail = "real",
         augmentation: Augmentation | None = None,
         weighting: Weighting = "as_given",
+        slots: Literal["as_read", "bucketed"] = "as_read",
     ) -> None:
         self.reader, self.worker, self.schedule = reader, worker, schedule
         self.normalisation, self.tail = normalisation, tail
-        self.augmentation, self.weighting = augmentation, weighting
+        self.augmentation, self.weighting, self.slots = augmentation, weighting, slots
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
         """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
@@ -70,6 +72,8 @@ class ReaderFeed:
 
     def _batch(self, step: int, raw: RawChunks) -> MicroBatch:
         batch, rows = batch_of(raw, self.normalisation, self.tail), raw.sample_index % self.schedule.batch_size
+        if self.slots == "bucketed":
+            batch = replace(batch, boxes=bucketed(batch.boxes))
         if self.augmentation is not None:
             batch = self.augmentation(batch, step, rows)
         return MicroBatch(batch, rows)
@@ -99,6 +103,19 @@ def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkB
     """Stored chunks -> normalised batch on the same device."""
     logmel = normalisation(raw.values, raw.scale, raw.offset, tail)
     return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
+
+
+def bucketed(boxes: PaddedBoxes, least: int = 16) -> PaddedBoxes:
+    """Slots padded to a power of two: a compiled step is built for few shapes, each of them fast."""
+    slots = boxes.is_object.shape[1]
+    missing = max(least, 1 << (slots - 1).bit_length()) - slots
+    if missing == 0:
+        return boxes
+    return PaddedBoxes(
+        functional.pad(boxes.corners, (0, 0, 0, missing)),
+        functional.pad(boxes.is_object, (0, missing)),
+        functional.pad(boxes.is_ignored, (0, missing)),
+    )
 
 
 def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:

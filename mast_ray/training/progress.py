@@ -41,7 +41,7 @@ class Stopwatch:
     ) -> None:
         self.total_samples, self.now = total_samples, now
         self.flops_per_sample, self.peak_flops = flops_per_sample, peak_flops
-        self._looked_s, self._looked_samples, self._waited_s = now(), None, 0.0
+        self._looked_s, self._looked_samples, self._waited_s = now(), 0, 0.0
 
     def waited(self, seconds: float) -> None:
         self._waited_s += seconds
@@ -49,7 +49,7 @@ class Stopwatch:
     def look(self, samples_seen: int) -> Pace:
         now = self.now()
         elapsed_s = max(now - self._looked_s, 1e-9)
-        rate = (samples_seen - (self._looked_samples or 0)) / elapsed_s
+        rate = (samples_seen - self._looked_samples) / elapsed_s
         share = None
         if self.flops_per_sample and self.peak_flops:
             share = rate * self.flops_per_sample / self.peak_flops

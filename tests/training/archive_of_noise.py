@@ -60,7 +60,7 @@ def write_archive(root: Path) -> Prepared:
                 for name in names
             ],
             schema=LABELS,
-        ),  # fmt: skip
+        ),
         "splits": pa.Table.from_pylist(
             [
                 {"recording_id": name, "begin_s": 0.0, "end_s": duration_s, "split": "val" if name == "r5" else "train",
@@ -68,7 +68,7 @@ def write_archive(root: Path) -> Prepared:
                 for name in names
             ],
             schema=SPLITS,
-        ),  # fmt: skip
+        ),
     }
     for name, table in tables.items():
         pq.write_table(table, root / f"{name}.parquet")

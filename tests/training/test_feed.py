@@ -5,11 +5,12 @@ import pytest
 import torch
 from archive_of_noise import write_archive
 
+from mast_ray.boxes.batch import pad_boxes
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.augmenting import StepAugmentation, noise_bank
-from mast_ray.training.feed import ReaderFeed
+from mast_ray.training.feed import ReaderFeed, bucketed
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import LocalWorker
@@ -127,3 +128,11 @@ def test_a_reader_that_fails_is_heard_in_the_training_thread(prepared, tmp_path)
     feed = ReaderFeed(make_reader(broken), LocalWorker(), Schedule(25, 8, 1, 1.0), broken.normalisation())
     with pytest.raises(Exception, match=r"r0\.parquet is missing"):
         list(feed.micro_batches(0, 3, Stopwatch(1)))
+
+
+def test_slots_grow_to_a_power_of_two_and_the_boxes_stay(prepared):
+    boxes = pad_boxes([torch.rand(17, 4), torch.rand(2, 4)])
+    wide = bucketed(boxes)
+    assert boxes.is_object.shape == (2, 24) and wide.is_object.shape == (2, 32)
+    assert torch.equal(wide.corners[wide.is_object], boxes.corners[boxes.is_object])
+    assert bucketed(pad_boxes([torch.rand(1, 4)])).corners.shape == (1, 16, 4)

@@ -1,8 +1,8 @@
 """Parameter groups read off names: component, decay, and the epoch from which they train."""
 
 import torch
-from toy import ToyObjective
 from torch import nn
+from toy import ToyObjective
 
 from mast_ray.config.recipes import tiny
 from mast_ray.training.assembly import detection, groups_of, reconstruction

@@ -7,7 +7,14 @@ import pytest
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import field
-from mast_ray.training.schedule import NEVER, Schedule, Unfreezing, samples_per_worker, schedule_of, unfreezing_of
+from mast_ray.training.schedule import (
+    NEVER,
+    Schedule,
+    Unfreezing,
+    samples_per_worker,
+    schedule_of,
+    unfreezing_of,
+)
 
 PLAIN = Schedule(samples_per_epoch=640, batch_size=64, epochs=10, learning_rate=1.0, min_learning_rate=0.1, warmup_epochs=2)
 
