@@ -18,6 +18,8 @@ import ray
 import ray.data
 
 from mast_ray.config.errors import MastError, TemporaryError
+from mast_ray.config.tree import Config
+from mast_ray.on_ray.detect_plan import Slots, slots_of
 from mast_ray.on_ray.session import quiet_ray_data
 from mast_ray.tables.storage import Storage
 from mast_ray.tables.unit_runner import UnitReport, Work, run_unit
@@ -115,6 +117,12 @@ def _meaning_of(error: BaseException) -> BaseException:
     if isinstance(error, ray.exceptions.RaySystemError):
         return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
     return error
+
+
+def cluster_slots(config: Config) -> Slots:
+    """What the running cluster offers for detection."""
+    offered = ray.cluster_resources()
+    return slots_of(config, offered.get("CPU", 1.0), offered.get("GPU", 0.0))
 
 
 @contextmanager

@@ -1,0 +1,45 @@
+"""`mast detect MODEL ARCHIVE --out TABLE`: boxes for every recording of an archive."""
+
+from __future__ import annotations
+
+import argparse
+
+from mast_ray.tables.inventory import SYNTHETIC_COPIES
+
+USES_CONFIG = True
+HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.
+
+MODEL, ARCHIVE and --out are folders or s3:// prefixes. Detections are stored down to evaluate.score_floor: a threshold is applied when
+the table is read. Interrupted, the same command goes on where it was; finished, it has nothing to do. Every recording ends as done
+(recordings.parquet) or rejected with its reason (rejects.parquet). Exit code 0: all done; 4: some were rejected."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", help="model folder written by `mast train` or `mast self-train`")
+    add("archive", help="folder or s3:// prefix of recordings")
+    add("--out", required=True, help="folder or s3:// prefix to write")
+    add(
+        "--table",
+        default="",
+        help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+    )
+    add("--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable")
+    add(
+        "--threshold",
+        type=float,
+        default=None,
+        metavar="Q",
+        help="store only detections from this score on (default: all)",
+    )
+    add("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+    add("--dry-run", action="store_true", help="inventory and plan only")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.on_ray.detect import DetectInputs, detect
+
+    inputs = DetectInputs(
+        args.model, args.archive, args.out, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.threshold
+    )
+    return detect(inputs, args.config, runner=args.runner, dry_run=args.dry_run)
