@@ -30,6 +30,7 @@ MANIFEST = "manifest.json"
 STATE, WEIGHTS, AVERAGE, MOMENTS = "state.json", "weights.safetensors", "average.safetensors", "moments.safetensors"
 _NAME = re.compile(r"^step-(\d{10})$")
 MOST_FAILED_WRITES = 3
+STORAGE_FAULTS = (OSError, TemporaryError, SafetensorError)  # safetensors reports a full disk in its own error
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Checkpoints:
         try:
             self._remove(name)
             self._write_files(name, state)
-        except (OSError, SafetensorError) as error:  # safetensors has a full disk in its own error
+        except STORAGE_FAULTS as error:
             self._failures_in_a_row += 1
             log.warning("checkpoint %s not written to %s (%s)", name, self.storage.url, error)
             self._try_to_remove(name)
@@ -192,7 +193,7 @@ class Checkpoints:
     def _try_to_remove(self, name: str) -> None:
         try:
             self._remove(name)
-        except OSError as error:
+        except STORAGE_FAULTS as error:
             log.warning("what was written of %s could not be removed: %s", name, error)
 
 

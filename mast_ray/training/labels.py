@@ -32,9 +32,10 @@ class LabelSource:
 
     name: Literal["expert", "pseudo", "both"] = "expert"
     folder: str = ""  # of the pseudo-labels
+    content: str = ""  # hash of what the folder holds: a run goes on only with the same pseudo-labels, wherever they lie
 
     def describe(self) -> str:
-        return self.name if self.name == "expert" else f"{self.name}:{self.folder}"
+        return self.name if self.name == "expert" else f"{self.name}:{self.content or self.folder}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.config.errors import ConfigError
-from mast_ray.training.checkpoints import Checkpoints, Position, TrainingState, same_identity
+from mast_ray.training.checkpoints import STORAGE_FAULTS, Checkpoints, Position, TrainingState, same_identity
 from mast_ray.training.memory import out_of_memory_advice
 from mast_ray.training.metrics_log import MetricsLog
 from mast_ray.training.model_files import BestWeights
@@ -127,8 +127,9 @@ def _train(
     batches = feed.micro_batches(first_step, schedule.num_steps, clock)
     clock.restart(position.samples_seen)
     for step in range(first_step, schedule.num_steps):
-        for label in engine.set_epoch(schedule.epoch_of_step(step)):
-            log.info("step %d: training %s", step, label)
+        joined = engine.set_epoch(schedule.epoch_of_step(step))
+        if joined and worker.rank == 0:
+            log.info("step %d: training %s", step, "; ".join(joined))
         losses, chunk_ids = _one_step(worker, engine, batches, step, schedule, options)
         norm = engine.step(schedule.rate_at(position.samples_seen))
         watch.add(step, losses, norm, chunk_ids)
@@ -146,8 +147,9 @@ def _train(
                 text = progress_text(step + 1, schedule.num_steps, schedule.epoch_of_step(step + 1), means["loss"], pace)
                 line.show(text, final=step + 1 == schedule.num_steps)
         if validation is not None and validates:
-            measured = validation.measure(engine.averaged_weights(), worker)
-            position = _select(worker, engine, validation, files, position, measured)
+            weights = engine.averaged_weights()
+            measured = validation.measure(weights, worker)
+            position = _select(worker, validation, files, position, measured, weights)
         if saves:
             state = TrainingState(position, engine.state(), identity)
             if worker.rank == 0:
@@ -211,7 +213,12 @@ def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: in
 
 
 def _select(
-    worker: Worker, engine: Engine, validation: Validation, files: RunFiles, position: Position, measured: dict[str, float]
+    worker: Worker,
+    validation: Validation,
+    files: RunFiles,
+    position: Position,
+    measured: dict[str, float],
+    weights: dict[str, Tensor],
 ) -> Position:
     """Log a validation and keep the weights when they are the best so far."""
     value = measured.get(validation.metric, math.nan)
@@ -222,9 +229,15 @@ def _select(
         log.info("step %d: %s", position.steps_done, ", ".join(f"{k} {v:.4g}" for k, v in measured.items()))
     if not improves:
         return position
-    weights = engine.averaged_weights()
+    is_kept = True
     if worker.rank == 0:
-        files.best.write(position.steps_done, weights)
+        try:
+            files.best.write(position.steps_done, weights)
+        except STORAGE_FAULTS as error:  # the checkpoints decide when a failing storage is too much
+            is_kept = False
+            log.warning("best weights not written to %s (%s): the ones before stay the best", files.best.storage.url, error)
+    if not worker.gather(is_kept)[0]:
+        return position
     return replace(position, best_step=position.steps_done, best_value=value, extra=measured)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from mast_ray.config.errors import TemporaryError
 from mast_ray.tables.storage import Storage
 
 log = logging.getLogger("mast.training")
@@ -64,7 +65,7 @@ class MetricsLog:
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
         try:
             self.storage.write_atomic(JSONL, text.encode())
-        except OSError as error:
+        except (OSError, TemporaryError) as error:
             log.warning("metrics not written to %s (%s)", self.storage.url, error)
 
     def close(self) -> None:

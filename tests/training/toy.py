@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -118,7 +120,7 @@ def toy_engine(name="torch", *, schedule=SCHEDULE, num_processes=1, precision="f
 
 
 def toy_files(folder, rank=0) -> RunFiles:
-    storage = open_storage(folder)
+    storage = open_storage(folder) if isinstance(folder, str | Path) else folder
     checkpoints = storage.at("checkpoints")
     metrics = MetricsLog(storage, board="none") if rank == 0 else None
     return RunFiles(Checkpoints(checkpoints), BestWeights(checkpoints), metrics)
