@@ -46,3 +46,44 @@ def fit_toy(worker, folder, engine="torch", zero_stage=1, precision="fp32", stop
     except KeyboardInterrupt:
         assert stop_before is not None
     return feed.seen
+
+
+def detection_losses(worker, folder, steps=2) -> list:
+    """Losses of the first steps of a real detector on the archive of noise below `folder`, means over workers."""
+    from mast_ray.config.loading import apply_overrides
+    from mast_ray.config.recipes import tiny
+    from mast_ray.on_ray.training_work import EXPERTS
+    from mast_ray.spectrogram.augmentation import AugmentStrength
+    from mast_ray.tables.prepared import open_prepared
+    from mast_ray.tables.reader import ChunkReader
+    from mast_ray.training.assembly import detection, engine_of
+    from mast_ray.training.augmenting import StepAugmentation, noise_bank
+    from mast_ray.training.feed import ReaderFeed
+    from mast_ray.training.labels import attach_boxes, labelled_chunks
+    from mast_ray.training.loop import seed_draws
+    from mast_ray.training.progress import Stopwatch
+    from mast_ray.training.schedule import schedule_of
+    from mast_ray.training.watch import StepWatch
+
+    config = apply_overrides(tiny(), {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no"})
+    prepared, knobs = open_prepared(folder / "prepared"), config.detector
+    normalisation = prepared.normalisation()
+    labelled = labelled_chunks(prepared, EXPERTS, config)
+    reader = ChunkReader(prepared, labelled.chunks, batch_size=4, lanes=4, num_threads=1)
+    attach_boxes(reader, prepared, labelled)
+    schedule, objective = schedule_of(knobs, len(reader)), detection(config, knobs, worker.rank)
+    engine = engine_of(objective, config, knobs, schedule, worker, "detector")
+    bank = noise_bank(prepared, reader, normalisation, "real", worker.device, 0)
+    augmentation = StepAugmentation(
+        AugmentStrength(), 0.9, normalisation, batch_size=4, seed=0, device=worker.device, noise_bank=bank
+    )
+    feed = ReaderFeed(reader, worker, schedule, normalisation, augmentation=augmentation)
+    found = []
+    engine.set_epoch(0.0)
+    for step, (batch, rows) in enumerate(feed.micro_batches(0, steps, Stopwatch(1))):
+        seed_draws(engine.objective, step, rows, schedule.batch_size, worker.rank)
+        watch = StepWatch(worker.device)
+        losses = engine.backward(batch, is_last=True)
+        watch.add(step, losses, engine.step(1e-3), batch.chunk_ids)
+        found.append(watch.read()[0])
+    return found

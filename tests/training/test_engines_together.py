@@ -2,8 +2,11 @@
 
 import pytest
 import torch
-from crew import fit_toy, run_crew
+from archive_of_noise import write_archive
+from crew import detection_losses, fit_toy, run_crew
 from toy import SCHEDULE, ToyFeed, losses_of, toy_engine, toy_files, toy_fit, weights_equal
+
+from mast_ray.training.worker import LocalWorker
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
@@ -80,3 +83,14 @@ def test_a_checkpoint_of_one_engine_is_taken_up_by_the_other(alone, tmp_path):
     toy_fit(tmp_path, toy_engine("torch"), ToyFeed(SCHEDULE))
     assert largest_difference(final_state(alone).weights, final_state(tmp_path).weights) < 1e-6
     assert torch.isfinite(final_state(tmp_path).weights["head.weight"]).all()
+
+
+def test_a_real_detector_has_the_same_losses_on_two_workers_as_on_one(tmp_path):
+    write_archive(tmp_path / "prepared")
+    alone = detection_losses(LocalWorker(), tmp_path)
+    together = run_crew(detection_losses, tmp_path, 2)
+    assert together[0] == together[1]
+    for one, two in zip(alone, together[0], strict=True):
+        # Every term is a mean over the global batch: assignment, augmentation and contrastive draws do not depend on the workers.
+        assert one == pytest.approx(two, rel=2e-4)
+        assert one["contrastive"] > 0
