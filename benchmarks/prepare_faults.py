@@ -65,10 +65,12 @@ def run(line: list[str], kill_after_s: float | None = None, env: dict[str, str] 
     try:
         return process.wait(kill_after_s)
     except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
         print(f"killed -9 after {kill_after_s:.1f} s", flush=True)
         return -9
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--step", choices=("all", "synth", "clean", "killed", "s3", "compare"), default="all")
     parser.add_argument("--out", default="")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and drivers are ended on the way out
     work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
     local = {

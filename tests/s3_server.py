@@ -113,6 +113,7 @@ class FaultProxy:
         self.hang_share = 0.0
         self.expired_requests = 0  # so many requests more are answered 403 ExpiredToken
         self.always_503 = False
+        self.ignores_conditions = False  # like a store that does not know If-None-Match
         self.counts: dict[str, int] = {}
         self._random = random.Random(seed)
         self.port = free_port()
@@ -182,7 +183,8 @@ class FaultProxy:
             case "hang":
                 await asyncio.sleep(3600)
         skipped = {"transfer-encoding", "content-length", "connection", "expect"}
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in skipped}
+        dropped = skipped | ({"if-none-match"} if self.ignores_conditions else set())
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in dropped}
         url = self.target + request.raw_path
         from yarl import URL
 

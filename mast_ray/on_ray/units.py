@@ -107,14 +107,19 @@ class _UnitActor:
 
 
 def _meaning_of(error: BaseException) -> BaseException:
-    """The error a worker raised, out of Ray's wrapping; a lost cluster is temporary."""
+    """The error a worker raised, out of Ray's wrapping (a full disk stays an OSError); a lost cluster is temporary."""
+    chain: list[BaseException] = []
     seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MastError):
-            return seen
+    while seen is not None and seen not in chain:
+        chain.append(seen)
         cause = getattr(seen, "cause", None)
         seen = cause if isinstance(cause, BaseException) else seen.__cause__
-    if isinstance(error, ray.exceptions.RaySystemError):
+    wanted = [
+        e for e in chain if isinstance(e, MastError | OSError) and not isinstance(e, ray.exceptions.RayError)
+    ]
+    if wanted:
+        return wanted[0]
+    if isinstance(error, ray.exceptions.RaySystemError) or "GCS" in str(error)[:2000]:
         return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
     return error
 

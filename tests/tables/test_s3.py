@@ -195,6 +195,26 @@ def test_an_archive_prepared_on_s3_is_read_through_faults_like_one_on_disk(endpo
         assert far.chunk_ids == near.chunk_ids and torch.equal(far.values, near.values)
 
 
+def test_a_store_that_ignores_conditions_is_found_out_and_worked_with(caplog):
+    moto = pytest.importorskip("moto.server")  # takes any signature, so a header may be dropped on the way
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        with FaultProxy(f"http://{host}:{port}") as proxy:
+            proxy.ignores_conditions = True
+            client_of(proxy.endpoint).create_bucket(Bucket="archive")
+            storage = storage_at(proxy.endpoint, "awkward")
+            assert not storage.has_conditional_put() and "ignores conditional puts" in caplog.text
+            assert storage.put_if_absent("commit", b"first") and not storage.put_if_absent(
+                "commit", b"second"
+            )
+            assert storage.read_bytes("commit") == b"first"
+            assert [entry.key for entry in storage.list()] == ["commit"]  # the probe was cleared away
+    finally:
+        server.stop()
+
+
 def test_threads_share_one_storage(endpoint):
     storage = storage_at(endpoint, "threads")
     storage.write_atomic("x", b"y" * 1000)
