@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from mast_ray.boxes.batch import PaddedBoxes
 from mast_ray.config.errors import DataError
 from mast_ray.spectrogram.chunking import boxes_of_chunks
-from mast_ray.spectrogram.grid import CHUNK_S, HOP_S, NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
 from mast_ray.tables.prepared import Prepared
-
-_SLACK_S = 1e-6
+from mast_ray.tables.splits import chunk_ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +73,7 @@ def chunks_of_blocks(
     keep = rows >= 0
     rows, begin_s, end_s = rows[keep], begin_s[keep], end_s[keep]
     duration_s = prepared.recordings.column("duration_s").to_numpy()[rows]
-    first = np.ceil((begin_s - _SLACK_S) / HOP_S).astype(np.int64).clip(min=0)
-    reaches_end = end_s >= duration_s - _SLACK_S
-    last = np.floor((end_s - CHUNK_S + _SLACK_S) / HOP_S).astype(np.int64)
-    last = np.where(
-        reaches_end, prepared.num_chunks[rows] - 1, np.minimum(last, prepared.num_chunks[rows] - 1)
-    )
-    counts = np.maximum(last - first + 1, 0)
+    first, counts = chunk_ranges(begin_s, end_s, duration_s, prepared.num_chunks[rows])
     recording = np.repeat(rows, counts)
     place = np.arange(len(recording)) - np.repeat(np.cumsum(counts) - counts, counts)
     chunk = np.repeat(first, counts) + place

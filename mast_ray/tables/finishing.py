@@ -10,17 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
-from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.schemas import INDEX, LABELS, RECORDINGS, REJECTS
-from mast_ray.tables.splits import BlockRow, Recording, deal_splits, recordings_of, splits_table
+from mast_ray.tables.splits import (
+    BlockRow,
+    Recording,
+    chunk_ranges,
+    deal_splits,
+    recordings_of,
+    splits_table,
+)
 from mast_ray.tables.stages import MANIFEST, text_hash, write_manifest
 from mast_ray.tables.statistics import pool_moments
 from mast_ray.tables.storage import Storage, map_keys
@@ -145,13 +152,13 @@ def _counts(
     rows: Sequence[BlockRow], recordings: Sequence[Recording]
 ) -> tuple[dict[str, int], dict[str, int]]:
     of = {r.recording_id: r for r in recordings}
+    about = [(row.begin_s, row.end_s, of[row.recording_id].duration_s) for row in rows]
+    begin_s, end_s, duration_s = np.array(about, np.float64).reshape(-1, 3).T
+    totals = np.array([of[row.recording_id].num_chunks for row in rows], np.int64)
+    _, counts = chunk_ranges(begin_s, end_s, duration_s, totals)
     chunks: dict[str, int] = {}
     members: dict[str, set[str]] = {}
-    for row in rows:
-        recording = of[row.recording_id]
-        whole = row.begin_s <= 0 and row.end_s >= recording.duration_s - 1e-6
-        span = row.end_s - row.begin_s
-        count = recording.num_chunks if whole else max(0, int((span - CHUNK_S + 1e-6) // HOP_S) + 1)
+    for row, count in zip(rows, counts.tolist(), strict=True):
         for name in (row.split, "pool" if row.in_pool else ""):
             if name:
                 chunks[name] = chunks.get(name, 0) + count

@@ -85,7 +85,9 @@ class PrepareWork:
                 blocks = watched(reading, self.audio.block_s, attempt.beat)
                 writer.add(item.item_id, segments_of_blocks(blocks, self.short_recordings, logmel))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
-                return Outcome(item.item_id, "done", record=record_of(item, reading, place, self.short_recordings))
+                return Outcome(
+                    item.item_id, "done", record=record_of(item, reading, place, self.short_recordings)
+                )
         except UnreadableRecording as error:
             return Outcome(item.item_id, "rejected", str(error.reason), error.detail)
 

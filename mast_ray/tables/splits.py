@@ -21,6 +21,7 @@ from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
 from mast_ray.tables.schemas import SPLITS
 
 HELD_OUT = ("val", "test", "site_ood", "temporal_ood", "ood_dev")
+_SLACK_S = 0.01  # a frame: rounding of times is no reason to lose a chunk
 LONG_S = 1200.0  # a recording of 20 minutes has two blocks of ten and can be dealt in blocks
 
 
@@ -189,12 +190,28 @@ def _chunk_rows(free: list[Recording], knobs: SplitConfig, rng: np.random.Genera
     """Random chunks, as printed in the paper: neighbours overlap by half, so test audio is also trained on."""
     places = [(r, k) for r in free for k in range(r.num_chunks)]
     names = _names_by_share([1] * len(places), knobs, rng)
-    return [
-        BlockRow(
-            r.recording_id, k * HOP_S, min(k * HOP_S + CHUNK_S, r.duration_s), name, _in_pool(name, knobs)
-        )
-        for (r, k), name in zip(places, names, strict=True)
-    ]
+    rows = []
+    for (r, k), name in zip(places, names, strict=True):
+        end_s = r.duration_s if k == r.num_chunks - 1 else k * HOP_S + CHUNK_S - _SLACK_S / 2
+        rows.append(BlockRow(r.recording_id, k * HOP_S, end_s, name, _in_pool(name, knobs)))
+    return rows
+
+
+def chunk_ranges(
+    begin_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    duration_s: NDArray[np.float64],
+    num_chunks: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(first chunk, number of chunks) whose audio lies in each block; padding may reach beyond a recording's end.
+
+    Only a block that reaches the very end holds the last, padded chunk: rows of single chunks before it end a
+    little early for that reason.
+    """
+    first = np.ceil((begin_s - _SLACK_S) / HOP_S).astype(np.int64).clip(min=0)
+    last = np.floor((end_s - CHUNK_S + _SLACK_S) / HOP_S).astype(np.int64)
+    last = np.where(end_s >= duration_s - 1e-6, num_chunks - 1, np.minimum(last, num_chunks - 1))
+    return first, np.maximum(last - first + 1, 0)
 
 
 def _in_pool(name: str, knobs: SplitConfig) -> bool:

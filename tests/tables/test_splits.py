@@ -9,7 +9,7 @@ import pytest
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import SplitConfig
 from mast_ray.tables.leaks import audit_leaks, leakage_rate
-from mast_ray.tables.splits import BlockRow, Recording, deal_splits, pick_budget
+from mast_ray.tables.splits import BlockRow, Recording, chunk_ranges, deal_splits, pick_budget
 
 
 def recording(
@@ -93,6 +93,17 @@ def test_random_chunks_leak_and_the_rate_says_how_much():
     # a test chunk is clean only if both neighbours miss training: about 0.3 ** 2 of them
     assert 0.80 < leakage_rate(rows) < 0.98
     assert {leak.kind for leak in audit_leaks(rows, recordings)} >= {"overlap", "pool_overlap"}
+
+
+@pytest.mark.parametrize("duration_s", [60.0, 10.24, 15.36, 20.0, 51.2])
+def test_rows_of_random_chunks_hold_each_chunk_once(duration_s):
+    chunks = int(duration_s * 16_000) // 81_920
+    rows = deal_splits(
+        [recording(0, chunks=chunks, duration_s=duration_s)], SplitConfig(unit="chunk"), seed=0
+    )
+    begin_s, end_s = (np.array([getattr(row, name) for row in rows]) for name in ("begin_s", "end_s"))
+    first, count = chunk_ranges(begin_s, end_s, np.full(len(rows), duration_s), np.full(len(rows), chunks))
+    assert sorted(first.tolist()) == list(range(chunks)) and count.tolist() == [1] * chunks
 
 
 def test_two_names_of_one_sound_go_into_one_split():
