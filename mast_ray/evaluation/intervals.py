@@ -159,9 +159,9 @@ def bootstrap_intervals(
 ) -> dict[str, Interval]:
     """name -> estimate with its interval; NaN limits where fewer than two recordings leave nothing to resample."""
     estimate = figures(sums, np.ones((1, sums.num_recordings)))
-    draws = _resampled([sums], num_resamples, seed)[0]
+    draws = resampled([sums], num_resamples, seed)[0]
     return {
-        name: Interval(float(estimate[name][0]), *_limits(draws[name], sums.num_recordings, level))
+        name: Interval(float(estimate[name][0]), *limits(draws[name], sums.num_recordings, level))
         for name in FIGURES
     }
 
@@ -180,17 +180,17 @@ def paired_differences(
         )
     ones = np.ones((1, first.num_recordings))
     a, b = figures(first, ones), figures(second, ones)
-    draws_a, draws_b = _resampled([first, second], num_resamples, seed)
+    draws_a, draws_b = resampled([first, second], num_resamples, seed)
     return {
         name: Difference(
             float(b[name][0] - a[name][0]),
-            *_limits(draws_b[name] - draws_a[name], first.num_recordings, level),
+            *limits(draws_b[name] - draws_a[name], first.num_recordings, level),
         )
         for name in FIGURES
     }
 
 
-def _resampled(methods: list[RecordingSums], num_resamples: int, seed: int) -> list[dict[str, Floats]]:
+def resampled(methods: list[RecordingSums], num_resamples: int, seed: int) -> list[dict[str, Floats]]:
     """Per method: name -> (B,) figures over the same draws of recordings."""
     rng = np.random.default_rng(seed)
     size = methods[0].num_recordings
@@ -205,7 +205,7 @@ def _resampled(methods: list[RecordingSums], num_resamples: int, seed: int) -> l
     return [{name: np.concatenate([b[name] for b in kept]) for name in FIGURES} for kept in blocks]
 
 
-def _limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, float]:
+def limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, float]:
     """Percentiles, widened for few recordings (Hesterberg 2015).
 
     The resampled spread is short by sqrt((n - 1) / n) and has normal, not Student, tails: plain percentiles covered
