@@ -18,7 +18,14 @@ from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.prepare import lease_or_stop
-from mast_ray.on_ray.training_work import SUMMARY, DetectorTask, PretrainTask, data_hash, identity_of
+from mast_ray.on_ray.training_work import (
+    SUMMARY,
+    DetectorTask,
+    PretrainTask,
+    data_hash,
+    identity_of,
+    init_hash,
+)
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, text_hash, write_manifest
 from mast_ray.tables.storage import Storage, open_storage
@@ -79,7 +86,9 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
 
 def task_inputs(task: Task) -> list[str]:
     """What a task starts from, besides the prepared archive."""
-    return [] if isinstance(task, PretrainTask) else [task.labels.describe(), task.init_encoder, task.init_detector]
+    if isinstance(task, PretrainTask):
+        return []
+    return [task.labels.describe(), *(init_hash(task, name) for name in ("init_encoder", "init_detector"))]
 
 
 class RayWorker(GroupWorker):

@@ -142,7 +142,7 @@ class DetectorTask:
             weighting=WEIGHTING[knobs.confidence_weighting],
             slots="bucketed" if config.model.compile else "as_read",
         )
-        inits = {name: _init_hash(self, name) for name in ("init_encoder", "init_detector")}
+        inits = {name: init_hash(self, name) for name in ("init_encoder", "init_detector")}
         identity = identity_of(self, prepared) | inits | {"labels": self.labels.describe()}
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
         card = _card("detector", config, inputs, prepared, result)
@@ -200,7 +200,8 @@ def data_hash(prepared: Prepared) -> str:
     return text_hash("\n".join(parts))
 
 
-def _init_hash(task: DetectorTask, name: str) -> str:
+def init_hash(task: DetectorTask, name: str) -> str:
+    """Names the weights a task starts from."""
     source = getattr(task, name)
     if not source or source.endswith(".safetensors"):
         return source

@@ -85,13 +85,23 @@ def is_valid(detections: PoolDetections, validity: Validity) -> Flags:
     return is_valid_box(boxes, validity.chunk_frames, validity.shortest_frames, validity.lowest_bins).numpy()
 
 
+def candidates(detections: PoolDetections, overlap: float, validity: Validity) -> PoolDetections:
+    """What could be a pseudo-box at some threshold: survivors of NMS that are valid."""
+    kept = detections.where(survives_suppression(detections, overlap))
+    return kept.where(is_valid(kept, validity))
+
+
+def at_threshold(detections: PoolDetections, threshold: float | Floats) -> PoolDetections:
+    """Those with score >= q; `threshold` is one value or one per chunk (C,)."""
+    limit = np.broadcast_to(np.asarray(threshold, np.float64), (detections.num_chunks,))
+    return detections.where(detections.score >= limit[detections.chunk])
+
+
 def pseudo_boxes(
     detections: PoolDetections, threshold: float | Floats, overlap: float, validity: Validity
 ) -> PoolDetections:
-    """The operator: NMS, then score >= q, then validity. `threshold` is one value or one per chunk (C,)."""
-    limit = np.broadcast_to(np.asarray(threshold, np.float64), (detections.num_chunks,))
-    kept = detections.where(survives_suppression(detections, overlap))
-    return kept.where((kept.score >= limit[kept.chunk]) & is_valid(kept, validity))
+    """The operator: NMS, score >= q, validity. Low scores never suppress higher ones, so the order of the last two is free."""
+    return at_threshold(candidates(detections, overlap, validity), threshold)
 
 
 def chunk_weights(

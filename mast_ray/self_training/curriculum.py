@@ -1,0 +1,51 @@
+"""The curriculum by name: which trainings a round consists of, whose boxes each uses, and where its weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+CurriculumName = Literal["two_stage", "stage1_only", "stage2_only", "union"]
+Section = Literal["self_train.stage1", "self_train.stage2"]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One training of a round. `start` is the teacher or an earlier step of the same round."""
+
+    name: str
+    section: Section
+    labels: Literal["pseudo", "expert", "both"]
+    start: str
+
+
+STAGE1 = TrainingStep("stage1", "self_train.stage1", "pseudo", "teacher")
+
+
+def steps_of(curriculum: CurriculumName) -> tuple[TrainingStep, ...]:
+    """The paper's two stages, or one of its ablations: each stage alone, or one stage on the union of both kinds of labels."""
+    match curriculum:
+        case "two_stage":
+            return STAGE1, TrainingStep("stage2", "self_train.stage2", "expert", "stage1")
+        case "stage1_only":
+            return (STAGE1,)
+        case "stage2_only":
+            return (TrainingStep("stage2", "self_train.stage2", "expert", "teacher"),)
+        case "union":
+            return (TrainingStep("union", "self_train.stage1", "both", "teacher"),)
+
+
+def needs_pseudo_labels(curriculum: CurriculumName) -> bool:
+    return any(step.labels != "expert" for step in steps_of(curriculum))
+
+
+def weight_drift(before: Mapping[str, Tensor], after: Mapping[str, Tensor], prefix: str = "") -> float:
+    """Relative L2 distance of two sets of weights of one shape: |after - before| / |before|, over names with a prefix."""
+    names = [name for name in before if name.startswith(prefix) and before[name].is_floating_point()]
+    moved = sum(float((after[name].double() - before[name].double()).square().sum()) for name in names)
+    size = sum(float(before[name].double().square().sum()) for name in names)
+    return float(torch.tensor(moved / size).sqrt()) if size > 0 else 0.0

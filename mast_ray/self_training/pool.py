@@ -1,0 +1,150 @@
+"""Stored detections of a pool as columns for the operator, and the groups (site and local hour) that its chunks fall into.
+
+Legend: N detections, C chunks, G groups. Tables speak seconds and hertz of the recording; boxes here are in fractional frames and bins of
+the chunk, as the model gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.self_training.operator import PoolDetections, survives_suppression
+from mast_ray.spectrogram.grid import (
+    FRAME_SHIFT_S,
+    HOP_S,
+    SEGMENT_FRAMES,
+    hertz_to_bin,
+    seconds_hertz_from_boxes,
+)
+from mast_ray.tables.chunk_sets import ChunkSet
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.schemas import LABELS
+from mast_ray.tables.storage import Storage
+from mast_ray.tables.units import read_commits
+
+Ints = NDArray[np.int64]
+COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
+PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32())])
+
+
+def read_pool(
+    stage: Storage, prepared: Prepared, chunks: ChunkSet, min_score: float = 0.0, overlap: float | None = None
+) -> PoolDetections:
+    """Detections of a finished pseudo-label stage in some chunks, from `min_score` on.
+
+    File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory holds survivors only.
+    Leaving out low scores first is exact, because they never suppress higher ones.
+    """
+    keys = sorted(file.key for commit in read_commits(stage) for file in commit.files)
+    if not keys:
+        raise DataError(f"{stage.url} holds no detections: give a folder written by `mast pseudo-label`")
+    filesystem, root = stage.arrow()
+    parts = []
+    for key in keys:
+        with filesystem.open_input_file(f"{root}/{key}") as source:
+            table = pq.read_table(source, columns=COLUMNS, filters=pc.field("score") >= min_score)
+        part = pool_of_table(table, prepared, chunks)
+        parts.append(part if overlap is None else part.where(survives_suppression(part, overlap)))
+    return joined(parts, len(chunks))
+
+
+def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
+    """Parts over the same chunks as one."""
+    return PoolDetections(
+        np.concatenate([np.zeros(0, np.int64), *(part.chunk for part in parts)]),
+        np.concatenate([np.zeros((0, 4)), *(part.boxes for part in parts)]),
+        np.concatenate([np.zeros(0), *(part.score for part in parts)]),
+        num_chunks,
+    )
+
+
+def pool_of_table(table: pa.Table, prepared: Prepared, chunks: ChunkSet) -> PoolDetections:
+    """Rows of a per-chunk table (detections or pseudo-labels) whose chunk is in the set."""
+    wanted = keys_of(chunks)
+    order = np.argsort(wanted, kind="stable")
+    number = pc.fill_null(table.column("chunk"), -1).to_numpy().astype(np.int64)
+    own = prepared.rows_of(table.column("recording_id")) << 32 | number
+    place = np.minimum(np.searchsorted(wanted[order], own), max(len(order) - 1, 0))
+    found = (
+        np.flatnonzero((wanted[order][place] == own) & (number >= 0)) if len(order) else np.zeros(0, np.int64)
+    )
+    begin_s, end_s, low_hz, high_hz, score = (
+        table.column(name).to_numpy().astype(np.float64)[found]
+        for name in ("begin_s", "end_s", "low_hz", "high_hz", "score")
+    )
+    start = number[found] * SEGMENT_FRAMES
+    times = (begin_s / FRAME_SHIFT_S - start, end_s / FRAME_SHIFT_S - start)
+    boxes = np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
+    return PoolDetections(order[place[found]], boxes, score, len(chunks))
+
+
+def keys_of(chunks: ChunkSet) -> Ints:
+    """(C,) one number per chunk, ordered by recording and place."""
+    return chunks.recording.astype(np.int64) << 32 | chunks.chunk
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkGroups:
+    """Groups that share a threshold."""
+
+    group: Ints  # (C,)
+    site_of_group: Ints  # (G,)
+    names: tuple[str, ...]  # (G,) "SITE01 06 h"
+
+
+def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
+    """Site and local hour of every chunk; chunks of unknown time form one group per site."""
+    sites = pc.fill_null(prepared.recordings.column("site"), "").combine_chunks().dictionary_encode()
+    site = sites.indices.to_numpy().astype(np.int64)[chunks.recording]
+    start_s = _floats(prepared.recordings.column("start_utc").cast(pa.int64())) / 1e6
+    local_s = (start_s + _floats(prepared.recordings.column("utc_offset_s")))[
+        chunks.recording
+    ] + chunks.chunk * HOP_S
+    hour = np.where(np.isnan(local_s), 24, np.nan_to_num(local_s) // 3600 % 24).astype(np.int64)
+    codes, group = np.unique(site * 25 + hour, return_inverse=True)
+    names = sites.dictionary.to_pylist()
+    labels = [
+        f"{names[code // 25]} {f'{code % 25:02d} h' if code % 25 < 24 else 'any hour'}".strip()
+        for code in codes.tolist()
+    ]
+    return ChunkGroups(group.astype(np.int64), codes // 25, tuple(labels))
+
+
+def _floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
+
+
+def pseudo_table(
+    prepared: Prepared,
+    chunks: ChunkSet,
+    pseudo: PoolDetections,
+    limit: NDArray[np.float64],
+    lineage: dict[str, str],
+) -> pa.Table:
+    """Pseudo-boxes as labels of their chunks; every row names its model, policy and round, and the threshold it passed.
+
+    `limit` is the threshold of every chunk (C,).
+    """
+    order = np.lexsort((-pseudo.score, pseudo.chunk))
+    chunk = pseudo.chunk[order]
+    boxes = pseudo.boxes[order].copy()
+    number = chunks.chunk[chunk].astype(np.int64)
+    boxes[:, 0::2] += (number * SEGMENT_FRAMES)[:, None]
+    begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(boxes).T
+    ids = prepared.recordings.column("recording_id").combine_chunks().take(pa.array(chunks.recording[chunk]))
+    source = " ".join(f"{name}={value}" for name, value in lineage.items())
+    columns = {
+        "recording_id": ids, "begin_s": begin_s, "end_s": end_s, "low_hz": low_hz, "high_hz": high_hz,
+        "label": pa.repeat("", len(order)), "score": pseudo.score[order], "source": pa.repeat(source, len(order)),
+        "chunk": number, "threshold": limit[chunk],
+    }  # fmt: skip
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in PSEUDO]
+    return pa.Table.from_arrays(arrays, schema=PSEUDO.with_metadata(lineage))

@@ -1,0 +1,42 @@
+"""`mast self-train PREPARED --detector DIR --out DIR`: rounds of pseudo-labels, stage 1 and stage 2."""
+
+from __future__ import annotations
+
+import argparse
+
+USES_CONFIG = True
+HELP = """Improve a detector with the unlabelled pool: it labels the pool, a student learns from these labels (stage 1) and then from the experts'
+(stage 2), and becomes the next teacher.
+
+PREPARED, --detector and --out are folders or s3:// prefixes; OUT/model is the result, OUT/rounds.json its figures per round on every split with
+the threshold frozen from validation. Curricula by name: `--set self_train.curriculum=two_stage|stage1_only|stage2_only|union`; policies for the
+threshold: `--set self_train.policy=fixed|tuned|per_group_mixture|per_group_quantile`. When pseudo-labels collapse between rounds, the governor stops
+and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    parser.add_argument("--detector", required=True, help="folder written by `mast train`: round 0")
+    parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
+    parser.add_argument(
+        "--truth", default="", help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels only"
+    )
+    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+
+
+def run(args: argparse.Namespace) -> int:
+    import logging
+
+    from mast_ray.on_ray.round_table import rounds_text
+    from mast_ray.on_ray.self_train import run_self_train
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    result = run_self_train(
+        args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner
+    )
+    print(rounds_text(result["rounds"]))
+    if result["stopped"]:
+        print(f"stopped at {result['stopped']}")
+    final = result["final"]
+    print(f"model of round {final['round']}: {args.out}/model")
+    return 0
