@@ -104,14 +104,15 @@ class DecodeLanes:
     @contextmanager
     def started(self) -> Iterator[DecodeLanes]:
         """Decoding for the length of a block."""
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             yield self
         finally:
             self._stop.set()
             for thread in self._threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
 
     def pieces(self) -> Iterator[Piece]:
         """Pieces of all recordings, a block of each lane in turn."""

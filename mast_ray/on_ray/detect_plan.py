@@ -35,11 +35,12 @@ class Slots(NamedTuple):
 
 
 def local_slots(config: Config) -> Slots:
-    """This process alone."""
+    """This process alone; one core is left to decoding."""
     import torch
 
     has_gpu = config.cluster.use_gpu != "no" and torch.cuda.is_available()
-    return Slots("cuda" if has_gpu else "cpu", 1, float(os.cpu_count() or 1), 1.0 if has_gpu else 0.0)
+    cores = max(1, (os.cpu_count() or 1) - (0 if has_gpu else 1))
+    return Slots("cuda" if has_gpu else "cpu", 1, float(cores), 1.0 if has_gpu else 0.0)
 
 
 def slots_of(config: Config, num_cpus: float, num_gpus: float) -> Slots:

@@ -132,13 +132,20 @@ class DetectWork:
             assert record is not None
             records.append(_record_row(recording.item, record))
             dates = dates_of(table)
+            if not len(table):  # analysed and silent is not the same as not analysed: its day has a file too
+                clock = recording.ending.clock if recording.ending else None
+                parts.setdefault((record["site"], f"{clock:%Y-%m-%d}" if clock else ""), []).append(table)
             for date in np.unique(dates):
                 parts.setdefault((record["site"], str(date)), []).append(
                     table.filter(pa.array(dates == date))
                 )
         files = [
             put_file(
-                self._stage, unit, partition_folder(*place), parquet_bytes(pa.concat_tables(part)), "parquet"
+                self._stage,
+                unit,
+                partition_folder(*place),
+                parquet_bytes(pa.concat_tables(part, promote_options="default")),
+                "parquet",
             )
             for place, part in sorted(parts.items())
         ]

@@ -75,6 +75,7 @@ class WindowDetector:
         tail: Tail,
         knobs: InferenceKnobs,
         device: torch.device | str = "cpu",
+        segment_kind: SegmentKind | None = None,
     ) -> None:
         self.device, self.knobs = torch.device(device), knobs
         self._normalisation, self._tail = normalisation, tail
@@ -88,7 +89,7 @@ class WindowDetector:
         self._infer: Callable[[Tensor], tuple[Tensor, ...]] = self._inferred
         if knobs.compile == "yes":
             self._infer = torch.compile(self._inferred, dynamic=False)
-        self.segment_kind: SegmentKind = "samples" if self.device.type == "cuda" else "logmel"
+        self.segment_kind: SegmentKind = segment_kind or ("samples" if self.device.type == "cuda" else "logmel")
         self.waited_s = 0.0  # for the device's answers (on a CPU: all of inference)
         self.begin(lambda recording, boxes: None)
 
@@ -141,10 +142,12 @@ class WindowDetector:
     def _logmel(self, segments: NDArray[np.float32]) -> Tensor:
         """(n, ...) segments -> (n, 512, F) log-mel on the device."""
         tensor = torch.from_numpy(segments)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
         if self.segment_kind == "logmel":
-            return tensor.to(self.device)
+            return tensor
         with torch.no_grad():
-            return logmel_on_device(tensor.pin_memory().to(self.device, non_blocking=True))
+            return logmel_on_device(tensor)
 
     def _run_batch(self) -> None:
         begun_s = time.perf_counter()

@@ -1,0 +1,116 @@
+"""`mast detect` with a small real model: what it writes opens in the other verbs, and mistakes are named."""
+
+import json
+
+import pandas as pd
+import pytest
+from synthetic_model import write_tiny_detector
+
+from mast_ray.verbs.main import run_verb
+
+KNOBS = [
+    "--recipe", "tiny", "--runner", "here", "--set", "audio.timezone=Europe/Madrid",
+    "--set", "evaluate.max_detections=8", "--set", "detect.batch_size=4",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    root = tmp_path_factory.mktemp("archive")
+    import numpy as np
+    import soundfile as sf
+
+    for site in ("North", "South"):
+        (root / site).mkdir()
+        for hour in (5, 6):
+            sound = 0.05 * np.random.default_rng(hour).standard_normal(12 * 22_050)
+            sf.write(root / site / f"{site}_20240506_{hour:02d}0000.flac", sound, 22_050)
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny_detector(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def table(model, archive, tmp_path_factory):
+    out = tmp_path_factory.mktemp("table")
+    extra = ["--set", "detect.embeddings=projection"]
+    assert run_verb("detect", [str(model), str(archive), "--out", str(out), *KNOBS, *extra]) == 0
+    return out
+
+
+def test_the_table_has_calibrated_probabilities_embeddings_and_local_time(table):
+    rows = pd.read_parquet(table / "detections")
+    assert len(rows) > 0 and set(rows.site) == {"North", "South"} and set(rows.date) == {"2024-05-06"}
+    # The card says platt with slope 1 and offset 0: the probability is the score.
+    assert rows.probability.to_numpy() == pytest.approx(rows.score.to_numpy(), abs=1e-5)
+    assert rows.embedding.map(lambda vector: float((vector**2).sum())).to_numpy() == pytest.approx(
+        1.0, abs=5e-3
+    )
+    assert set(rows.utc_offset_s) == {7200} and rows.start_local.dt.hour.isin([5, 6]).all()
+    assert (rows.start_utc.dt.tz_localize(None) + pd.Timedelta(hours=2) == rows.start_local).all()
+    assert rows.high_hz.max() <= 8000 and rows.end_s.max() <= 12.0
+
+
+def test_the_other_verbs_read_what_detect_wrote(table, tmp_path):
+    arguments = ["--recordings", str(table), "--out", str(tmp_path / "summary")]
+    assert run_verb("summarise", [str(table), *arguments]) == 0
+    calls = pd.read_csv(tmp_path / "summary" / "calls_by_site.csv")
+    assert calls.effort_h.sum() == pytest.approx(4 * 12 / 3600, abs=1e-6)
+    assert calls.calls.sum() == len(pd.read_parquet(table / "detections"))
+    export = [str(table), "--to", "csv", "--out", str(tmp_path / "export")]
+    assert run_verb("export", [*export, "--recordings", str(table)]) == 0
+    assert any((tmp_path / "export").rglob("*.csv"))
+
+
+def test_the_same_command_again_has_nothing_to_do(model, archive, table, capsys):
+    extra = ["--set", "detect.embeddings=projection"]
+    assert run_verb("detect", [str(model), str(archive), "--out", str(table), *KNOBS, *extra]) == 0
+    assert "already done, skipping" in capsys.readouterr().out
+
+
+def test_a_dry_run_prints_inventory_and_plan_and_writes_nothing(model, archive, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run_verb("detect", [str(model), str(archive), "--out", str(out), *KNOBS, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "4 recordings" in text and "plan: 1 units, 1 to do" in text
+    assert not out.exists()
+
+
+def test_a_threshold_leaves_weaker_detections_out(model, archive, table, tmp_path):
+    scores = pd.read_parquet(table / "detections").score
+    middle = float(scores.median())
+    arguments = [str(model), str(archive), "--out", str(tmp_path), *KNOBS, "--threshold", str(middle)]
+    assert run_verb("detect", arguments) == 0
+    kept = pd.read_parquet(tmp_path / "detections").score
+    assert kept.min() >= middle and len(kept) == int((scores >= middle).sum())
+
+
+@pytest.mark.parametrize(("change", "code", "text"), [
+    ({"archive": "nowhere"}, 3, "holds no recordings"),
+    ({"model": "nowhere"}, 3, "not a finished model folder"),
+    ({"out": "inside"}, 2, "lies inside the archive"),
+    ({"table": "missing.csv"}, 3, "no such file"),
+])  # fmt: skip
+def test_mistakes_are_named_with_their_remedy(model, archive, tmp_path, capsys, change, code, text):
+    out = archive / "inside" if "out" in change else tmp_path / "out"
+    where = change.get("model", str(model)), change.get("archive", str(archive))
+    arguments = [
+        *where,
+        "--out",
+        str(out),
+        *KNOBS,
+        *(["--table", change["table"]] if "table" in change else []),
+    ]
+    assert run_verb("detect", arguments) == code
+    error = capsys.readouterr().err
+    assert text in error and error.strip().count("\n") <= 2
+
+
+def test_an_autoencoder_is_not_a_detector(model, archive, tmp_path, capsys):
+    card = json.loads((model / "card.json").read_text())
+    (tmp_path / "card.json").write_text(json.dumps(card | {"kind": "autoencoder"}))
+    assert run_verb("detect", [str(tmp_path), str(archive), "--out", str(tmp_path / "out"), *KNOBS]) == 2
+    assert "mast train" in capsys.readouterr().err
