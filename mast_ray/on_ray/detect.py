@@ -20,7 +20,7 @@ from mast_ray.on_ray.detect_tables import Survey, prune, survey, write_recording
 from mast_ray.on_ray.load_work import WorkMaker
 from mast_ray.recordings.site_tables import SiteTable, parse_site_table
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, inventory_lines, list_archive, take_inventory
-from mast_ray.tables.lease import Lease, held_lease
+from mast_ray.tables.lease import Lease, lease_or_stop
 from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, sweep, text_of
 from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.stages import (
@@ -162,7 +162,7 @@ class Sweep:
 
     def run(self, runner: Runner, maker: Callable[[Slots], Callable[[], Work]]) -> int:
         """Do what is left and write the tables."""
-        with held_lease(self.stage) as lease, ExitStack() as stack:
+        with lease_or_stop(self.stage) as lease, ExitStack() as stack:
             refuse_other_settings(self.stage, self.settings)
             slots = self._slots(runner, stack)
             units, pending = self.plan(slots)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import _thread
-import json
 import logging
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from mast_ray.config.errors import OK, PARTIAL, ConfigError, DataError, RunActiveError, TemporaryError
+from mast_ray.config.errors import OK, PARTIAL, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.recordings.site_tables import SiteTable, parse_site_table
@@ -22,14 +19,15 @@ from mast_ray.tables.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
 from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
-from mast_ray.tables.lease import Lease, held_lease
+from mast_ray.tables.lease import Lease, lease_or_stop
+from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, sweep, text_of
 from mast_ray.tables.preparing import PrepareWork
 from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, sections_hash, text_hash
 from mast_ray.tables.storage import Storage, open_storage
 from mast_ray.tables.unit_progress import UnitProgress
 from mast_ray.tables.unit_runner import run_here
-from mast_ray.tables.units import Commit, Item, Unit, pending_units, plan_units, read_commits, tally
+from mast_ray.tables.units import Item, Unit, pending_units, plan_units, read_commits, tally
 
 log = logging.getLogger(__name__)
 SAMPLED_HEADERS = 200
@@ -56,12 +54,12 @@ def prepare(
 ) -> int:
     """Inventory, units, tables; returns the exit code."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
-    _refuse_mixing(archive, stage)
+    refuse_mixing(archive, stage)
     refuse_foreign(stage, "prepare")
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)
     paths = [item.path for item in listing.items]
-    table_text = _text_of(inputs.table, config) if inputs.table else ""
+    table_text = text_of(inputs.table, "--table", config.storage) if inputs.table else ""
     sites = parse_site_table(table_text, inputs.table) if inputs.table else None
     annotations = AnnotationSet()
     if inputs.dataset == "birdset":
@@ -129,7 +127,8 @@ class _Preparation:
             manifest, split = finish(
                 self.stage, self.config, key, hashes, items, commits, annotations, source, datetime.now(UTC)
             )
-            _sweep(self.stage, commits)
+            named = [file.key for commit in commits for file in commit.files]
+            sweep(self.stage, named, ("frames", "index"))
         _print_summary(self.stage, manifest, split)
         quarantined = [
             o
@@ -161,38 +160,8 @@ class _Preparation:
             progress.close()
 
 
-@contextmanager
-def lease_or_stop(stage: Storage) -> Iterator[Lease]:
-    """Hold the output; when another run takes it over (this machine slept), the work here is stopped."""
-    lost = threading.Event()
-
-    def stop() -> None:
-        lost.set()
-        _thread.interrupt_main()
-
-    try:
-        with held_lease(stage, on_loss=stop) as lease:
-            yield lease
-    except KeyboardInterrupt:
-        if not lost.is_set():
-            raise
-        raise RunActiveError(
-            f"another run has taken over {stage.url}, because this one gave no sign of life for a while:\n"
-            "what was done here counts; leave the rest to the other run"
-        ) from None
-
-
 def _units(items: Sequence[Item], config: Config) -> list[Unit]:
     return plan_units(items, config.prepare.recordings_per_unit, config.prepare.bytes_per_unit)
-
-
-def _refuse_mixing(archive: Storage, stage: Storage) -> None:
-    """Nothing is ever written among the user's recordings."""
-    inside = (stage.url + "/").startswith(archive.url.rstrip("/") + "/")
-    if inside:
-        raise ConfigError(
-            f"--out {stage.url} lies inside the archive:\nchoose a folder outside {archive.url}"
-        )
 
 
 def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> None:
@@ -203,40 +172,7 @@ def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> N
         values = getattr(config, section).model_dump(mode="json")
         mine |= {f"{section}.{k}": v for k, v in values.items() if not knob or k == knob}
     mine.pop("audio.block_s")  # bounds memory, changes no result
-    text = json.dumps(mine, indent=1, sort_keys=True).encode()
-    if stage.put_if_absent("begun.json", text):
-        return
-    begun = json.loads(stage.read_bytes("begun.json"))
-    different = [name for name in mine if begun.get(name) != mine[name]]
-    if different:
-        name = different[0]
-        raise ConfigError(
-            f"{stage.url} was begun with {name}={begun.get(name)!r}, now it is {mine[name]!r}:\n"
-            "choose another --out, or go on with the settings it was begun with"
-        )
-
-
-def _sweep(stage: Storage, commits: Sequence[Commit]) -> None:
-    """Remove what dead attempts left behind: files no commit names, and scratch files."""
-    named = {file.key for commit in commits for file in commit.files}
-    for folder in ("frames", "index"):
-        for entry in list(stage.list(folder)):
-            if entry.key not in named:
-                stage.delete(entry.key)
-    root = stage.local_path("")
-    if root is not None:
-        for scratch in root.glob(".tmp-*"):
-            scratch.unlink(missing_ok=True)
-
-
-def _text_of(uri: str, config: Config) -> str:
-    parent, _, name = uri.rpartition("/")
-    try:
-        return open_storage(parent or ".", config.storage).read_bytes(name).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"--table {uri}: no such file") from None
-    except UnicodeDecodeError:
-        raise DataError(f"--table {uri} is not UTF-8 text: save it as CSV in UTF-8") from None
+    refuse_other_settings(stage, mine)
 
 
 def _print_plan(

@@ -7,6 +7,7 @@ stands still. On the machine of the holder a dead process is seen at once. A hol
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import os
@@ -68,6 +69,27 @@ def held_lease(
         if thread is not threading.current_thread():
             thread.join(timeout=5.0)
         stage.write_atomic(_beat_key(lease.generation), b"released")
+
+
+@contextmanager
+def lease_or_stop(stage: Storage) -> Iterator[Lease]:
+    """Hold the output; when another run takes it over (this machine slept), the work here is stopped."""
+    lost = threading.Event()
+
+    def stop() -> None:
+        lost.set()
+        _thread.interrupt_main()
+
+    try:
+        with held_lease(stage, on_loss=stop) as lease:
+            yield lease
+    except KeyboardInterrupt:
+        if not lost.is_set():
+            raise
+        raise RunActiveError(
+            f"another run has taken over {stage.url}, because this one gave no sign of life for a while:\n"
+            "what was done here counts; leave the rest to the other run"
+        ) from None
 
 
 def _acquire(stage: Storage, ttl_s: float) -> Lease:
