@@ -36,6 +36,14 @@ DETR_SHAPES: dict[EncoderSize, DetrShape] = {
 }
 
 
+def thaw_batch_norms(network: nn.Module) -> None:
+    """Put trainable batch norms where the library froze them: without pretrained statistics they must learn."""
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            if type(child).__name__ == "DetrFrozenBatchNorm2d":
+                setattr(parent, name, nn.BatchNorm2d(len(child.weight)))
+
+
 class DetrDetector(nn.Module):
     """Set prediction with bipartite matching; one class beside "no object"."""
 
@@ -64,6 +72,7 @@ class DetrDetector(nn.Module):
             dropout=0.0 if size == "tiny" else 0.1,
         )
         self.network = DetrForObjectDetection(config)
+        thaw_batch_norms(self.network)
 
     def losses(self, batch: ChunkBatch) -> dict[str, Tensor]:
         """Classification, L1 and GIoU over matched queries, summed over decoder layers."""
