@@ -1,0 +1,98 @@
+"""`mast embed MODEL PREPARED --out DIR`: embeddings of chunks or boxes, with neighbours, retrieval, clusters and maps."""
+
+from __future__ import annotations
+
+import argparse
+
+USES_CONFIG = True
+HELP = """Embed the chunks or the boxes of a prepared archive with a model, and look at what lies near what.
+
+MODEL is a detector (`mast train`) or a pretrained encoder (`mast pretrain`). Boxes are the annotated ones and, with --boxes TABLE, those of
+a table of detections: their labels are looked up in the annotated boxes of the train split, never in their own recording. Writes
+embeddings.parquet, neighbours.parquet, map.png and, for boxes, retrieval figures, tentative labels and a queue of novel clusters."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", help="model folder of `mast train` or `mast pretrain`")
+    add("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    add("--out", required=True, help="folder or s3:// prefix to write")
+    add("--what", choices=("chunks", "boxes"), default="boxes", help="what is embedded (default boxes)")
+    add(
+        "--name",
+        choices=("encoder", "neck", "projection"),
+        default="encoder",
+        help="tokens of the encoder, finest pyramid map, or contrastive projection (default encoder)",
+    )
+    add(
+        "--boxes",
+        default="labels",
+        metavar="labels|TABLE",
+        help="annotated boxes only (default), or also those of a table of detections",
+    )
+    add(
+        "--threshold",
+        type=float,
+        default=None,
+        metavar="Q",
+        help="least score of detections (default: the model's own threshold)",
+    )
+    add(
+        "--splits",
+        default="",
+        metavar="LIST",
+        help="only these splits, e.g. train,test,pool (default: the whole archive)",
+    )
+    add(
+        "--neighbours",
+        type=int,
+        default=5,
+        metavar="K",
+        help="nearest rows written per row (default 5; 0: none)",
+    )
+    add(
+        "--map",
+        choices=("tsne", "pca", "umap"),
+        default="tsne",
+        help="2-D map (default tsne; umap is an extra)",
+    )
+    add(
+        "--min-similarity",
+        type=float,
+        default=0.5,
+        metavar="X",
+        help="no label below this cosine similarity (default 0.5)",
+    )
+    add(
+        "--min-margin",
+        type=float,
+        default=0.02,
+        metavar="X",
+        help="no label when the next is nearly as similar (default 0.02)",
+    )
+    add("--min-members", type=int, default=5, metavar="N", help="least members of a cluster (default 5)")
+
+
+def run(args: argparse.Namespace) -> int:
+    import logging
+
+    from mast_ray.config.errors import ConfigError
+    from mast_ray.on_ray.embed_stage import EmbedKnobs, retrieval_text, run_embed
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    detections = "" if args.boxes == "labels" else args.boxes
+    if detections and args.what == "chunks":
+        raise ConfigError("--boxes is for --what boxes: leave it out to embed chunks")
+    if args.neighbours < 0 or args.min_members < 2:
+        raise ConfigError("--neighbours must be 0 or more, --min-members 2 or more")
+    knobs = EmbedKnobs(
+        args.what, args.name, detections, tuple(n.strip() for n in args.splits.split(",") if n.strip()), args.threshold,
+        args.neighbours, args.map, args.min_similarity, args.min_margin, args.min_members,
+    )  # fmt: skip
+    found = run_embed(args.config, args.model, args.prepared, args.out, knobs)
+    if found["retrieval"]:
+        print(retrieval_text(found["retrieval"]))
+    if found["novelty"]:
+        print(f"{len(found['novelty'])} clusters, the least familiar first: {args.out}/novelty.csv")
+    print(f"{found['rows']} {args.what} embedded in {args.out}")
+    return 0
