@@ -1,0 +1,78 @@
+"""Tables of detections to columns and back: boxes in frames of their chunk, groups by site and local hour, lineage in every row."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from mast_ray.self_training.operator import PoolDetections
+from mast_ray.self_training.pool import chunk_groups, pool_of_table, pseudo_table
+from mast_ray.tables.chunk_sets import ChunkSet
+
+
+def archive(sites=("A", "B"), hours=(6, 23), offsets=(0, 7200)):
+    """Two recordings; only what these functions look at."""
+    starts = [datetime(2024, 5, 1, hour, 59, 50, tzinfo=UTC) if hour is not None else None for hour in hours]
+    recordings = pa.table(
+        {
+            "recording_id": ["a", "b"],
+            "site": list(sites),
+            "start_utc": pa.array(starts, pa.timestamp("us", tz="UTC")),
+            "utc_offset_s": pa.array(offsets, pa.int32()),
+        }
+    )
+
+    def rows_of(ids):
+        return pc.fill_null(pc.index_in(ids, recordings["recording_id"].combine_chunks()), -1).to_numpy(False).astype(np.int64)
+
+    return SimpleNamespace(recordings=recordings, rows_of=rows_of)
+
+
+def chunks(*pairs):
+    recording, chunk = np.array(pairs, np.int32).T
+    return ChunkSet(recording, chunk, np.ones(len(pairs), np.float32))
+
+
+def test_pseudo_boxes_survive_the_way_through_the_table():
+    pool = chunks((0, 0), (0, 1), (1, 4))
+    boxes = PoolDetections(
+        np.array([2, 0, 1]), np.array([[0.0, 0.0, 1024.0, 128.0], [10.5, 3.25, 20.0, 8.0], [512.0, 1.0, 600.0, 2.0]]),
+        np.array([0.25, 0.5, 0.75]), 3,
+    )  # fmt: skip
+    table = pseudo_table(archive(), pool, boxes, np.array([0.1, 0.2, 0.25]), {"model": "abc", "policy": "tuned", "round": "2"})
+    assert table["chunk"].to_pylist() == [0, 1, 4]
+    assert table["begin_s"].to_pylist() == pytest.approx([0.105, 10.24, 20.48])  # chunk k starts at 5.12 k
+    assert table["threshold"].to_pylist() == pytest.approx([0.1, 0.2, 0.25])
+    assert set(table["source"].to_pylist()) == {"model=abc policy=tuned round=2"}
+    assert table.schema.metadata[b"model"] == b"abc"
+    back = pool_of_table(table, archive(), pool)
+    assert back.chunk.tolist() == [0, 1, 2]
+    assert np.allclose(back.boxes, boxes.boxes[[1, 2, 0]], atol=1e-6)
+
+
+def test_rows_of_other_chunks_and_unknown_recordings_are_left_out():
+    table = pa.table(
+        {
+            "recording_id": ["a", "a", "c", "b"],
+            "chunk": pa.array([0, 1, 0, None], pa.int32()),
+            "begin_s": [1.0] * 4, "end_s": [2.0] * 4, "low_hz": [1000.0] * 4, "high_hz": [2000.0] * 4,
+            "score": pa.array([0.5] * 4, pa.float32()),
+        }
+    )  # fmt: skip
+    found = pool_of_table(table, archive(), chunks((0, 0), (1, 0)))
+    assert found.chunk.tolist() == [0] and found.boxes[0, [0, 2]].tolist() == [100.0, 200.0]
+
+
+def test_groups_are_sites_and_local_hours_of_the_chunk_not_of_the_recording():
+    # recording a starts at 06:59:50, so its chunk 2 (10.24 s later) is in the next hour; b at 01:59:50 local
+    found = chunk_groups(archive(), chunks((0, 0), (0, 2), (1, 0), (1, 2)))
+    assert [found.names[g] for g in found.group] == ["A 06 h", "A 07 h", "B 01 h", "B 02 h"]
+    assert found.site_of_group.tolist() == [0, 0, 1, 1]
+
+
+def test_chunks_of_unknown_time_form_one_group_per_site():
+    found = chunk_groups(archive(hours=(None, 23)), chunks((0, 0), (0, 900), (1, 0)))
+    assert [found.names[g] for g in found.group] == ["A any hour", "A any hour", "B 01 h"]
