@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
@@ -150,6 +151,9 @@ class MakePoolWork:
     def __call__(self) -> Work:
         config = self.task.config
         device = first_device(config.cluster.use_gpu)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.benchmark = True
         detector, card = load_detector(self.task.model, config.storage)
         inputs = Inputs(card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device))  # type: ignore[arg-type]
         worth_it = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING

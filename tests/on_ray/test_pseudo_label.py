@@ -107,7 +107,7 @@ def test_another_model_into_the_same_folder_is_refused(archive, config, labelled
 
 
 def test_a_split_that_is_not_there_is_named(archive, config, detector, tmp_path):
-    with pytest.raises(DataError, match="has nothing in site_ood: it has .*pool"):
+    with pytest.raises(DataError, match=r"has nothing in site_ood: it has .*pool"):
         run_pseudo_label(config, detector, str(archive), str(tmp_path), splits=("site_ood",), runner="here")
 
 
