@@ -182,14 +182,14 @@ def write_plan(
         replace(a, end_s=min(a.end_s, known[a.path].duration_s)) if a.path in known else a
         for a in tasks.annotations
     )
-    names = ["plan.csv", *write_tasks(replace(tasks, annotations=inside), out.at("tasks"), formats, known)]
+    names = ["plan.csv", *write_tasks(replace(tasks, annotations=inside), out, "tasks", formats, known)]
     if audio is not None:
-        names += _write_clips(plan, facts, out.at("clips"), audio, formats)
+        names += _write_clips(plan, facts, out, audio, formats)
     return names
 
 
 def write_tasks(
-    tasks: AnnotationSet, out: Storage, formats: Sequence[str], facts: dict[str, AudioFacts]
+    tasks: AnnotationSet, out: Storage, folder: str, formats: Sequence[str], facts: dict[str, AudioFacts]
 ) -> list[str]:
     """raven/ and audacity/ with a file per recording, tasks.aoef.json with all."""
     names = []
@@ -207,8 +207,8 @@ def write_tasks(
                 for path, own in tasks.by_path().items()
             }
         for name, text in contents.items():
-            out.write_atomic(name, text.encode())
-            names.append(name)
+            out.write_atomic(f"{folder}/{name}", text.encode())
+            names.append(f"{folder}/{name}")
     return names
 
 
@@ -226,8 +226,8 @@ def _write_clips(
         name = f"{number:03d}_{PurePosixPath(record['path']).stem}_{choice.begin_s:08.2f}s.wav"
         content = io.BytesIO()
         soundfile.write(content, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
-        out.write_atomic(f"audio/{name}", content.getvalue())
-        names.append(f"audio/{name}")
+        out.write_atomic(f"clips/audio/{name}", content.getvalue())
+        names.append(f"clips/audio/{name}")
         duration_s = len(samples) / SAMPLE_RATE_HZ
         lengths[name] = AudioFacts(duration_s, SAMPLE_RATE_HZ)
         extra = {"Chunk": choice.chunk_id, "Order": str(number), "Reason": choice.reason}
@@ -243,10 +243,10 @@ def _write_clips(
         )
     cells = (["" if value is None else value for value in row] for row in rows)
     out.write_atomic(
-        "recordings.csv", csv_bytes(("file", "site", "start_time", "latitude", "longitude"), cells)
+        "clips/recordings.csv", csv_bytes(("file", "site", "start_time", "latitude", "longitude"), cells)
     )
     everything = AnnotationSet(tuple(tasks), frozenset(task.path for task in tasks))
-    return [*names, "recordings.csv", *write_tasks(everything, out.at("tasks"), formats, lengths)]
+    return [*names, "clips/recordings.csv", *write_tasks(everything, out, "clips/tasks", formats, lengths)]
 
 
 def _end_s(choice: Choice, facts: dict[str, dict[str, Any]]) -> float:
