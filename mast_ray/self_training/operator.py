@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from mast_ray.boxes.batch import Detections
-from mast_ray.boxes.suppression import keep_after_suppression
 from mast_ray.boxes.validity import is_valid_box
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-MOST_PAIRS = 4_000_000  # box pairs compared at once: bounds memory to tens of megabytes
+MOST_PAIRS = 2_000_000  # box pairs compared at once: bounds memory to a few hundred megabytes
 
 
 @dataclass(frozen=True)
@@ -48,35 +47,53 @@ class Validity:
 
 
 def survives_suppression(detections: PoolDetections, overlap: float) -> Flags:
-    """(N,) which detections survive class-agnostic NMS within their chunk.
+    """(N,) which detections survive class-agnostic NMS within their chunk; of equal scores the earlier row wins.
 
-    Chunks are packed into rectangles of similar size, so that neither a loop over chunks nor a matrix over the whole
-    pool is needed.
+    Only pairs that overlap enough in time are ever formed (a sorted join), and greedy suppression is the only fixed point of
+    `no survivor above me overlaps me`: repeating that rule over all chunks at once needs a handful of steps.
     """
-    keep = np.zeros(len(detections.score), bool)
-    if not len(keep):
-        return keep
-    order = np.lexsort(
-        (-detections.score, detections.chunk)
-    )  # by chunk, best first; equal scores keep their order
-    chunks, first, count = np.unique(detections.chunk[order], return_index=True, return_counts=True)
-    by_size = np.argsort(count, kind="stable")
-    done = 0
-    while done < len(chunks):
-        # all chunks with at most `slots` detections, as many as fit the bound
-        slots = int(2 ** np.ceil(np.log2(max(1, count[by_size[done]]))))
-        last = int(np.searchsorted(count[by_size], slots, side="right"))
-        last = min(last, done + max(1, MOST_PAIRS // slots**2))
-        rows = by_size[done:last]
-        position = first[rows, None] + np.arange(slots)[None]  # (R, slots) into order
-        used = np.arange(slots)[None] < count[rows, None]
-        index = order[np.minimum(position, len(order) - 1)]
-        survivors = keep_after_suppression(
-            torch.from_numpy(detections.boxes[index]), torch.from_numpy(used), overlap
-        ).numpy()
-        keep[index[survivors]] = True
-        done = last
-    return keep
+    keep = np.ones(len(detections.score), bool)
+    first, second = _overlapping_pairs(detections, overlap)
+    score = detections.score
+    first_wins = (score[first] > score[second]) | ((score[first] == score[second]) & (first < second))
+    winner, loser = np.where(first_wins, first, second), np.where(first_wins, second, first)
+    while True:
+        beaten = np.zeros(len(keep), bool)
+        beaten[loser[keep[winner]]] = True
+        if np.array_equal(~beaten, keep):
+            return keep
+        keep = ~beaten
+
+
+def _overlapping_pairs(detections: PoolDetections, overlap: float) -> tuple[Ints, Ints]:
+    """Rows of all pairs of one chunk whose IoU is above `overlap`, a bounded number of candidates at a time.
+
+    With d the length of the box that begins first, the other must begin within d (1 - overlap) of it.
+    """
+    boxes = detections.boxes
+    order = np.lexsort((boxes[:, 0], detections.chunk))
+    if not len(order):
+        return order, order
+    chunk, boxes = detections.chunk[order], boxes[order]
+    stride = 2.0 * (np.ptp(boxes[:, 0::2]) + 1.0)  # all chunks on one line, further apart than any reach
+    begin = chunk * stride + boxes[:, 0]
+    reach = begin + (boxes[:, 2] - boxes[:, 0]) * (1.0 - overlap)
+    count = np.searchsorted(begin, reach + 4 * np.spacing(begin[-1] + stride), side="right") - np.arange(len(order)) - 1
+    count = np.maximum(count, 0)
+    total, pairs, at = np.cumsum(count), [], 0
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    while at < len(order):
+        done = total[at - 1] if at else 0
+        stop = max(at + 1, int(np.searchsorted(total, done + MOST_PAIRS, side="right")))
+        first = np.repeat(np.arange(at, stop), count[at:stop])
+        second = first + 1 + np.arange(len(first)) - np.repeat(total[at:stop] - count[at:stop] - done, count[at:stop])
+        span = np.minimum(boxes[first, 2], boxes[second, 2]) - boxes[second, 0]
+        band = np.minimum(boxes[first, 3], boxes[second, 3]) - np.maximum(boxes[first, 1], boxes[second, 1])
+        shared = np.maximum(span, 0.0) * np.maximum(band, 0.0)
+        close = (shared > overlap * (area[first] + area[second] - shared)) & (chunk[first] == chunk[second])
+        pairs.append((order[first[close]], order[second[close]]))
+        at = stop
+    return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
 
 
 def is_valid(detections: PoolDetections, validity: Validity) -> Flags:
