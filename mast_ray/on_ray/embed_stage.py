@@ -141,8 +141,10 @@ def _box_studies(
     for one in novelty:
         example = one.pop("example_row")
         one |= {name: place[example][name] for name in names} | {"row": int(rows[example])}
-    heads = ("cluster", "novelty", "num_members", "num_recordings", *names, "row")
-    stage.write_atomic("novelty.csv", csv_bytes(heads, ([one[name] for name in heads] for one in novelty)))
+    columns = ("cluster", "novelty", "num_members", "num_recordings", *names, "row")
+    stage.write_atomic(
+        "novelty.csv", csv_bytes(columns, ([one[name] for name in columns] for one in novelty))
+    )
     of_row = np.full(len(table), -1, np.int64)
     of_row[rows] = cluster
     return table.append_column("cluster", pa.array(of_row, pa.int32())), {

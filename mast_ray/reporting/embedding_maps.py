@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -59,13 +59,15 @@ def map_figure(
 
 def _scatter(
     axes: Axes, places: NDArray[np.float64], square: NDArray[np.bool_], size: float, **style: object
-) -> object:
+) -> Any:
     """Squares for annotated boxes, circles for the rest; what was drawn last."""
     drawn = None
     colours = style.pop("c", None)
     for marker, rows in (("s", square), ("o", ~square)):
         if rows.any():
-            own = {"c": np.asarray(colours)[rows]} if isinstance(colours, np.ndarray) else {"color": colours}
+            own: dict[str, Any] = (
+                {"c": np.asarray(colours)[rows]} if isinstance(colours, np.ndarray) else {"color": colours}
+            )
             drawn = axes.scatter(
                 places[rows, 0],
                 places[rows, 1],
@@ -95,7 +97,7 @@ def _categories(
     handles = [Line2D([], [], ls="", marker="o", color=colour_of[name], label=_short(name)) for name in shown]
     if rest.any():
         num_other = len({value for value in values if value} - set(shown))
-        text = f"{num_other} others" if num_other else "unlabelled"
+        text = ", ".join([f"{num_other} others"] * bool(num_other) + ["none"] * ("" in values))
         handles.append(Line2D([], [], ls="", marker="o", color=OTHER, label=text))
     axes.legend(
         handles=handles, fontsize=7, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.01)
@@ -115,7 +117,7 @@ def _numbers(
         _scatter(axes, places[~known], square[~known], size, c=OTHER)
     if not known.any():
         return
-    style: dict[str, object] = {"cmap": _HOURS, "vmin": 0.0, "vmax": 24.0}
+    style: dict[str, Any] = {"cmap": _HOURS, "vmin": 0.0, "vmax": 24.0}
     if kind == "count":
         style = {"cmap": "viridis", "vmin": 0.0, "vmax": max(float(np.percentile(values[known], 98)), 1.0)}
     drawn = _scatter(axes, places[known], square[known], size, c=values[known], **style)
