@@ -58,7 +58,7 @@ def map_figure(
 
 
 def _scatter(
-    axes: Axes, places: NDArray[np.float64], square: NDArray[np.bool_], size: float, **style: object
+    axes: Axes, places: NDArray[np.float64], square: NDArray[np.bool_], size: float, **style: Any
 ) -> Any:
     """Squares for annotated boxes, circles for the rest; what was drawn last."""
     drawn = None
