@@ -7,6 +7,7 @@ larger units instead of more of them; a GPU gets larger ones than a core, becaus
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -60,7 +61,8 @@ def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: Sit
 
     def key(item: Item) -> tuple[str, str, str]:
         place = metadata_of(item.path, None, audio, sites)
-        return place.site, f"{place.clock:%Y%m%d}" if place.clock else "", item.path
+        date = f"{place.clock:%Y%m%d}" if place.clock else ""
+        return sys.intern(place.site), sys.intern(date), item.path  # millions of keys, few sites and dates
 
     return sorted(items, key=key)
 

@@ -115,10 +115,14 @@ def _unit(items: Sequence[Item]) -> Unit:
 
 def pending_units(units: Sequence[Unit], commits: Iterable[Commit]) -> list[Unit]:
     """Units with work left. A unit that is partly covered (the archive grew) keeps only its uncovered items."""
-    done = {(item_id, version) for commit in commits for item_id, version in commit.versions.items()}
+    waiting = {item.item_id: item.version for unit in units for item in unit.items}
+    for commit in commits:  # they may stream by: only what is left is kept
+        for item_id, version in commit.versions.items():
+            if waiting.get(item_id) == version:
+                del waiting[item_id]
     pending = []
     for unit in units:
-        left = [item for item in unit.items if (item.item_id, item.version) not in done]
+        left = [item for item in unit.items if item.item_id in waiting]
         if len(left) == len(unit.items):
             pending.append(unit)
         elif left:
