@@ -80,6 +80,7 @@ def arguments() -> argparse.Namespace:
     add("--warmup", type=int, default=5)
     add("--decoder", choices=("global", "local"), default="global")
     add("--compile-mode", default="default", help="default, max-autotune-no-cudagraphs, reduce-overhead")
+    add("--contrastive", choices=("compiled", "eager"), default="compiled", help="where the contrastive loss runs")
     add("--what", nargs="+", choices=tuple(GOALS), default=list(GOALS))
     add(
         "--variants",
@@ -161,7 +162,7 @@ def prepared_step(
             )
             label = "torchvision FCOS" if is_rival else "MAST detector, all unfrozen"
             if variant == "compiled":
-                objective.compile_step(**options)
+                objective.compile_step(args.contrastive, **options)
         case "detect":
             detector = detector_of(args, is_rival).to(device).eval()
             detect = torch.compile(detector.detect, **options) if variant == "compiled" else detector.detect

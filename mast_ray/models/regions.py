@@ -36,11 +36,13 @@ def interpolation_weights(start: Tensor, end: Tensor, num_cells: int) -> Tensor:
     (RoIAlign, aligned).
     """
     step = (end - start) / SAMPLES_PER_AXIS
-    offsets = torch.arange(SAMPLES_PER_AXIS, device=start.device) + 0.5
-    position = start[..., None] - 0.5 + offsets * step[..., None]  # (..., S) in cell centres
-    position = position.clamp(0, num_cells - 1)
-    distance = position[..., None] - torch.arange(num_cells, device=start.device)  # (..., S, cells)
-    return (1.0 - distance.abs()).clamp(min=0).mean(dim=-2)
+    cells = torch.arange(num_cells, device=start.device)
+    weights = torch.zeros((), device=start.device)
+    # Added up one sample after the other: Triton 3.6 fails on Hopper over the same sum as a reduction of 14.
+    for sample in range(SAMPLES_PER_AXIS):
+        position = (start - 0.5 + (sample + 0.5) * step).clamp(0, num_cells - 1)  # in cell centres
+        weights = weights + (1.0 - (position[..., None] - cells).abs()).clamp(min=0)
+    return weights / SAMPLES_PER_AXIS
 
 
 class ProjectionHead(nn.Module):
