@@ -174,8 +174,9 @@ class PlainEngine:
             parameter = self.parameters[name]
             self.optimizer.state[parameter] = {
                 "step": torch.full((), step, dtype=torch.float32, device=self.device),
-                "exp_avg": state.first_moment[name].to(self.device, copy=True),
-                "exp_avg_sq": state.second_moment[name].to(self.device, copy=True),
+                # Laid out like the parameter: the fused kernel pairs elements by address, and channels-last weights differ.
+                "exp_avg": torch.empty_like(parameter).copy_(state.first_moment[name]),
+                "exp_avg_sq": torch.empty_like(parameter).copy_(state.second_moment[name]),
             }
         if self.average is not None:
             source = state.average if state.average is not None else state.weights
