@@ -85,7 +85,7 @@ def prepare(
         _print_plan(source, stage, listing, sites, config)
         return OK
     return _Preparation(source, stage, config, listing, sites, runner).run(
-        key, hashes, annotations, inputs.annotations, text_hash(table_text)
+        key, hashes, annotations, _name_of(inputs.annotations), text_hash(table_text)
     )
 
 
