@@ -34,6 +34,9 @@ from mast_ray.training.plain_engine import autocast
 from mast_ray.training.worker import first_device
 
 What = Literal["chunks", "boxes"]
+Background = Literal[
+    "keep", "subtract"
+]  # of boxes: the mean of their chunk, which says more about the site than about the call
 Vectors = NDArray[np.float32]
 Ints = NDArray[np.int64]
 FACTS = pa.schema(
@@ -59,6 +62,7 @@ class Embedder:
     name: EmbeddingName
     device: torch.device
     precision: Any
+    background: Background = "keep"
 
     def features(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """(B, 1, T, F) -> map (B, C, time, frequency) and its strides"""
@@ -77,8 +81,14 @@ class Embedder:
         return pooled.float()
 
 
-def load_embedder(model: str, name: EmbeddingName, config: Config) -> Embedder:
+def load_embedder(
+    model: str, name: EmbeddingName, config: Config, background: Background = "keep"
+) -> Embedder:
     """A detector of the MAST family, or a pretrained autoencoder (encoder only)."""
+    if background == "subtract" and name == "projection":
+        raise ConfigError(
+            "--background subtract is for encoder and neck: a projection is trained on whole features"
+        )
     card = read_card(model, config.storage)
     device = first_device(config.cluster.use_gpu)
     network: nn.Module
@@ -98,9 +108,8 @@ def load_embedder(model: str, name: EmbeddingName, config: Config) -> Embedder:
             raise ConfigError(
                 f"{model} is a {card.model.get('name')} without projection head: use --name neck or encoder"
             )
-    return Embedder(
-        network.to(device).eval(), card, name, device, choose_precision(config.cluster.precision, device)
-    )
+    precision = choose_precision(config.cluster.precision, device)
+    return Embedder(network.to(device).eval(), card, name, device, precision, background)
 
 
 def chunks_to_embed(prepared: Prepared, splits: Sequence[str]) -> ChunkSet:
@@ -119,12 +128,7 @@ def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, confi
     parts: list[Vectors] = []
     for logmel, raw in _inputs(embedder, reader, config):
         with autocast(embedder.device, embedder.precision):
-            features, stride = embedder.features(logmel)
-            cells = torch.arange(features.shape[2], device=features.device) * stride[0]
-            heard = (cells[None, :] < raw.valid_frames[:, None].clamp(min=1)).to(features.dtype)  # (B, time)
-            pooled = torch.einsum("bctf,bt->bc", features, heard) / (
-                heard.sum(dim=1, keepdim=True) * features.shape[3]
-            )
+            pooled = _heard_mean(*embedder.features(logmel), raw.valid_frames)
             parts.append(embedder.finished(pooled).cpu().numpy())
     own = reader.chunks
     table = _facts(prepared, own.recording, own.chunk, own.chunk * HOP_S, np.full(len(own), CHUNK_S))
@@ -170,7 +174,10 @@ def embed_boxes(
         padded[local, slot] = corners
         with autocast(embedder.device, embedder.precision):
             features, stride = embedder.features(logmel)
-            vectors = embedder.finished(pooled_regions(features, padded, stride))
+            pooled = pooled_regions(features, padded, stride)
+            if embedder.background == "subtract":
+                pooled = pooled - _heard_mean(features, stride, raw.valid_frames)[:, None]
+            vectors = embedder.finished(pooled)
         parts.append(vectors[torch.from_numpy(local), torch.from_numpy(slot)].cpu().numpy())
         done += len(raw)
     event = table.label_row[box]
@@ -183,6 +190,13 @@ def embed_boxes(
         if name in events.column_names:
             rows = rows.append_column(name, events.column(name).take(pa.array(event)))
     return _with_vectors(rows.append_column("event", pa.array(event, pa.int64())), [vectors])
+
+
+def _heard_mean(features: Tensor, stride: tuple[int, int], valid_frames: Tensor) -> Tensor:
+    """(B, C, time, frequency) map -> (B, C) mean over what is audio, not padding"""
+    begin = torch.arange(features.shape[2], device=features.device) * stride[0]
+    heard = (begin[None, :] < valid_frames[:, None].clamp(min=1)).to(features.dtype)  # (B, time)
+    return torch.einsum("bctf,bt->bc", features, heard) / (heard.sum(dim=1, keepdim=True) * features.shape[3])
 
 
 def best_views(table: BoxTable) -> Ints:

@@ -24,7 +24,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.clusters import map_2d
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.models.detector import EmbeddingName
-from mast_ray.on_ray.embed import What, chunks_to_embed, embed_boxes, embed_chunks, load_embedder
+from mast_ray.on_ray.embed import Background, What, chunks_to_embed, embed_boxes, embed_chunks, load_embedder
 from mast_ray.on_ray.embedding_studies import (
     Abstention,
     Boxes,
@@ -65,6 +65,7 @@ class EmbedKnobs:
     min_similarity: float = 0.5
     min_margin: float = 0.02
     min_members: int = 5
+    background: Background = "keep"
 
 
 def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
     stage = open_storage(out, config.storage)
     refuse_foreign(stage, STAGE)
     archive = open_prepared(prepared, config.storage)
-    embedder = load_embedder(model, knobs.name, config)
+    embedder = load_embedder(model, knobs.name, config, knobs.background)
     with held_lease(stage):
         if knobs.what == "chunks":
             table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)

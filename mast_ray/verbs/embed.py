@@ -71,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="no label when the next is nearly as similar (default 0.02)",
     )
     add("--min-members", type=int, default=5, metavar="N", help="least members of a cluster (default 5)")
+    add("--background", choices=("keep", "subtract"), default="keep",
+        help="subtract the mean of its chunk from every box, so that sites weigh less (encoder and neck)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--neighbours must be 0 or more, --min-members 2 or more")
     knobs = EmbedKnobs(
         args.what, args.name, detections, tuple(n.strip() for n in args.splits.split(",") if n.strip()), args.threshold,
-        args.neighbours, args.map, args.min_similarity, args.min_margin, args.min_members,
+        args.neighbours, args.map, args.min_similarity, args.min_margin, args.min_members, args.background,
     )  # fmt: skip
     found = run_embed(args.config, args.model, args.prepared, args.out, knobs)
     if found["retrieval"]:
