@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mast_ray.boxes.assignment import AssignmentName, assign
 from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
 from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
-from mast_ray.losses.detection import ClassificationName, detection_sums
+from mast_ray.losses.detection import ClassificationName, DetectionSums, detection_sums
 from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, MaskedAutoencoder, TargetName
 from mast_ray.models.detector import HeadOutputs, MastDetector
 from mast_ray.models.encoder import EncoderSize
@@ -166,10 +166,11 @@ class DetectionObjective(nn.Module):
             num_anchors = min(num_slots, settings.max_anchors)
             noise = ContrastiveNoise(order[rows, :num_slots], jitter[rows, :num_anchors])
         boxes = batch.boxes
-        # Tensors only from here on: a compiled step must not be specialised to chunk ids.
-        return self._step(
+        # Tensors only: a compiled step must not be specialised to chunk ids.
+        sums, contrastive = self._step(
             batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise
         )
+        return self._weighted(sums, contrastive, num_chunks)
 
     def detect(
         self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
@@ -186,7 +187,7 @@ class DetectionObjective(nn.Module):
         chunk_weight: Tensor,
         order_noise: Tensor,
         jitter_noise: Tensor,
-    ) -> dict[str, Tensor]:
+    ) -> tuple[DetectionSums, tuple[Tensor, Tensor] | None]:
         boxes = PaddedBoxes(corners, is_object, is_ignored)
         outputs = self.detector(logmel)
         sums = detection_sums(
@@ -199,27 +200,39 @@ class DetectionObjective(nn.Module):
             chunk_weight,
             self.classification,
         )
+        projection = self.detector.projection
+        if projection is None or self.weights.contrastive == 0:
+            return sums, None
+        noise = ContrastiveNoise(order_noise, jitter_noise)
+        return sums, self._contrastive_term(outputs, boxes, noise, projection)
+
+    def _weighted(
+        self, sums: DetectionSums, contrastive: tuple[Tensor, Tensor] | None, num_chunks: int
+    ) -> dict[str, Tensor]:
+        """Sums -> losses. Apart from the compiled step: Triton 3.6 fails on Hopper over a kernel that ends in this."""
         # At least one per chunk: in a batch of empty chunks the sum over all points would else be
         # divided by one.
-        count = mean_over_workers(sums.num_positives.float()).clamp(min=float(len(logmel)))
+        count = mean_over_workers(sums.num_positives.float()).clamp(min=float(num_chunks))
         terms = {
             "classification": sums.classification / count,
             "corners": sums.corners / count,
             "overlap": sums.overlap / count,
             "centerness": sums.centerness / count,
         }
-        projection = self.detector.projection
-        if projection is not None and self.weights.contrastive > 0:
-            noise = ContrastiveNoise(order_noise, jitter_noise)
-            terms["contrastive"] = self._contrastive_term(outputs, boxes, noise, projection)
-        elif projection is not None:  # a parameter without a gradient would stall DDP
-            terms["contrastive"] = 0.0 * sum(part.sum() for part in projection.parameters())
-        loss = sum(getattr(self.weights, name) * term for name, term in terms.items())
-        return {"loss": loss, **{name: term.detach() for name, term in terms.items()}}
+        if contrastive is not None:
+            # The mean over this worker's anchors, weighted so that the mean over workers is the mean
+            # over all anchors.
+            loss, num_anchors = contrastive[0], contrastive[1].float()
+            terms["contrastive"] = loss * num_anchors / mean_over_workers(num_anchors).clamp(min=1e-6)
+        elif self.detector.projection is not None:  # a parameter without a gradient would stall DDP
+            terms["contrastive"] = 0.0 * sum(part.sum() for part in self.detector.projection.parameters())
+        total = sum(getattr(self.weights, name) * term for name, term in terms.items())
+        return {"loss": total, **{name: term.detach() for name, term in terms.items()}}
 
     def _contrastive(
         self, outputs: HeadOutputs, boxes: PaddedBoxes, noise: ContrastiveNoise, projection: ProjectionHead
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        """The contrastive loss of this worker's anchors, and how many there are."""
         settings, detector = self.contrastive, self.detector
         score = outputs.score_logit.detach().sigmoid() * outputs.centerness_logit.detach().sigmoid()
         candidates = detector.boxes(outputs.distances.detach())
@@ -234,10 +247,7 @@ class DetectionObjective(nn.Module):
         loss = contrastive_loss(
             anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
         )
-        # The mean over this worker's anchors, weighted so that the mean over workers is the mean
-        # over all anchors.
-        count = chosen.is_anchor.sum().float()
-        return loss * count / mean_over_workers(count).clamp(min=1e-6)
+        return loss, chosen.is_anchor.sum()
 
 
 class BaselineObjective(nn.Module):
