@@ -175,6 +175,11 @@ def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> N
     refuse_other_settings(stage, mine)
 
 
+def _name_of(annotations: str) -> str:
+    """The last part of a path or address: where it lies does not change what the labels say."""
+    return annotations.rstrip("/").replace("\\", "/").rpartition("/")[2]
+
+
 def _print_plan(
     archive: Storage, stage: Storage, listing: Listing, sites: SiteTable | None, config: Config
 ) -> None:
