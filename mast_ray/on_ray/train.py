@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ RAY_FOLDER = "ray"
 
 def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = "ray") -> dict[str, Any]:
     """Masked pretraining of a prepared archive's pool into a model folder; returns its summary."""
-    return run_task(PretrainTask(config, str(prepared), str(out)), "pretrain", runner)
+    return run_task(PretrainTask(config, full_url(prepared), full_url(out)), "pretrain", runner)
 
 
 def run_train_detector(
@@ -56,10 +57,16 @@ def run_train_detector(
     runner: Runner = "ray",
 ) -> dict[str, Any]:
     """Detector training into a model folder; returns its summary. `section` names the knobs in the config."""
+    labels = replace(labels, folder=full_url(labels.folder))
     task = DetectorTask(
-        config, str(prepared), str(out), section, labels, str(init_encoder or ""), str(init_detector or "")
+        config, full_url(prepared), full_url(out), section, labels, full_url(init_encoder), full_url(init_detector)
     )
     return run_task(task, "train", runner)
+
+
+def full_url(place: str) -> str:
+    """A place as any process sees it: Ray Train moves its workers to a folder of their own, where relative paths lead astray."""
+    return open_storage(place).url if place else ""
 
 
 def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
