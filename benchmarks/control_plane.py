@@ -170,6 +170,7 @@ def simulate(
         "recordings": num_recordings,
         "total_s": marks[-1] - marks[0],
         "recordings_per_s": num_recordings / (marks[-1] - marks[0]),
+        "driver_cpu_s": time.process_time(),
         "driver_peak_mb": peak_mb(),
         "files": counts["files"],
         "rejected": counts["rejected"],

@@ -1,6 +1,6 @@
 """`mast detect` from 48 kHz WAV and FLAC files to tables, beside a plain per-file loop of the same model and its bare inference rate.
 
-    python benchmarks/detect.py --size tiny --hours 0.4                       (two CPU cores)
+    python benchmarks/detect.py --size tiny --hours 0.4 --runner ray          (two CPU cores)
     python benchmarks/detect.py --size base --random-weights --hours 40       (a GPU; add --set detect.decode_threads=16)
 
 Unit: seconds of audio per second (times real time). The sweep is the verb's own code in one process: listing, units, ledger, decoding threads, detector, stitching,
@@ -29,9 +29,9 @@ from mast_ray.config.recipes import field, tiny
 from mast_ray.config.tree import Config
 from mast_ray.models.build import build_detector
 from mast_ray.on_ray.detect import Sweep, settings_of
-from mast_ray.on_ray.detect_plan import Slots, decode_lanes, local_slots
+from mast_ray.on_ray.detect_plan import decode_lanes, local_slots
 from mast_ray.on_ray.detect_work import DetectWork
-from mast_ray.on_ray.load_work import inference_knobs, work_of
+from mast_ray.on_ray.load_work import WorkMaker, inference_knobs, work_of
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, HOP_S, NUM_BINS, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel, logmel_on_device
@@ -41,7 +41,7 @@ from mast_ray.tables.inventory import list_archive
 from mast_ray.tables.storage import open_storage
 from mast_ray.tables.units import read_commits
 from mast_ray.training.assembly import architecture_of, load_detector
-from mast_ray.training.model_files import Card
+from mast_ray.training.model_files import Card, write_model
 from mast_ray.training.plain_engine import autocast
 from mast_ray.verbs.main import config_of, run_verb
 
@@ -143,21 +143,25 @@ def bare_rate(work: DetectWork, seconds: float) -> float:
 
 
 def sweep(
-    archive: Path, out: Path, config: Config, card: Card, work: DetectWork, slots: Slots
+    archive: Path, out: Path, config: Config, card: Card, work: DetectWork, runner: str, model: Path
 ) -> dict[str, float]:
     """Run the verb's own sweep; seconds, audio, and what its parts waited for."""
     source, stage = open_storage(archive), open_storage(out)
     begun_s = time.perf_counter()
     items = list_archive(source).items
     sweeping = Sweep(source, stage, items, config, None, settings_of(config, card, 0.0, ""))
-    work._archive, work._stage = source, stage
-    sweeping.run("here", lambda slots: lambda: work)
+    if runner == "ray":
+        sweeping.run("ray", WorkMaker(str(model), source, stage, config, None, 0.0, sweeping.num_bytes))
+    else:  # the detector that was loaded and compiled before
+        work._archive, work._stage = source, stage
+        sweeping.run("here", lambda slots: lambda: work)
     wall_s = time.perf_counter() - begun_s
     notes: dict[str, float] = {}
     for commit in read_commits(stage):
         for name, value in commit.notes.items():
             notes[name] = notes.get(name, 0.0) + value
-    lanes = decode_lanes(config.detect, slots)
+    lanes = work._decode.num_lanes
+    actors = 1 if runner == "here" else os.cpu_count() or 1
     return {
         "wall_s": wall_s,
         "audio_s": notes["audio_s"],
@@ -167,7 +171,8 @@ def sweep(
         "decode_x_per_thread": notes["audio_s"] / max(1e-9, notes["decode_s"]),
         "waiting_for_sound": notes["starved_s"] / notes["work_s"],
         "waiting_for_device": notes["device_s"] / notes["work_s"],
-        "outside_units": 1 - notes["work_s"] / wall_s,
+        "work_x_real_time": notes["audio_s"] / notes["work_s"] * actors,  # without starts and ends
+        "outside_units": 1 - notes["work_s"] / actors / wall_s,
     }
 
 
@@ -222,6 +227,9 @@ def main() -> None:
     )
     parser.add_argument("--boxes-per-window", type=int, default=10, help="that random weights are to give")
     parser.add_argument("--formats", nargs="+", default=["wav", "flac"], choices=("wav", "flac"))
+    parser.add_argument(
+        "--runner", choices=("here", "ray"), default="here", help="ray: all cores, starts included"
+    )
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", help="JSON to write")
     args = parser.parse_args()
@@ -232,7 +240,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mast-detect-"))
     result: dict[str, Any] = {
         "machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__, "size": args.size,
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu", "hours": args.hours, "minutes": args.minutes,
+        "runner": args.runner, "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu", "hours": args.hours, "minutes": args.minutes,
     }  # fmt: skip
     try:
         archives = {name: make_archive(folder, name, args.minutes, args.hours) for name in args.formats}
@@ -243,6 +251,7 @@ def main() -> None:
             config = config_of(None, None, []).model_validate(
                 config.model_dump() | {"evaluate": config.evaluate.model_dump() | {"score_floor": floor}}
             )
+        card = write_model(open_storage(folder / "model"), detector.state_dict(), card)
         begun_s = time.perf_counter()
         wanted_bytes = 10**15 if device.type == "cuda" else 0  # compile as a large archive would
         work = work_of(
@@ -259,7 +268,7 @@ def main() -> None:
         print(json.dumps(result, indent=1))
         for name, archive in archives.items():
             plain = plain_loop(archive, config, card, detector, device, args.seconds)
-            ours = sweep(archive, folder / f"out-{name}", config, card, work, slots)
+            ours = sweep(archive, folder / f"out-{name}", config, card, work, args.runner, folder / "model")
             share = ours["x_real_time"] / (bare * HOP_S)
             result[name] = {"sweep": ours, "plain_loop": plain, "share_of_bare": share, "limited_by": limit_of(ours),
                             "ratio": ours["x_real_time"] / plain["x_real_time"]}  # fmt: skip

@@ -89,7 +89,9 @@ class WindowDetector:
         self._infer: Callable[[Tensor], tuple[Tensor, ...]] = self._inferred
         if knobs.compile == "yes":
             self._infer = torch.compile(self._inferred, dynamic=False)
-        self.segment_kind: SegmentKind = segment_kind or ("samples" if self.device.type == "cuda" else "logmel")
+        self.segment_kind: SegmentKind = segment_kind or (
+            "samples" if self.device.type == "cuda" else "logmel"
+        )
         self.waited_s = 0.0  # for the device's answers (on a CPU: all of inference)
         self.begin(lambda recording, boxes: None)
 
@@ -123,7 +125,7 @@ class WindowDetector:
 
     def _make_windows(self) -> None:
         pushed = [segments for _, _, segments, _ in self._waiting if len(segments)]
-        logmel = self._logmel(np.concatenate(pushed)) if pushed else None
+        logmel = self._logmel(pushed) if pushed else None
         at = 0
         for recording, first_segment, segments, is_last in self._waiting:
             for number in range(first_segment, first_segment + len(segments)):
@@ -139,15 +141,17 @@ class WindowDetector:
                 self._last.pop(recording, None)
         self._waiting, self._num_waiting = [], 0
 
-    def _logmel(self, segments: NDArray[np.float32]) -> Tensor:
-        """(n, ...) segments -> (n, 512, F) log-mel on the device."""
-        tensor = torch.from_numpy(segments)
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+    def _logmel(self, pushed: list[NDArray[np.float32]]) -> Tensor:
+        """Lists of (n, ...) segments -> (N, 512, F) log-mel on the device."""
+        parts = [torch.from_numpy(segments) for segments in pushed]
+        on_gpu = self.device.type == "cuda"
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        segments = torch.cat(parts, out=torch.empty(shape, pin_memory=on_gpu))  # the one copy on the host
+        segments = segments.to(self.device, non_blocking=True)
         if self.segment_kind == "logmel":
-            return tensor
+            return segments
         with torch.no_grad():
-            return logmel_on_device(tensor)
+            return logmel_on_device(segments)
 
     def _run_batch(self) -> None:
         begun_s = time.perf_counter()
