@@ -26,7 +26,7 @@ from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_
 from mast_ray.on_ray.scoring import evaluate_model, scored_split
 from mast_ray.on_ray.training_work import SUMMARY, data_hash
 from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.lease import held_lease
+from mast_ray.tables.lease import lease_or_stop
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.stages import refuse_foreign, sections_hash, text_hash, write_manifest
 from mast_ray.tables.storage import open_storage
@@ -65,7 +65,7 @@ def run_comparison(study: Comparison, runner: Runner = "ray") -> dict[str, Any]:
         raise DataError(
             f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
         )
-    with held_lease(stage):
+    with lease_or_stop(stage):
         encoder = study.encoder
         if not encoder and any(method.start == "own" for method in study.methods):
             encoder = stage.at("encoder").url

@@ -40,7 +40,7 @@ from mast_ray.on_ray.training_work import data_hash
 from mast_ray.reporting.detection_tables import conform, read_detections
 from mast_ray.reporting.embedding_maps import Panel, map_figure
 from mast_ray.reporting.figures import png_bytes
-from mast_ray.tables.lease import held_lease
+from mast_ray.tables.lease import lease_or_stop
 from mast_ray.tables.prepared import Prepared, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.tables.stages import refuse_foreign, text_hash, write_manifest
@@ -74,7 +74,7 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
     refuse_foreign(stage, STAGE)
     archive = open_prepared(prepared, config.storage)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
-    with held_lease(stage):
+    with lease_or_stop(stage):
         if knobs.what == "chunks":
             table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)
             found: dict[str, Any] = {"retrieval": [], "novelty": []}

@@ -31,7 +31,7 @@ from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_
 from mast_ray.on_ray.scoring import evaluate_model, scored_split
 from mast_ray.on_ray.training_work import data_hash
 from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.lease import held_lease
+from mast_ray.tables.lease import lease_or_stop
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.stages import refuse_foreign, sections_hash, text_hash, write_manifest
 from mast_ray.tables.storage import open_storage
@@ -83,7 +83,7 @@ def run_label_budget(study: BudgetStudy, runner: Runner = "ray") -> str:
     refuse_foreign(stage, STAGE)
     archive = open_prepared(study.prepared, config.storage)
     check_study(study, archive)
-    with held_lease(stage):
+    with lease_or_stop(stage):
         encoder = study.encoder
         if not encoder and config.model.name not in FROM_SCRATCH:
             from mast_ray.on_ray.train import run_pretrain
