@@ -98,6 +98,7 @@ class DetectorTask:
     labels: LabelSource = EXPERTS
     init_encoder: str = ""
     init_detector: str = ""
+    selection_split: str = "val"  # whose F1 selects the best weights: val or ood_dev, never a test split
 
     @property
     def knobs(self) -> DetectorTrainConfig:
@@ -152,7 +153,7 @@ class DetectorTask:
         self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
     ) -> DetectionValidation | None:
         try:
-            held = chunks_of_split(prepared, "val")
+            held = chunks_of_split(prepared, self.selection_split)
         except DataError:
             log.warning("%s has no validation split: the last weights are kept, without a threshold", self.prepared)
             return None

@@ -1,0 +1,134 @@
+"""One trial of the training search: pseudo-labels with the sampled threshold, a short stage 1, a short stage 2, all in one process.
+
+Pseudo-labels come from detections stored once, so a trial infers nothing but validation. Its folder holds its own checkpoints: a trial that
+was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.tree import Config
+from mast_ray.on_ray.pseudo_stage import Teacher, make_pseudo_labels
+from mast_ray.on_ray.training_work import CHECKPOINTS, SUMMARY, DetectorTask
+from mast_ray.self_training.curriculum import steps_of
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.training.labels import LabelSource
+from mast_ray.training.worker import LocalWorker, first_device
+
+RESULT = "trial.json"
+FACTORS = ("backbone_multiplier", "learning_rate")  # sampled as factors of each stage's own value
+LOSSES = ("lambda_cls", "lambda_box", "lambda_iou", "lambda_con")
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """What all trials share."""
+
+    config: Config
+    prepared: str
+    detector: str
+    detections: str  # of the pool, by that detector
+    teacher: Teacher
+    out: str  # trials/<name> below it are their folders
+    num_threads: int = 1
+
+
+class TrialWorker(LocalWorker):
+    """Tells the search the best F1 so far after every validation of a stage."""
+
+    def __init__(self, device: torch.device, report: Report, known: Mapping[str, Any]) -> None:
+        super().__init__(device)
+        self._report, self._known, self._best = report, dict(known), 0.0
+
+    def report(self, metrics: Mapping[str, float]) -> None:
+        if "f1" in metrics:
+            self._best = max(self._best, float(np.nan_to_num(metrics["f1"])))
+            self._report(self._known | {"objective": self._best})
+
+
+def sampled_overrides(config: Config, sample: Mapping[str, float]) -> dict[str, Any]:
+    """A sample as config keys; factors multiply what each stage has, everything else is set for both stages."""
+    overrides: dict[str, Any] = {}
+    for name, value in sample.items():
+        value = float(value)
+        if name == "threshold":
+            overrides |= {"self_train.policy": "fixed", "self_train.threshold": value}
+        elif name == "empty_weight":
+            overrides |= {"self_train.empty_chunks": "negative", "self_train.empty_weight": value}
+        else:
+            for stage in ("stage1", "stage2"):
+                own = getattr(getattr(config.self_train, stage), name)
+                overrides[f"self_train.{stage}.{name}"] = own * value if name in FACTORS else value
+    return overrides
+
+
+def short_config(config: Config) -> Config:
+    """Stages cut to the epochs of a trial; warm-up and unfreezing keep their share of the schedule."""
+    overrides: dict[str, Any] = {"cluster.checkpoint_every_steps": 0}
+    for stage, epochs in (("stage1", config.tune.epochs_stage1), ("stage2", config.tune.epochs_stage2)):
+        knobs = getattr(config.self_train, stage)
+        share = min(1.0, epochs / knobs.epochs)
+        overrides |= {f"self_train.{stage}.epochs": epochs, f"self_train.{stage}.validate_every_epochs": 1.0}
+        for name in ("warmup_epochs", "unfreeze_start_epoch", "unfreeze_every_epochs"):
+            overrides[f"self_train.{stage}.{name}"] = getattr(knobs, name) * share
+    return apply_overrides(config, overrides)
+
+
+def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: Report) -> dict[str, Any]:
+    """Train with a sample; `report` hears after every epoch. A finished trial answers from its folder."""
+    folder = open_storage(task.out, task.config.storage).at(f"trials/{name}")
+    if folder.stat(RESULT) is not None:
+        result = json.loads(folder.read_bytes(RESULT))
+        report(result)
+        return result
+    torch.set_num_threads(task.num_threads)
+    config = apply_overrides(short_config(task.config), sampled_overrides(task.config, sample))
+    prepared = open_prepared(task.prepared, config.storage)
+    detections = open_storage(task.detections, config.storage)
+    pseudo = make_pseudo_labels(config, prepared, detections, folder.at("pseudo").url, task.teacher)
+    result: dict[str, Any] = {"objective": 0.0, "stage": "", "boxes_per_chunk": pseudo.figures["figures"]["boxes_per_chunk"]}
+    if pseudo.figures["train_chunks"] == 0:  # a threshold above every score
+        return _told(folder, result, report)
+    models = {"teacher": task.detector}
+    for step in steps_of(config.self_train.curriculum):
+        models[step.name] = folder.at(step.name).url
+        labels = LabelSource() if step.labels == "expert" else replace(pseudo.source, name=step.labels)
+        learner = DetectorTask(
+            config, task.prepared, models[step.name], step.section, labels, init_detector=models[step.start],
+            selection_split=config.tune.objective_split,
+        )  # fmt: skip
+        own = folder.at(step.name)
+        if own.stat(SUMMARY) is None:  # written when a training is finished
+            worker = TrialWorker(first_device(config.cluster.use_gpu), report, result | {"stage": step.name})
+            learner.run(worker)
+        found = json.loads(own.read_bytes(SUMMARY))["best"]
+        result |= {
+            "objective": float(found.get("f1", 0.0)),
+            "stage": step.name,
+            f"{step.name}_f1": float(found.get("f1", 0.0)),
+            "score_threshold": float(found.get("threshold", 1.0)),
+        }
+        drop_checkpoints(own)
+    return _told(folder, result, report)
+
+
+def _told(folder: Storage, result: dict[str, Any], report: Report) -> dict[str, Any]:
+    folder.write_atomic(RESULT, json.dumps(result).encode())
+    report(result)
+    return result
+
+
+def drop_checkpoints(folder: Storage) -> None:
+    """Training state of a finished trial is of no use to anybody."""
+    for entry in list(folder.list(CHECKPOINTS)):
+        folder.delete(entry.key)

@@ -1,0 +1,38 @@
+"""`mast tune PREPARED --detector DIR --out DIR`: search post-processing, then loss weights and thresholds."""
+
+from __future__ import annotations
+
+import argparse
+
+USES_CONFIG = True
+HELP = """Search the settings of self-training by F1 on validation (or `--set tune.objective_split=ood_dev`), never on a test split.
+
+First the post-processing (q policy and value, suppression, validity) over detections that are stored once, thousands of settings in seconds.
+Then loss weights, q, empty weight and learning-rate factors (`tune.parameters`) by short stage 1 + 2 trainings on Ray Tune with early stopping;
+several trials run at once. OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
+goes on: finished trials are not run again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    parser.add_argument("--detector", required=True, help="folder written by `mast train`")
+    parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
+    parser.add_argument("--only", choices=("post", "training"), default="", help="one of the two searches (default: both)")
+    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="where inference runs; trials always run on Ray")
+
+
+def run(args: argparse.Namespace) -> int:
+    import logging
+
+    from mast_ray.on_ray.tune import best_rows, run_tune
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    found = run_tune(
+        args.config, args.prepared, args.detector, args.out, what=args.only or "both", runner=args.runner
+    )
+    split = args.config.tune.objective_split
+    for row in best_rows(found["trials"]):
+        sample = ", ".join(f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config."))
+        print(f"trial {row['trial']}: F1 {row['objective']:.4f} ({row['status']}) with {sample}")
+    print(f"best F1 on {split}: {found['objective']:.4f}\nsettings: {args.out}/best.yaml")
+    return 0
