@@ -17,6 +17,7 @@ from mast_ray.on_ray.detect_work import DetectWork
 from mast_ray.on_ray.detection_rows import RowKnobs
 from mast_ray.on_ray.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.recordings.site_tables import SiteTable
+from mast_ray.spectrogram.chunking import Tail
 from mast_ray.tables.preparing import limits_of
 from mast_ray.tables.storage import Storage
 from mast_ray.training.assembly import load_detector
@@ -78,13 +79,9 @@ def work_of(
     if slots.device == "cpu":
         torch.set_num_threads(slots.threads)
     device = torch.device(slots.device)
-    windows = WindowDetector(
-        detector,
-        card.normaliser(),
-        card.tail,
-        inference_knobs(config, slots, archive_bytes),
-        device,  # type: ignore[arg-type]
-    )
+    tail: Tail = "zeros" if card.tail == "zeros" else "real"
+    knobs = inference_knobs(config, slots, archive_bytes)
+    windows = WindowDetector(detector, card.normaliser(), tail, knobs, device)
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
         decode_lanes(config.detect, slots),

@@ -92,8 +92,8 @@ def _report_to_json(report: UnitReport) -> str:
 
 
 def _report_from_json(text: str) -> UnitReport:
-    *values, commit = json.loads(text)
-    return UnitReport(*values, commit=commit_from_json(commit.encode()) if commit else None)
+    report = UnitReport(*json.loads(text))
+    return report._replace(commit=commit_from_json(report.commit) if report.commit else None)  # type: ignore[arg-type]
 
 
 class _UnitActor:
