@@ -28,7 +28,8 @@ def make_archive(root: Path, count: int) -> None:
     bases = []
     for number in range(50):
         base = root.parent / f"base{number:02d}.wav"
-        soundfile.write(base, rng.normal(0, 0.1, 16_000).astype(np.float32), 16_000, "PCM_U8")
+        if not base.exists():  # a rewritten base would be a new version of two thousand recordings
+            soundfile.write(base, rng.normal(0, 0.1, 16_000).astype(np.float32), 16_000, "PCM_U8")
         bases.append(base)
     for number in range(count):
         folder = root / f"S{number // 1000:04d}"
