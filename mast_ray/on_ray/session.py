@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,13 @@ QUIET = {
 }
 
 
+CHATTER = re.compile(
+    r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
+    r"|process group for: env://|world_rank=|socket\.cpp|ray::|^:(actor|task|job)_|Token authentication|Moving model to device"
+    r"|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY"
+)
+
+
 @contextmanager
 def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     """Ray for the length of a block."""
@@ -37,12 +46,34 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         _let_workers_import_us()
-    options: dict[str, Any] = {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
+    options: dict[str, Any] = (
+        {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
+    )
     ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
+    if not os.environ.get("MAST_DEBUG"):
+        _show_our_lines_only()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _show_our_lines_only() -> None:
+    """What workers print is shown without Ray's own chatter and prefixes; MAST_DEBUG=1 shows everything."""
+    try:
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+    except ImportError:  # a private door of Ray: without it the chatter stays
+        return
+    dispatcher.remove_handler("ray_print_logs")
+    dispatcher.add_handler("mast_lines", print_our_lines)
+
+
+def print_our_lines(data: Mapping[str, Any]) -> None:
+    """Print the lines of one worker that are meant for people."""
+    stream = sys.stderr if data.get("is_err") else sys.stdout
+    for line in data.get("lines", ()):
+        if not CHATTER.search(line):
+            print(line, file=stream, flush=True)
 
 
 def _let_workers_import_us() -> None:

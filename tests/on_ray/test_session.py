@@ -1,0 +1,14 @@
+"""What a user sees of the workers' output."""
+
+from mast_ray.on_ray.session import print_our_lines
+
+
+def test_progress_is_shown_and_rays_chatter_is_not(capsys):
+    lines = [
+        "step 10/22 (epoch 0.9): loss 1.3781, 16 chunks/s",
+        "Failed to query Ray Train Controller actor state. State API may be temporarily unavailable.",
+        "Reporting training result 1: TrainingReport(checkpoint=None)",
+        "error: the disk is full",
+    ]
+    print_our_lines({"lines": lines, "is_err": False, "pid": 1})
+    assert capsys.readouterr().out.splitlines() == [lines[0], lines[3]]
