@@ -83,7 +83,7 @@ def run_pseudo_label(
     archive = open_prepared(task.prepared, config.storage)
     card = read_card(task.model, config.storage)
     refuse_other_normalisation(card, archive.normalisation(card.normaliser().divisor), task.model)
-    settings = {
+    settings: dict[str, Any] = {
         "model": card.weights_sha256,
         "prepared": data_hash(archive),
         "splits": list(task.splits),

@@ -88,9 +88,9 @@ def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: R
     """Train with a sample; `report` hears after every epoch. A finished trial answers from its folder."""
     folder = open_storage(task.out, task.config.storage).at(f"trials/{name}")
     if folder.stat(RESULT) is not None:
-        result = json.loads(folder.read_bytes(RESULT))
-        report(result)
-        return result
+        known: dict[str, Any] = json.loads(folder.read_bytes(RESULT))
+        report(known)
+        return known
     torch.set_num_threads(task.num_threads)
     config = apply_overrides(short_config(task.config), sampled_overrides(task.config, sample))
     prepared = open_prepared(task.prepared, config.storage)

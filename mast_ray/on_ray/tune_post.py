@@ -83,7 +83,8 @@ def search_post(
     """Try every setting at `tune.thresholds` thresholds, and the policies by group, on chunks whose labels are known."""
     thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
     groups, iou = chunk_groups(prepared, chunks), config.evaluate.iou
-    rows, curves = [], []
+    rows: list[dict[str, Any]] = []
+    curves = []
     suppressed: dict[float, PoolDetections] = {}
     for setting in settings or settings_grid():
         if setting.nms_overlap not in suppressed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -130,7 +130,9 @@ def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
     )
 
 
-def on_device(source: Iterator[RawChunks], device: torch.device, watch: Stopwatch) -> Iterator[RawChunks]:
+def on_device(
+    source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
+) -> Generator[RawChunks, None, None]:
     """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while the device has nothing left to do."""
     ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(maxsize=AHEAD)
     stop = threading.Event()
