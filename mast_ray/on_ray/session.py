@@ -47,7 +47,10 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     if not address:
         _let_workers_import_us()
     options: dict[str, Any] = (
-        {"address": address} if address else {"num_cpus": num_cpus, "include_dashboard": False}
+        {"address": address}
+        if address
+        # "local", or Ray would join whatever cluster somebody has started on this machine
+        else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
     ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
     if not os.environ.get("MAST_DEBUG"):
@@ -70,6 +73,12 @@ def _show_our_lines_only() -> None:
 
 def print_our_lines(data: Mapping[str, Any]) -> None:
     """Print the lines of one worker that are meant for people."""
+    if data.get("pid") in (
+        "autoscaler",
+        "raylet",
+        "gcs_server",
+    ):  # Ray's own processes: a page every five seconds
+        return
     stream = sys.stderr if data.get("is_err") else sys.stdout
     for line in data.get("lines", ()):
         if not CHATTER.search(line):
