@@ -26,7 +26,7 @@ def evaluate_model(
     card = read_card(model, config.storage)
     names = splits_present(archive)
     if not names:
-        return ModelScores(card.score_threshold or config.self_train.threshold, "card", {})
+        return ModelScores(card.score_threshold or config.self_train.threshold, "card", {}, {})
     run_pseudo_label(config, model, prepared, out, splits=names, runner=runner)
     stage = open_storage(out, config.storage)
     scores = score_model(archive, stage, config, card.score_threshold)
@@ -35,7 +35,7 @@ def evaluate_model(
         "threshold": scores.threshold,
         "threshold_from": scores.threshold_from,
         "iou": config.evaluate.iou,
-        "splits": scores.table(config),
+        "splits": scores.table,
     }
     stage.write_atomic(METRICS, json.dumps(without_nan(document), indent=1).encode())
     return scores

@@ -23,7 +23,7 @@ FIGURES = ("f1", "ap_area", "precision", "recall", "ap_11_point", "mean_iou", "f
 
 def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScores) -> dict[str, Any]:
     """Every split at the threshold frozen from validation, and the gain over round 0 on the same recordings."""
-    table = scores.table(config)
+    table = scores.table
     row: dict[str, Any] = {"round": number, "threshold": scores.threshold, "threshold_from": scores.threshold_from}
     splits = [name for name in SHOWN if name in table]
     row |= {f"{name}_{figure}": table[name][figure] for figure in FIGURES for name in splits}

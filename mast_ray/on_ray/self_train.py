@@ -5,7 +5,7 @@ OUT/roundN/detections, pseudo    what the teacher finds in the pool, and the pse
 OUT/roundN/stage1, stage2        the student (its averaged weights are the next teacher); union in that ablation
 OUT/roundN/evaluation            the student on every held-out split
 OUT/rounds.json, rounds.parquet  one row of figures per round
-OUT/model                        the last student that the governor accepts, with its threshold
+OUT/model                        the last student that the governor accepts, with its threshold (given `ood_dev`: the best on that)
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from mast_ray.on_ray.train import run_train_detector
 from mast_ray.on_ray.training_work import data_hash
 from mast_ray.recordings.annotations import read_annotations
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of, weight_drift
-from mast_ray.self_training.governor import PoolFigures, Verdict, judge
-from mast_ray.self_training.operator import is_valid
+from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
+from mast_ray.self_training.operator import PoolDetections, is_valid
 from mast_ray.self_training.pool import keys_of, read_pool
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.finishing import labels_table
@@ -150,10 +150,14 @@ class _SelfTraining:
                     generations = generations[:-1] if len(generations) > 1 else generations
                     break
             student = self._generation(number, self._trained(number, teacher, pseudo))
-            generations.append(student)
             row = round_row(config, number, student.scores, seed.scores)
             rows.append(row | self._about(pseudo, agreement, verdict) | self._drift(student, teacher, seed))
             write_rounds(self.stage, rows)
+            lost = self._lost_its_way(student, teacher)
+            if lost and config.self_train.governor == "stop":
+                stopped = f"round {number}: {lost}"
+                break
+            generations.append(student)
             before = pseudo
             if number < config.self_train.rounds:
                 log.info("%s", rounds_text(rows))
@@ -192,6 +196,20 @@ class _SelfTraining:
         now, last = (PoolFigures(**p.figures["figures"]) if p is not None else None for p in (pseudo, before))
         assert now is not None
         return judge(now, last, agreement, knobs.governor_density_ratio, knobs.governor_min_agreement), agreement
+
+    def _lost_its_way(self, student: _Generation, teacher: _Generation) -> str:
+        """Why a student must not be used, however its labels would look: it fell silent or fires everywhere on validation."""
+        if self.config.self_train.governor == "off" or "val" not in student.scores.splits:
+            return ""
+        if teacher.scores.threshold_from == "validation" != student.scores.threshold_from:
+            reason = "the student finds nothing right on validation, where its teacher did"
+        else:
+            ratio = self.config.self_train.governor_density_ratio
+            reason = judge(kept_figures(student.scores), kept_figures(teacher.scores), None, ratio, 0.0).reason
+            reason = reason and f"on validation, {reason}"
+        if reason:
+            log.warning("round %d: %s", student.round, reason)
+        return reason
 
     def _trained(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
         folder = {"teacher": teacher.model}
@@ -239,7 +257,7 @@ class _SelfTraining:
         """The last student; where a development split under shift is given, the best on that. Test splits are never asked."""
         if "ood_dev" not in generations[0].scores.splits:
             return generations[-1]
-        f1 = [g.scores.table(self.config)["ood_dev"]["f1"]["estimate"] for g in generations]
+        f1 = [g.scores.table["ood_dev"]["f1"]["estimate"] for g in generations]
         return generations[int(np.argmax(np.nan_to_num(f1, nan=-1.0)))]
 
     def _finished(self, final: _Generation, rows: list[dict[str, Any]], stopped: str) -> dict[str, Any]:
@@ -248,6 +266,14 @@ class _SelfTraining:
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         made = {"round": final.round, "model_sha": card.weights_sha256, "threshold": threshold}
         return write_rounds(self.stage, rows, final=made, stopped=stopped)
+
+
+def kept_figures(scores: ModelScores) -> PoolFigures:
+    """What a model keeps of the validation split at its threshold."""
+    scored = scores.splits["val"]
+    matches, kept = scored.matches, scored.matches.score >= scores.threshold
+    no_boxes = np.zeros((int(kept.sum()), 4))  # counts are all that is asked for
+    return pool_figures(PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_chunk)))
 
 
 def _expert_chunks(archive: Prepared, pool: ChunkSet) -> ChunkSet | None:

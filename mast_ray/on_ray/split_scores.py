@@ -93,13 +93,7 @@ class ModelScores:
     threshold: float
     threshold_from: str  # validation, card or config
     splits: dict[str, ScoredChunks]
-
-    def table(self, config: Config) -> dict[str, dict[str, Any]]:
-        """Split -> figures."""
-        return {
-            name: scored.figures(self.threshold, config.evaluate.bootstrap, config.seed)
-            for name, scored in self.splits.items()
-        }
+    table: dict[str, dict[str, Any]]  # split -> figures with intervals
 
     def gains_over(self, other: ModelScores, config: Config) -> dict[str, dict[str, Any]]:
         """Split -> F1 and AP of this model minus another's on the same recordings, each at its own threshold."""
@@ -118,9 +112,12 @@ class ModelScores:
 def score_model(prepared: Prepared, stage: Storage, config: Config, card_threshold: float | None) -> ModelScores:
     """Scores of the detections in a stage on every held-out split there is."""
     scored = {name: score_split(prepared, stage, name, config) for name in splits_present(prepared)}
-    tuned = best_threshold(scored["val"].matches) if "val" in scored else math.nan
-    if math.isfinite(tuned):
-        return ModelScores(tuned, "validation", scored)
-    if card_threshold is not None:
-        return ModelScores(card_threshold, "card", scored)
-    return ModelScores(config.self_train.threshold, "config", scored)
+    threshold, origin = best_threshold(scored["val"].matches) if "val" in scored else math.nan, "validation"
+    if not math.isfinite(threshold):  # no hit to tune on
+        threshold, origin = config.self_train.threshold, "config"
+        if card_threshold is not None:
+            threshold, origin = card_threshold, "card"
+    table = {
+        name: one.figures(threshold, config.evaluate.bootstrap, config.seed) for name, one in scored.items()
+    }
+    return ModelScores(threshold, origin, scored, table)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truth", default="", help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels only"
     )
     parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and what of it is done")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,8 +30,12 @@ def run(args: argparse.Namespace) -> int:
 
     from mast_ray.on_ray.round_table import rounds_text
     from mast_ray.on_ray.self_train import run_self_train
+    from mast_ray.on_ray.self_train_plan import plan_text
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if args.dry_run:
+        print(plan_text(args.config, args.prepared, args.detector, args.out))
+        return 0
     result = run_self_train(
         args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner
     )
