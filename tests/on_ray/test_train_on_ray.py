@@ -110,8 +110,7 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepa
 
 
 def test_a_mistake_met_by_a_worker_is_told_once_and_not_retried(prepared, cluster, tmp_path):
-    config = small_config(**KNOBS | {"pretrain.init": str(tmp_path / "nowhere")})
-    begun = time.monotonic()
+    # With one restart allowed, a second failure would end in another error than the worker's own.
+    config = small_config(**KNOBS | {"pretrain.init": str(tmp_path / "nowhere"), "cluster.max_failures": 1})
     with pytest.raises(MastError, match="nowhere is not a finished model folder"):
         run_pretrain(config, str(prepared), str(tmp_path / "out"))
-    assert time.monotonic() - begun < 90
