@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -60,6 +60,8 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
             hint = f"did you mean {guess}?" if guess else "see `mast config` for every key"
             raise ConfigError(f"unknown setting {key!r}: {hint}")
         _refuse_secret(key, value)
+        if isinstance(value, bool) and "yes" in get_args(valid[key].annotation):
+            value = "yes" if value else "no"  # YAML 1.1 reads a bare no as false
         *sections, last = key.split(".")
         node = tree
         for section in sections:

@@ -82,7 +82,6 @@ def tiny() -> Config:
             "tune.epochs_stage2": 2,
             "evaluate.batch_size": 16,
             "evaluate.bootstrap": 500,
-            "detect.batch_size": 16,
             "cluster.lanes": 8,
         },
     )

@@ -166,10 +166,10 @@ class DetectConfig(Section):
     """Most recordings in one unit of work."""
     hours_per_unit: float = Field(4.0, gt=0)
     """Most hours of audio in one unit of work."""
-    batch_size: int = Field(64, ge=1)
-    """Windows per inference batch."""
-    decode_threads: int = Field(2, ge=1)
-    """Decoding threads feeding one detector."""
+    batch_size: int = Field(0, ge=0)
+    """Windows per inference batch; 0: chosen for the device."""
+    decode_threads: int = Field(0, ge=0)
+    """Decoding threads feeding one detector; 0: the cores there are."""
     embeddings: Literal["none", "projection", "neck", "encoder"] = "none"
     """Box embedding stored beside each detection."""
     song_gap_s: float = Field(0.0, ge=0)

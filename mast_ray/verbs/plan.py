@@ -15,7 +15,7 @@ USES_CONFIG = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--inventory", help="JSON written by `mast inventory --out`")
+    parser.add_argument("--inventory", help="JSON written by `mast inventory --json`")
     parser.add_argument("--hours", type=float, help="hours of audio")
     parser.add_argument("--recordings", type=int, default=0, help="number of recordings")
     parser.add_argument("--gigabytes", type=float, default=0.0, help="size of the audio")
@@ -49,10 +49,10 @@ def run(args: argparse.Namespace) -> int:
 def _archive(args: argparse.Namespace) -> Archive:
     if args.inventory:
         found = json.loads(Path(args.inventory).read_text(encoding="utf-8"))
-        return Archive(found["hours"], found["num_recordings"], found["num_bytes"], args.labelled_hours)
+        return Archive(found["hours"], found["num_files"], found["num_bytes"], args.labelled_hours)
     if args.hours is None:
         raise ConfigError(
-            "nothing to plan for: give --hours, or --inventory with the JSON of `mast inventory --out`"
+            "nothing to plan for: give --hours, or --inventory with the JSON of `mast inventory --json`"
         )
     num_bytes = int(args.gigabytes * 1e9) or int(args.hours * 3600 * 96_000)  # 48 kHz, 16 bit, mono
     return Archive(args.hours, args.recordings, num_bytes, args.labelled_hours)

@@ -75,6 +75,11 @@ def test_dates_given_by_set_stay_text():
     assert config.split.ood_dates == ("2018-07-10", "2018-07-11")
 
 
+def test_a_bare_yes_or_no_is_taken_as_the_word():
+    assert apply_overrides(Config(), parse_set(["cluster.use_gpu=no"])).cluster.use_gpu == "no"
+    assert apply_overrides(Config(), parse_set(["cluster.use_gpu=yes"])).cluster.use_gpu == "yes"
+
+
 def test_a_batch_that_cannot_be_split_over_workers_names_one_that_can():
     with pytest.raises(
         ConfigError, match=r"detector\.batch_size=50 cannot be split over cluster\.num_workers=8"
