@@ -77,8 +77,8 @@ def run_pseudo_label(
     chunks_per_unit: int = 0,
 ) -> dict[str, Any]:
     """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
-    task = PoolTask(config, str(model), str(prepared), str(out), tuple(splits), chunks_per_unit)
-    stage = open_storage(task.out, config.storage)
+    stage, source, tables = (open_storage(uri, config.storage) for uri in (out, model, prepared))
+    task = PoolTask(config, source.url, tables.url, stage.url, tuple(splits), chunks_per_unit)  # absolute, for workers elsewhere
     refuse_foreign(stage, STAGE)
     archive = open_prepared(task.prepared, config.storage)
     card = read_card(task.model, config.storage)

@@ -87,7 +87,8 @@ def run_self_train(
             from mast_ray.on_ray.session import ray_session
 
             stack.enter_context(ray_session())  # one for all stages
-        run = _SelfTraining(config, prepared, archive, detector, stage, runner, _truth_table(truth, archive))
+        model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
+        run = _SelfTraining(config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive))
         result = run.rounds()
         write_manifest(stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC))
     return result | {"was_done": False}

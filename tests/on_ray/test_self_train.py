@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KNOBS = {
     "self_train.policy": "fixed",
-    "self_train.threshold": 0.1,
+    "self_train.threshold": 0.08,
     "self_train.governor": "warn",
     "self_train.stage1.batch_size": 4,
     "self_train.stage1.max_steps": 4,
@@ -99,7 +99,7 @@ def test_every_pseudo_box_knows_its_model_policy_and_round(undisturbed, detector
     student = read_card(undisturbed / "round1" / "stage2").weights_sha256
     assert set(first["source"].to_pylist()) == {f"model={read_card(detector).weights_sha256} policy=fixed round=1"}
     assert set(second["source"].to_pylist()) == {f"model={student} policy=fixed round=2"}
-    assert min(first["score"].to_pylist()) >= 0.1 and max(first["threshold"].to_pylist()) == pytest.approx(0.1)
+    assert min(first["score"].to_pylist()) >= 0.08 and max(first["threshold"].to_pylist()) == pytest.approx(0.08)
 
 
 def test_killed_in_every_stage_it_ends_with_the_same_tables_and_metrics(archive, config, detector, undisturbed, tmp_path):
@@ -126,7 +126,7 @@ def test_a_finished_run_has_nothing_to_do_and_other_settings_are_refused(archive
     arguments = (str(archive), detector, str(undisturbed))
     assert run_self_train(config, *arguments, truth=truth, runner="here")["was_done"]
     other = apply_overrides(config, {"self_train.threshold": 0.2})
-    with pytest.raises(ConfigError, match=r"was begun with self_train\.threshold=0\.1, now it is 0\.2"):
+    with pytest.raises(ConfigError, match=r"was begun with self_train\.threshold=0\.08, now it is 0\.2"):
         run_self_train(other, *arguments, truth=truth, runner="here")
 
 
