@@ -124,6 +124,8 @@ class ModelConfig(Section):
 class ClusterConfig(Section):
     num_workers: int = Field(1, ge=1)
     """Training processes, one per GPU (or CPU process)."""
+    min_workers: int = Field(0, ge=0)
+    """Go on with as few training processes as this when nodes are lost, and back up when they return; 0: always num_workers."""
     use_gpu: Literal["auto", "yes", "no"] = "auto"
     """Train and infer on GPUs when there are any."""
     cpus_per_worker: float = Field(1.0, gt=0)

@@ -16,7 +16,7 @@ SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", help="folder of the run (default: demo)")
-    parser.add_argument("--hours", type=float, default=1.0, help="hours of synthetic audio")
+    parser.add_argument("--hours", type=float, default=0.8, help="hours of synthetic audio")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="Ray workers")
 
