@@ -13,13 +13,14 @@ from mast_ray.reporting.collect_studies import budget_series
 
 
 def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
-    # 110 chunks in batches of 8: 13 steps x 16 epochs = 208. With 25 chunks an epoch has 3 steps.
-    changed = stretched(tiny().detector, 25, 110)
-    assert changed["epochs"] == 69
+    # 110 chunks in batches of 8: 13 steps x 24 epochs = 312. With 25 chunks an epoch has 3 steps.
+    knobs = tiny().detector.model_copy(update={"epochs": 24, "validate_every_epochs": 1})
+    changed = stretched(knobs, 25, 110)
+    assert changed["epochs"] == 104
     assert changed["warmup_epochs"] == pytest.approx(1 * 104 / 24)
     assert changed["validate_every_epochs"] == pytest.approx(104 / 24)
-    assert stretched(tiny().detector, 110, 110)["epochs"] == 24
-    assert stretched(tiny().detector, 5, 110)["epochs"] == 312  # less than a batch: one step an epoch
+    assert stretched(knobs, 110, 110)["epochs"] == 24
+    assert stretched(knobs, 5, 110)["epochs"] == 312  # less than a batch: one step an epoch
 
 
 def test_a_cell_is_a_config_of_its_own():
