@@ -80,7 +80,12 @@ def arguments() -> argparse.Namespace:
     add("--warmup", type=int, default=5)
     add("--decoder", choices=("global", "local"), default="global")
     add("--compile-mode", default="default", help="default, max-autotune-no-cudagraphs, reduce-overhead")
-    add("--contrastive", choices=("compiled", "eager"), default="compiled", help="where the contrastive loss runs")
+    add(
+        "--contrastive",
+        choices=("compiled", "eager"),
+        default="compiled",
+        help="where the contrastive loss runs",
+    )
     add("--what", nargs="+", choices=tuple(GOALS), default=list(GOALS))
     add(
         "--variants",

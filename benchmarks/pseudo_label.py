@@ -89,10 +89,16 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--model", default="", help="detector folder")
-    add("--random-weights", action="store_true", help="a detector of --size with fresh weights instead of --model")
+    add(
+        "--random-weights",
+        action="store_true",
+        help="a detector of --size with fresh weights instead of --model",
+    )
     add("--size", choices=("tiny", "small", "base"), default="base")
     add("--prepared", default="", help="prepared archive (default: noise)")
     add("--storage", choices=("uint8", "float16"), default="uint8")
@@ -141,7 +147,9 @@ def with_floor(args: argparse.Namespace, scratch: str, prepared: str) -> tuple[s
 
 
 def reader_of(work: PoolWork) -> ChunkReader:
-    return ChunkReader(work.prepared, chunks_of_split(work.prepared, "pool"), batch_size=work.detector.batch_size)
+    return ChunkReader(
+        work.prepared, chunks_of_split(work.prepared, "pool"), batch_size=work.detector.batch_size
+    )
 
 
 @torch.no_grad()

@@ -52,7 +52,9 @@ def main() -> None:
     picked = np.unique(np.linspace(0, args.thresholds - 1, args.one_by_one).astype(int))
     begun_s, worst = time.process_time(), 0.0
     for row in picked.tolist():
-        kept = pseudo_boxes(found.where(found.score >= thresholds[row]), float(thresholds[row]), 0.5, validity)
+        kept = pseudo_boxes(
+            found.where(found.score >= thresholds[row]), float(thresholds[row]), 0.5, validity
+        )
         one = summarise(match(kept.chunk, kept.boxes, kept.score, truth_chunk, truth), 0.0).f1
         worst = max(worst, abs(np.nan_to_num(one) - np.nan_to_num(curve.f1[row])))
     one_s = (time.process_time() - begun_s) / len(picked)
@@ -74,7 +76,9 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--detections", type=int, default=1_000_000)
     add("--per-chunk", type=int, default=50)
@@ -92,8 +96,12 @@ def made_up(
     """Calls all over the chunks; half of the detections are near a call, several per call, the others anywhere."""
 
     def boxes(count: int) -> np.ndarray:
-        corner = np.stack([rng.uniform(0, 900, (num_chunks, count)), rng.uniform(0, 100, (num_chunks, count))], -1)
-        size = np.stack([rng.uniform(8, 120, (num_chunks, count)), rng.uniform(1, 28, (num_chunks, count))], -1)
+        corner = np.stack(
+            [rng.uniform(0, 900, (num_chunks, count)), rng.uniform(0, 100, (num_chunks, count))], -1
+        )
+        size = np.stack(
+            [rng.uniform(8, 120, (num_chunks, count)), rng.uniform(1, 28, (num_chunks, count))], -1
+        )
         return np.concatenate([corner, corner + size], -1)
 
     truth, near = boxes(truths), per_chunk // 2
@@ -101,7 +109,9 @@ def made_up(
     moved = of_call + rng.normal(0, 1, of_call.shape) * np.array([6.0, 2.0, 6.0, 2.0])
     moved[..., 2:] = np.maximum(moved[..., 2:], moved[..., :2] + 1)
     all_boxes = np.concatenate([moved, boxes(per_chunk - near)], 1).reshape(-1, 4)
-    score = np.concatenate([rng.beta(4, 3, (num_chunks, near)), rng.beta(2, 6, (num_chunks, per_chunk - near))], 1).ravel()
+    score = np.concatenate(
+        [rng.beta(4, 3, (num_chunks, near)), rng.beta(2, 6, (num_chunks, per_chunk - near))], 1
+    ).ravel()
     found = PoolDetections(np.repeat(np.arange(num_chunks), per_chunk), all_boxes, score, num_chunks)
     return found, np.repeat(np.arange(num_chunks), truths), truth.reshape(-1, 4)
 

@@ -66,7 +66,9 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     has_gpu = torch.cuda.is_available()
     add = parser.add_argument
     add("--work", type=Path, required=True, help="folder for archive, tables and runs")
@@ -93,7 +95,17 @@ def made_archive(args: argparse.Namespace) -> str:
     """`mast synth`, then `mast prepare`, unless they are there; annotated for the most part, so that both trainings have chunks."""
     archive, prepared = args.work / "archive", args.work / "prepared"
     mast = [sys.executable, "-m", "mast_ray.verbs.main"]
-    synth = ["synth", "--out", str(archive), "--hours", str(args.hours), "--labelled-share", "0.8", "--minutes", "2"]
+    synth = [
+        "synth",
+        "--out",
+        str(archive),
+        "--hours",
+        str(args.hours),
+        "--labelled-share",
+        "0.8",
+        "--minutes",
+        "2",
+    ]
     subprocess.run([*mast, *synth], check=True)
     prepare = ["prepare", str(archive), "--annotations", str(archive / "annotations"), "--out", str(prepared)]
     subprocess.run([*mast, *prepare, "--runner", args.runner], check=True)
@@ -105,8 +117,22 @@ def bare_rate(what: str, args: argparse.Namespace) -> float:
     out = args.work / "bare.json"
     command = [
         *(sys.executable, str(BENCHMARKS / "model_steps.py"), "--device", args.device, "--size", args.size),
-        *("--batch", str(args.batch), "--what", what, "--variants", "compiled" if args.compile == "yes" else "eager"),
-        *("--steps", str(max(2, args.steps // 8)), "--warmup", "5" if args.device == "cuda" else "1", "--out", str(out)),
+        *(
+            "--batch",
+            str(args.batch),
+            "--what",
+            what,
+            "--variants",
+            "compiled" if args.compile == "yes" else "eager",
+        ),
+        *(
+            "--steps",
+            str(max(2, args.steps // 8)),
+            "--warmup",
+            "5" if args.device == "cuda" else "1",
+            "--out",
+            str(out),
+        ),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())["results"][0]["chunks_per_s"]
@@ -127,7 +153,10 @@ def trained(what: str, engine: str, prepared: str, args: argparse.Namespace) -> 
     steady = steady or [(rows[-1], ([start, *rows])[-2])]
     samples = sum(row["samples"] - before["samples"] for row, before in steady)
     seconds = sum((row["samples"] - before["samples"]) / row["chunks_per_s"] for row, before in steady)
-    waited = sum(row["wait_share"] * (row["samples"] - before["samples"]) / row["chunks_per_s"] for row, before in steady)
+    waited = sum(
+        row["wait_share"] * (row["samples"] - before["samples"]) / row["chunks_per_s"]
+        for row, before in steady
+    )
     label = engine if engine == "torch" else f"deepspeed ZeRO-{args.zero_stage}"
     shares = [row["model_flops_share"] for row, _ in steady if "model_flops_share" in row]
     return {

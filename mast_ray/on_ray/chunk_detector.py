@@ -76,7 +76,9 @@ class ChunkDetector:
         """One answer per batch, in order."""
         waiting: _Answer | None = None
         for raw in batches:
-            tensors = self._infer(*(padded(getattr(raw, name), self.batch_size) for name in ("values", "scale", "offset")))
+            tensors = self._infer(
+                *(padded(getattr(raw, name), self.batch_size) for name in ("values", "scale", "offset"))
+            )
             answer = _on_host(len(raw), tensors)
             if waiting is not None:
                 yield waiting

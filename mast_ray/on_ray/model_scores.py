@@ -19,7 +19,13 @@ METRICS = "metrics.json"
 
 
 def evaluate_model(
-    config: Config, model: str, prepared: str, out: str, *, runner: Runner = "ray", archive: Prepared | None = None
+    config: Config,
+    model: str,
+    prepared: str,
+    out: str,
+    *,
+    runner: Runner = "ray",
+    archive: Prepared | None = None,
 ) -> ModelScores:
     """Detections of a model on every held-out split, into OUT, and their scores."""
     archive = archive or open_prepared(prepared, config.storage)

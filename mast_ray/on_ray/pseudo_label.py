@@ -43,7 +43,9 @@ log = logging.getLogger("mast.pseudo_label")
 
 STAGE, FOLDER = "pseudo-label", "detections"
 LOOSE_OVERLAP = 0.7  # stored boxes overlap up to this much: stricter suppression is searched afterwards
-CHUNKS_PER_UNIT = 16_384  # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
+CHUNKS_PER_UNIT = (
+    16_384  # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
+)
 WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
 Runner = Literal["ray", "here"]
 
@@ -78,7 +80,9 @@ def run_pseudo_label(
 ) -> dict[str, Any]:
     """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
     stage, source, tables = (open_storage(uri, config.storage) for uri in (out, model, prepared))
-    task = PoolTask(config, source.url, tables.url, stage.url, tuple(splits), chunks_per_unit)  # absolute, for workers elsewhere
+    task = PoolTask(
+        config, source.url, tables.url, stage.url, tuple(splits), chunks_per_unit
+    )  # absolute, for workers elsewhere
     refuse_foreign(stage, STAGE)
     archive = open_prepared(task.prepared, config.storage)
     card = read_card(task.model, config.storage)
@@ -124,7 +128,9 @@ def pool_units(prepared: Prepared, chunks: ChunkSet, chunks_per_unit: int) -> li
         for first in range(start, end, chunks_per_unit):
             count = min(chunks_per_unit, end - first)
             begin = int(chunks.chunk[first])
-            items.append(Item(f"{prepared.recording_ids[row]}-{begin}-{begin + count}", paths[row], count, ""))
+            items.append(
+                Item(f"{prepared.recording_ids[row]}-{begin}-{begin + count}", paths[row], count, "")
+            )
     return group_units(items, chunks_per_unit, chunks_per_unit)
 
 
@@ -155,7 +161,9 @@ class MakePoolWork:
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.benchmark = True
         detector, card = load_detector(self.task.model, config.storage)
-        inputs = Inputs(card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device))  # type: ignore[arg-type]
+        inputs = Inputs(
+            card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
+        )
         worth_it = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING
         compiled: Literal["yes", "no"] = "yes" if config.model.compile or worth_it else "no"
         return PoolWork(
@@ -227,8 +235,12 @@ def _work_off(
             stack.enter_context(ray_session())
             reports = run_units(stage, pending, lease.run, make_work=make_work, **_actors(task, len(pending)))
         else:
-            reports = run_here(stage, pending, lease.run, make_work(), timeout_s=task.config.detect.stall_timeout_s)
-        progress = UnitProgress(STAGE, sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending))
+            reports = run_here(
+                stage, pending, lease.run, make_work(), timeout_s=task.config.detect.stall_timeout_s
+            )
+        progress = UnitProgress(
+            STAGE, sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending)
+        )
         for report in reports:
             progress.add(report)
         progress.close()

@@ -79,13 +79,18 @@ def make_pseudo_labels(
     if made is None:
         raise DataError(f"{detections.url} is not finished: run `mast pseudo-label` again")
     settings = knobs.model_dump(mode="json", include=_POLICY_KNOBS) | {"seed": config.seed} | asdict(teacher)
-    key, inputs = text_hash(json.dumps(settings, sort_keys=True)), {"detections": made["key"], **made["inputs"]}
+    key, inputs = (
+        text_hash(json.dumps(settings, sort_keys=True)),
+        {"detections": made["key"], **made["inputs"]},
+    )
     chunks = chunks_of_split(prepared, "pool")
     source = LabelSource("pseudo", stage.url, text_hash(key + json.dumps(inputs, sort_keys=True)))
     if not is_current(read_manifest(stage), STAGE, key, inputs):
         labelled = _labelled(knobs, prepared, chunks, detections, teacher)
         chosen, weight = chunk_weights(labelled.boxes, knobs.empty_chunks, knobs.empty_weight)
-        chosen, weight = drawn_chunks(chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7]))
+        chosen, weight = drawn_chunks(
+            chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7])
+        )
         lineage = {"model": teacher.model_sha, "policy": knobs.policy, "round": str(teacher.round)}
         table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage)
         for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table).items():
@@ -136,14 +141,18 @@ def drawn_chunks(
 def _figures(prepared: Prepared, chunks: ChunkSet, labelled: _Labelled) -> dict[str, Any]:
     count = np.bincount(labelled.boxes.chunk, minlength=len(chunks))
     site = np.array(prepared.recordings.column("site").fill_null("").to_pylist(), object)[chunks.recording]
-    by_site = {str(name) or "(no site)": float(count[site == name].mean()) for name in sorted(set(site.tolist()))}
+    by_site = {
+        str(name) or "(no site)": float(count[site == name].mean()) for name in sorted(set(site.tolist()))
+    }
     groups = zip(
         labelled.groups.names, labelled.threshold_of_group.tolist(), labelled.source_of_group, strict=True
     )
     return {
         "figures": asdict(pool_figures(labelled.boxes)),
         "boxes_per_chunk_by_site": by_site,
-        "thresholds": [{"group": name, "threshold": value, "source": source} for name, value, source in groups],
+        "thresholds": [
+            {"group": name, "threshold": value, "source": source} for name, value, source in groups
+        ],
         "threshold": float(np.mean(labelled.limit)) if len(labelled.limit) else 0.0,
     }
 

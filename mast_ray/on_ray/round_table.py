@@ -24,7 +24,11 @@ FIGURES = ("f1", "ap_area", "precision", "recall", "ap_11_point", "mean_iou", "f
 def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScores) -> dict[str, Any]:
     """Every split at the threshold frozen from validation, and the gain over round 0 on the same recordings."""
     table = scores.table
-    row: dict[str, Any] = {"round": number, "threshold": scores.threshold, "threshold_from": scores.threshold_from}
+    row: dict[str, Any] = {
+        "round": number,
+        "threshold": scores.threshold,
+        "threshold_from": scores.threshold_from,
+    }
     splits = [name for name in SHOWN if name in table]
     row |= {f"{name}_{figure}": table[name][figure] for figure in FIGURES for name in splits}
     if number:
@@ -34,7 +38,10 @@ def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScore
 
 
 def write_rounds(
-    stage: Storage, rows: Sequence[Mapping[str, Any]], final: Mapping[str, Any] | None = None, stopped: str = ""
+    stage: Storage,
+    rows: Sequence[Mapping[str, Any]],
+    final: Mapping[str, Any] | None = None,
+    stopped: str = "",
 ) -> dict[str, Any]:
     """rounds.json with nested intervals, which is returned, and rounds.parquet with x, x_low, x_high columns."""
     document = without_nan({"rounds": list(rows), "final": final, "stopped": stopped})
@@ -59,11 +66,15 @@ def rounds_text(rows: Sequence[Mapping[str, Any]]) -> str:
         kinds = [name for name in ("pseudo", "pool") if f"{name}_precision" in row]
         parts = [
             f"{'expert-labelled part' if name == 'pseudo' else 'whole pool'}: "
-            + ", ".join(f"{f} {interval_text(_numbers(row[f'{name}_{f}']))}" for f in ("precision", "coverage", "f1"))
+            + ", ".join(
+                f"{f} {interval_text(_numbers(row[f'{name}_{f}']))}" for f in ("precision", "coverage", "f1")
+            )
             for name in kinds
         ]
         if "boxes_per_chunk" in row:
-            parts.insert(0, f"{row['boxes_per_chunk']:.2f} boxes per chunk at q {row['pseudo_threshold']:.3f}")
+            parts.insert(
+                0, f"{row['boxes_per_chunk']:.2f} boxes per chunk at q {row['pseudo_threshold']:.3f}"
+            )
         lines.append(f"pseudo-labels of round {row['round']}: " + "; ".join(parts or ["none"]))
     return "\n".join(lines)
 

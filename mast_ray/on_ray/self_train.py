@@ -63,7 +63,12 @@ from mast_ray.training.model_files import Card, read_card, read_model, write_mod
 log = logging.getLogger("mast.self_train")
 
 STAGE, MODEL = "self-train", "model"
-_FREE_KNOBS = {"rounds", "governor", "governor_density_ratio", "governor_min_agreement"}  # may change between runs: more rounds
+_FREE_KNOBS = {
+    "rounds",
+    "governor",
+    "governor_density_ratio",
+    "governor_min_agreement",
+}  # may change between runs: more rounds
 
 
 def run_self_train(
@@ -88,16 +93,22 @@ def run_self_train(
 
             stack.enter_context(ray_session())  # one for all stages
         model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
-        run = _SelfTraining(config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive))
+        run = _SelfTraining(
+            config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive)
+        )
         result = run.rounds()
-        write_manifest(stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC))
+        write_manifest(
+            stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC)
+        )
     return result | {"was_done": False}
 
 
 def as_trained(config: Config, card: Card) -> Config:
     """The config with the architecture and input conventions of the seed detector."""
     model = ModelConfig.model_validate(card.model | {"compile": config.model.compile})
-    spectrogram = config.spectrogram.model_copy(update={"divisor": card.normaliser().divisor, "tail": card.tail})
+    spectrogram = config.spectrogram.model_copy(
+        update={"divisor": card.normaliser().divisor, "tail": card.tail}
+    )
     return config.model_copy(update={"model": model, "spectrogram": spectrogram})
 
 
@@ -108,7 +119,9 @@ def _truth_table(truth: str, archive: Prepared) -> pa.Table | None:
     found = read_annotations(truth, recordings=archive.recordings.column("path").to_pylist())
     table, _ = labels_table(found, archive.recordings, truth)
     if not len(table):
-        raise DataError(f"--truth {truth} names no recording of {archive.storage.url}: give the truth of this archive")
+        raise DataError(
+            f"--truth {truth} names no recording of {archive.storage.url}: give the truth of this archive"
+        )
     return table
 
 
@@ -141,7 +154,11 @@ class _SelfTraining:
         stopped = ""
         for number in range(1, config.self_train.rounds + 1):
             teacher = generations[-1]
-            pseudo = self._pseudo_labels(number, teacher) if needs_pseudo_labels(config.self_train.curriculum) else None
+            pseudo = (
+                self._pseudo_labels(number, teacher)
+                if needs_pseudo_labels(config.self_train.curriculum)
+                else None
+            )
             verdict, agreement = self._judged(pseudo, before)
             if not verdict.is_sane and config.self_train.governor != "off":
                 log.warning("round %d: %s", number, verdict.reason)
@@ -169,15 +186,21 @@ class _SelfTraining:
 
     def _generation(self, number: int, model: str) -> _Generation:
         out = self._folder(number, "evaluation")
-        scores = evaluate_model(self.config, model, self.prepared, out, runner=self.runner, archive=self.archive)
+        scores = evaluate_model(
+            self.config, model, self.prepared, out, runner=self.runner, archive=self.archive
+        )
         return _Generation(number, model, read_card(model, self.config.storage), scores)
 
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
         run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
-        about = Teacher(teacher.card.weights_sha256, teacher.scores.threshold, self._kept_share(teacher), number)
+        about = Teacher(
+            teacher.card.weights_sha256, teacher.scores.threshold, self._kept_share(teacher), number
+        )
         detections = open_storage(found, self.config.storage)
-        return make_pseudo_labels(self.config, self.archive, detections, self._folder(number, "pseudo"), about)
+        return make_pseudo_labels(
+            self.config, self.archive, detections, self._folder(number, "pseudo"), about
+        )
 
     def _kept_share(self, teacher: _Generation) -> float:
         """Share of validation candidates at or above the threshold: what quantile matching keeps in every group."""
@@ -189,14 +212,20 @@ class _SelfTraining:
         score = found.score[is_valid(found, validity_of(self.config.self_train))]
         return float((score >= teacher.scores.threshold).mean()) if len(score) else 0.0
 
-    def _judged(self, pseudo: PseudoLabels | None, before: PseudoLabels | None) -> tuple[Verdict, float | None]:
+    def _judged(
+        self, pseudo: PseudoLabels | None, before: PseudoLabels | None
+    ) -> tuple[Verdict, float | None]:
         if pseudo is None:
             return Verdict(True), None
         knobs = self.config.self_train
-        agreement = agreement_f1(pseudo.boxes, before.boxes, self.config.evaluate.iou) if before is not None else None
+        agreement = (
+            agreement_f1(pseudo.boxes, before.boxes, self.config.evaluate.iou) if before is not None else None
+        )
         now, last = (PoolFigures(**p.figures["figures"]) if p is not None else None for p in (pseudo, before))
         assert now is not None
-        return judge(now, last, agreement, knobs.governor_density_ratio, knobs.governor_min_agreement), agreement
+        return judge(
+            now, last, agreement, knobs.governor_density_ratio, knobs.governor_min_agreement
+        ), agreement
 
     def _lost_its_way(self, student: _Generation, teacher: _Generation) -> str:
         """Why a student must not be used, however its labels would look: it fell silent or fires everywhere on validation."""
@@ -206,7 +235,9 @@ class _SelfTraining:
             reason = "the student finds nothing right on validation, where its teacher did"
         else:
             ratio = self.config.self_train.governor_density_ratio
-            reason = judge(kept_figures(student.scores), kept_figures(teacher.scores), None, ratio, 0.0).reason
+            reason = judge(
+                kept_figures(student.scores), kept_figures(teacher.scores), None, ratio, 0.0
+            ).reason
             reason = reason and f"on validation, {reason}"
         if reason:
             log.warning("round %d: %s", student.round, reason)
@@ -215,7 +246,11 @@ class _SelfTraining:
     def _trained(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
         folder = {"teacher": teacher.model}
         for step in steps_of(self.config.self_train.curriculum):
-            labels = LabelSource() if step.labels == "expert" or pseudo is None else replace(pseudo.source, name=step.labels)
+            labels = (
+                LabelSource()
+                if step.labels == "expert" or pseudo is None
+                else replace(pseudo.source, name=step.labels)
+            )
             folder[step.name] = self._folder(number, step.name)
             log.info("round %d, %s: training on %s labels", number, step.name, step.labels)
             run_train_detector(
@@ -229,7 +264,9 @@ class _SelfTraining:
             )
         return folder[step.name]
 
-    def _about(self, pseudo: PseudoLabels | None, agreement: float | None, verdict: Verdict) -> dict[str, Any]:
+    def _about(
+        self, pseudo: PseudoLabels | None, agreement: float | None, verdict: Verdict
+    ) -> dict[str, Any]:
         """What the pseudo-labels of a round look like, and how right they are where truth is known."""
         if pseudo is None:
             return {}
@@ -242,11 +279,17 @@ class _SelfTraining:
             own = quality(self.config, self.archive, pseudo, pseudo.chunks, self.truth)
             row |= {f"pool_{name}": value for name, value in own.items()}
         row |= pseudo.figures["figures"] | {"pseudo_threshold": pseudo.figures["threshold"]}
-        row |= {"train_chunks": pseudo.figures["train_chunks"], "agreement_f1": agreement, "governor": verdict.reason or "sane"}
+        row |= {
+            "train_chunks": pseudo.figures["train_chunks"],
+            "agreement_f1": agreement,
+            "governor": verdict.reason or "sane",
+        }
         return row | {"boxes_per_chunk_by_site": pseudo.figures["boxes_per_chunk_by_site"]}
 
     def _drift(self, student: _Generation, teacher: _Generation, seed: _Generation) -> dict[str, float]:
-        weights = {g.round: read_model(g.model, "detector", self.config.storage)[0] for g in (student, teacher, seed)}
+        weights = {
+            g.round: read_model(g.model, "detector", self.config.storage)[0] for g in (student, teacher, seed)
+        }
         after = weights[student.round]
         return {
             "weight_drift": weight_drift(weights[teacher.round], after),
@@ -263,7 +306,9 @@ class _SelfTraining:
 
     def _finished(self, final: _Generation, rows: list[dict[str, Any]], stopped: str) -> dict[str, Any]:
         weights, card = read_model(final.model, "detector", self.config.storage)
-        threshold = final.scores.threshold if final.scores.threshold_from == "validation" else card.score_threshold
+        threshold = (
+            final.scores.threshold if final.scores.threshold_from == "validation" else card.score_threshold
+        )
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         made = {"round": final.round, "model_sha": card.weights_sha256, "threshold": threshold}
         return write_rounds(self.stage, rows, final=made, stopped=stopped)
@@ -274,7 +319,9 @@ def kept_figures(scores: ModelScores) -> PoolFigures:
     scored = scores.splits["val"]
     matches, kept = scored.matches, scored.matches.score >= scores.threshold
     no_boxes = np.zeros((int(kept.sum()), 4))  # counts are all that is asked for
-    return pool_figures(PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_chunk)))
+    return pool_figures(
+        PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_chunk))
+    )
 
 
 def _expert_chunks(archive: Prepared, pool: ChunkSet) -> ChunkSet | None:
@@ -285,4 +332,3 @@ def _expert_chunks(archive: Prepared, pool: ChunkSet) -> ChunkSet | None:
         return None
     known = train.take(np.isin(keys_of(train), keys_of(pool)))
     return known if len(known) else None
-

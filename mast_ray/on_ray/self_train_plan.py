@@ -39,7 +39,13 @@ def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
             count = experts if step.labels == "expert" else most + (experts if step.labels == "both" else 0)
             bound = "" if step.labels == "expert" else "at most "
             schedule = schedule_of(section, count)
-            lines.append(_line(stage, f"round{number}/{step.name}", f"{bound}{schedule.num_steps} steps on {step.labels} labels"))
+            lines.append(
+                _line(
+                    stage,
+                    f"round{number}/{step.name}",
+                    f"{bound}{schedule.num_steps} steps on {step.labels} labels",
+                )
+            )
         lines.append(_line(stage, f"round{number}/evaluation", f"{held} chunks"))
     return "\n".join(lines)
 

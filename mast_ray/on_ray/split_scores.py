@@ -109,7 +109,9 @@ class ModelScores:
         return gains
 
 
-def score_model(prepared: Prepared, stage: Storage, config: Config, card_threshold: float | None) -> ModelScores:
+def score_model(
+    prepared: Prepared, stage: Storage, config: Config, card_threshold: float | None
+) -> ModelScores:
     """Scores of the detections in a stage on every held-out split there is."""
     scored = {name: score_split(prepared, stage, name, config) for name in splits_present(prepared)}
     threshold, origin = best_threshold(scored["val"].matches) if "val" in scored else math.nan, "validation"

@@ -59,7 +59,13 @@ def run_train_detector(
     """Detector training into a model folder; returns its summary. `section` names the knobs in the config."""
     labels = replace(labels, folder=full_url(labels.folder))
     task = DetectorTask(
-        config, full_url(prepared), full_url(out), section, labels, full_url(init_encoder), full_url(init_detector)
+        config,
+        full_url(prepared),
+        full_url(out),
+        section,
+        labels,
+        full_url(init_encoder),
+        full_url(init_detector),
     )
     return run_task(task, "train", runner)
 
@@ -196,7 +202,11 @@ def _told_key(attempt: str) -> str:
 def _num_workers(config: Config) -> int | tuple[int, int]:
     """A fixed number, or a range when `cluster.min_workers` allows fewer: an elastic run goes on with what is left."""
     least = getattr(config.cluster, "min_workers", 0)
-    return (least, config.cluster.num_workers) if 0 < least < config.cluster.num_workers else config.cluster.num_workers
+    return (
+        (least, config.cluster.num_workers)
+        if 0 < least < config.cluster.num_workers
+        else config.cluster.num_workers
+    )
 
 
 def _cluster_has_gpus() -> bool:

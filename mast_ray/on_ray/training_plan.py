@@ -26,7 +26,10 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
         objective: torch.nn.Module = reconstruction(config)
     else:
         labelled = labelled_chunks(prepared, task.labels, config)
-        num_chunks, data = len(labelled.chunks), f"{len(labelled.chunks)} chunks ({task.labels.describe()} labels)"
+        num_chunks, data = (
+            len(labelled.chunks),
+            f"{len(labelled.chunks)} chunks ({task.labels.describe()} labels)",
+        )
         objective = detection(config, task.knobs)
     schedule = schedule_of(knobs, num_chunks)
     share = samples_per_worker(knobs.batch_size, knobs.accumulate, config.cluster.num_workers, task.section)
@@ -37,7 +40,11 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
         f"data       {data}",
         f"model      {config.model.name} {config.model.size}, {sum(p.numel() for p in parameters.values()) / 1e6:.1f} M parameters",
         f"steps      {schedule.num_steps} = {schedule.steps_per_epoch} per epoch x {knobs.epochs} epochs"
-        + (f", cut to max_steps={knobs.max_steps}" if schedule.num_steps < schedule.steps_per_epoch * knobs.epochs else ""),
+        + (
+            f", cut to max_steps={knobs.max_steps}"
+            if schedule.num_steps < schedule.steps_per_epoch * knobs.epochs
+            else ""
+        ),
         f"batch      {knobs.batch_size} = {config.cluster.num_workers} workers x {knobs.accumulate} parts x {share} chunks",
         f"samples    {schedule.num_samples} seen, warm-up over {round(knobs.warmup_epochs * schedule.steps_per_epoch)} steps",
         f"rate       {knobs.learning_rate:g} -> {knobs.min_learning_rate:g}, weight decay {knobs.weight_decay:g}, clip {knobs.clip_norm:g}",
@@ -46,12 +53,17 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
     if isinstance(knobs, DetectorTrainConfig):
         lines.append(f"average    decay {rescaled_decay(knobs.ema_decay, knobs.batch_size):.6f} per step")
     lines += [
-        f"trains     {size(group.names) / 1e6:8.2f} M  x{group.multiplier:g}  {group.label}" for group in groups
+        f"trains     {size(group.names) / 1e6:8.2f} M  x{group.multiplier:g}  {group.label}"
+        for group in groups
     ]
     trained = sum(size(group.names) for group in groups)
-    lines.append(f"frozen     {(sum(p.numel() for p in parameters.values()) - trained) / 1e6:8.2f} M  for the whole run")
+    lines.append(
+        f"frozen     {(sum(p.numel() for p in parameters.values()) - trained) / 1e6:8.2f} M  for the whole run"
+    )
     copies = 4 if isinstance(knobs, DetectorTrainConfig) else 3
-    lines.append(f"checkpoint about {copies * 4 * sum(p.numel() for p in parameters.values()) / 1e6:,.0f} MB each, two kept")
+    lines.append(
+        f"checkpoint about {copies * 4 * sum(p.numel() for p in parameters.values()) / 1e6:,.0f} MB each, two kept"
+    )
     return "\n".join(lines)
 
 

@@ -155,10 +155,16 @@ class DetectorTask:
         try:
             held = chunks_of_split(prepared, self.selection_split)
         except DataError:
-            log.warning("%s has no validation split: the last weights are kept, without a threshold", self.prepared)
+            log.warning(
+                "%s has no validation split: the last weights are kept, without a threshold", self.prepared
+            )
             return None
         reader = ChunkReader(
-            prepared, held, prepared.labels, batch_size=self.config.evaluate.batch_size, num_threads=_threads(self.config)
+            prepared,
+            held,
+            prepared.labels,
+            batch_size=self.config.evaluate.batch_size,
+            num_threads=_threads(self.config),
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
 
@@ -186,7 +192,11 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
     model = task.config.model.model_dump(mode="json", exclude=_FREE_MODEL)
     parts: dict[str, Any] = {f"{task.section}.{key}": value for key, value in knobs.items()}
     parts |= {f"model.{key}": value for key, value in model.items()}
-    parts |= {"seed": task.config.seed, "data": data_hash(prepared), "cluster.lanes": task.config.cluster.lanes}
+    parts |= {
+        "seed": task.config.seed,
+        "data": data_hash(prepared),
+        "cluster.lanes": task.config.cluster.lanes,
+    }
     parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
     if isinstance(task, DetectorTask):
         parts["augment"] = task.config.augment.model_dump(mode="json")
@@ -197,7 +207,10 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
 def data_hash(prepared: Prepared) -> str:
     """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
     parts = [json.dumps([prepared.manifest["key"], prepared.manifest["inputs"]], sort_keys=True)]
-    parts += [text_hash(prepared.storage.read_bytes(f"{name}.parquet")) for name in ("recordings", "splits", "labels")]
+    parts += [
+        text_hash(prepared.storage.read_bytes(f"{name}.parquet"))
+        for name in ("recordings", "splits", "labels")
+    ]
     return text_hash("\n".join(parts))
 
 
@@ -209,7 +222,9 @@ def init_hash(task: DetectorTask, name: str) -> str:
     return read_card(source, task.config.storage).weights_sha256
 
 
-def _reader(prepared: Prepared, chunks: ChunkSet, config: Config, batch_size: int, worker: Worker) -> ChunkReader:
+def _reader(
+    prepared: Prepared, chunks: ChunkSet, config: Config, batch_size: int, worker: Worker
+) -> ChunkReader:
     return ChunkReader(
         prepared,
         chunks,
@@ -297,7 +312,9 @@ def _finished(
     if worker.rank == 0:
         storage = open_storage(task.out, task.config.storage)
         files = run_files(storage, 1)
-        card = write_model(storage, network_weights(objective, _best_weights(files, position.best_step)), card)
+        card = write_model(
+            storage, network_weights(objective, _best_weights(files, position.best_step)), card
+        )
         summary["weights_sha256"] = card.weights_sha256
         storage.write_atomic(SUMMARY, json.dumps(summary, indent=1).encode())
     return summary
@@ -311,6 +328,8 @@ def _best_weights(files: RunFiles, best_step: int) -> dict[str, Any]:
             log.warning("%s: exporting the last weights instead", error)
     newest = files.checkpoints.newest_good()
     if newest is None:
-        raise DataError(f"{files.checkpoints.storage.url} holds no good checkpoint to export: run the same command again")
+        raise DataError(
+            f"{files.checkpoints.storage.url} holds no good checkpoint to export: run the same command again"
+        )
     engine = files.checkpoints.read(newest).engine
     return engine.average if engine.average is not None else engine.weights

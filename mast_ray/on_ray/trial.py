@@ -96,7 +96,11 @@ def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: R
     prepared = open_prepared(task.prepared, config.storage)
     detections = open_storage(task.detections, config.storage)
     pseudo = make_pseudo_labels(config, prepared, detections, folder.at("pseudo").url, task.teacher)
-    result: dict[str, Any] = {"objective": 0.0, "stage": "", "boxes_per_chunk": pseudo.figures["figures"]["boxes_per_chunk"]}
+    result: dict[str, Any] = {
+        "objective": 0.0,
+        "stage": "",
+        "boxes_per_chunk": pseudo.figures["figures"]["boxes_per_chunk"],
+    }
     if pseudo.figures["train_chunks"] == 0:  # a threshold above every score
         return _told(folder, result, report)
     models = {"teacher": task.detector}

@@ -114,20 +114,29 @@ class _Search:
     def run(self, what: What) -> dict[str, Any]:
         evaluation = self.stage.at("evaluation")
         scores = evaluate_model(
-            self.config, self.detector, self.prepared, evaluation.url, runner=self.runner, archive=self.archive
+            self.config,
+            self.detector,
+            self.prepared,
+            evaluation.url,
+            runner=self.runner,
+            archive=self.archive,
         )
         best: dict[str, Any] = {}
         objective = None
         if what != "training":
             post = run_post_search(self.config, self.archive, evaluation, self.stage)
             best, objective = post.overrides(), post.best["objective"]
-            self.stage.write_atomic("thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split)))
+            self.stage.write_atomic(
+                "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
+            )
             log.info("post-processing: F1 %.4f with %s", objective, _text(best))
         if what == "post":
             return {"best": best, "objective": objective, "trials": []}
         rows = self._trained(apply_overrides(self.config, best), scores)
         top = max(rows, key=lambda row: row["objective"])
-        sample = {name.removeprefix("config."): value for name, value in top.items() if name.startswith("config.")}
+        sample = {
+            name.removeprefix("config."): value for name, value in top.items() if name.startswith("config.")
+        }
         best |= sampled_overrides(self.config, sample)
         log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
         return {"best": best, "objective": top["objective"], "trials": rows}
@@ -141,7 +150,9 @@ class _Search:
         rows = search_training(task, scores.threshold)
         names = list(dict.fromkeys(name for row in rows for name in row))
         write_table(self.stage, "trials.parquet", pa.table({n: [row.get(n) for row in rows] for n in names}))
-        self.stage.write_atomic("trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows)))
+        self.stage.write_atomic(
+            "trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows))
+        )
         self.stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
         return rows
 
@@ -182,7 +193,9 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
                 scheduler=_scheduler(config),
                 trial_dirname_creator=_folder_name,
             ),
-            run_config=tune.RunConfig(name=EXPERIMENT, verbose=0, failure_config=tune.FailureConfig(max_failures=2), **place),
+            run_config=tune.RunConfig(
+                name=EXPERIMENT, verbose=0, failure_config=tune.FailureConfig(max_failures=2), **place
+            ),
         )
     grid = tuner.fit()
     rows = [_row(task, result) for result in grid]
@@ -192,7 +205,9 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
         cause = getattr(error, "cause", error)  # Ray wraps what a trial raised
         if isinstance(cause, MastError):
             raise cause
-        raise TemporaryError(f"no trial came to an end: {_last_line(cause)}\nrun the same command again, or with --debug") from error
+        raise TemporaryError(
+            f"no trial came to an end: {_last_line(cause)}\nrun the same command again, or with --debug"
+        ) from error
     for row in rows:
         folder = open_storage(task.out, config.storage).at(f"trials/{row['trial']}")
         for step in ("stage1", "stage2", "union"):
@@ -240,7 +255,10 @@ def _first_point(config: Config, threshold: float) -> dict[str, float]:
     """The settings as they are: the search can only improve on them."""
     ranges = _ranges(config, threshold)
     own = {name: getattr(config.self_train.stage1, name) for name in LOSSES}
-    own |= dict.fromkeys(FACTORS, 1.0) | {"threshold": threshold, "empty_weight": config.self_train.empty_weight}
+    own |= dict.fromkeys(FACTORS, 1.0) | {
+        "threshold": threshold,
+        "empty_weight": config.self_train.empty_weight,
+    }
     return {name: min(max(own[name], low), high) for name, (low, high) in ranges.items()}
 
 
@@ -252,7 +270,9 @@ def _searcher(config: Config, space: dict[str, Any], threshold: float) -> Any:
             from ray.tune.search.optuna import OptunaSearch
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            return OptunaSearch(space, metric="objective", mode="max", points_to_evaluate=first, seed=config.seed)
+            return OptunaSearch(
+                space, metric="objective", mode="max", points_to_evaluate=first, seed=config.seed
+            )
         case "random":
             from ray.tune.search.basic_variant import BasicVariantGenerator
 
@@ -265,7 +285,9 @@ def _scheduler(config: Config) -> Any:
     from ray.tune.schedulers import ASHAScheduler
 
     epochs = config.tune.epochs_stage1 + config.tune.epochs_stage2 + 1
-    return ASHAScheduler(max_t=max(2, epochs), grace_period=max(1, config.tune.epochs_stage1 // 2), reduction_factor=3)
+    return ASHAScheduler(
+        max_t=max(2, epochs), grace_period=max(1, config.tune.epochs_stage1 // 2), reduction_factor=3
+    )
 
 
 def _folder_name(trial: Any) -> str:
@@ -279,7 +301,11 @@ def _row(task: TrialTask, result: Any) -> dict[str, Any]:
     is_done = stage.stat(f"trials/{trial}/{RESULT}") is not None
     status = "error" if result.error is not None else "done" if is_done else "stopped early"
     row: dict[str, Any] = {"trial": trial, "status": status}
-    row |= {f"config.{name}": float(value) for name, value in (result.config or {}).items() if name in task.config.tune.parameters}
+    row |= {
+        f"config.{name}": float(value)
+        for name, value in (result.config or {}).items()
+        if name in task.config.tune.parameters
+    }
     row["objective"] = metrics.get("objective") if result.error is None else None
     for name in ("stage1_f1", "stage2_f1", "score_threshold", "boxes_per_chunk"):
         row[name] = metrics.get(name)
@@ -297,7 +323,10 @@ def _last_line(error: BaseException | None) -> str:
 
 
 def _text(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    )
 
 
 def _cell(value: Any) -> Any:

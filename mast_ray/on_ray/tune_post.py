@@ -66,7 +66,9 @@ class PostSearch:
     def overrides(self) -> dict[str, Any]:
         """The best setting as config keys."""
         names = ("policy", "threshold", "nms_overlap", "min_duration_s", "min_bins")
-        return {f"self_train.{name}": self.best[name] for name in names} | {"evaluate.nms_overlap": self.best["nms_overlap"]}
+        return {f"self_train.{name}": self.best[name] for name in names} | {
+            "evaluate.nms_overlap": self.best["nms_overlap"]
+        }
 
 
 def settings_grid() -> list[PostSetting]:
@@ -94,7 +96,11 @@ def search_post(
         scored = score_chunks(prepared, chunks, possible, prepared.labels, iou)
         curve = f1_over_thresholds(scored.matches, thresholds)
         at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
-        base = {"nms_overlap": setting.nms_overlap, "min_duration_s": setting.min_duration_s, "min_bins": setting.min_bins}
+        base = {
+            "nms_overlap": setting.nms_overlap,
+            "min_duration_s": setting.min_duration_s,
+            "min_bins": setting.min_bins,
+        }
         threshold = float(thresholds[at])
         rows.append(base | {"policy": "fixed", "threshold": threshold, "objective": float(curve.f1[at]),
                             "precision": float(curve.precision[at]), "recall": float(curve.recall[at])})  # fmt: skip
@@ -104,7 +110,9 @@ def search_post(
             metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, iou).matches, 0.0)
             rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
                                 "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
-    best = max(rows, key=lambda row: np.nan_to_num(row["objective"], nan=-1.0))  # the first among equals: the simplest
+    best = max(
+        rows, key=lambda row: np.nan_to_num(row["objective"], nan=-1.0)
+    )  # the first among equals: the simplest
     curve = curves[rows.index(best) // (1 + len(GROUP_POLICIES))]
     return PostSearch(rows, best, curve._asdict())
 
@@ -115,7 +123,13 @@ def at_policy(
     """Candidates above the threshold that a policy gives to their group."""
     kept_share = float((possible.score >= threshold).mean()) if len(possible.score) else 0.0
     chosen = group_thresholds(
-        policy, possible.score, groups.group[possible.chunk], groups.site_of_group, threshold, kept_share, min_detections
+        policy,
+        possible.score,
+        groups.group[possible.chunk],
+        groups.site_of_group,
+        threshold,
+        kept_share,
+        min_detections,
     )
     return at_threshold(possible, chosen.threshold[groups.group])
 

@@ -60,7 +60,12 @@ class MaskedErrorValidation:
     better: Literal["lower", "higher"] = "lower"
 
     def __init__(self, objective: nn.Module, reader: ChunkReader, inputs: Inputs, batch_size: int) -> None:
-        self.objective, self.reader, self.inputs, self.batch_size = copy.deepcopy(objective), reader, inputs, batch_size
+        self.objective, self.reader, self.inputs, self.batch_size = (
+            copy.deepcopy(objective),
+            reader,
+            inputs,
+            batch_size,
+        )
 
     @torch.no_grad()  # not inference_mode: cached grids must stay usable in training
     def measure(self, weights: dict[str, Tensor], worker: Worker) -> dict[str, float]:
@@ -82,7 +87,9 @@ class DetectionValidation:
     metric: str = "f1"
     better: Literal["lower", "higher"] = "higher"
 
-    def __init__(self, detector: nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig) -> None:
+    def __init__(
+        self, detector: nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig
+    ) -> None:
         self.detector, self.reader, self.inputs, self.knobs = copy.deepcopy(detector), reader, inputs, knobs
 
     def measure(self, weights: dict[str, Tensor], worker: Worker) -> dict[str, float]:
@@ -97,7 +104,17 @@ def validation_metrics(found: SplitDetections, iou: float = 0.5) -> dict[str, fl
     matches = found.matches(iou)
     tuned = best_threshold(matches)
     metrics = summarise(matches, tuned if math.isfinite(tuned) else 1.0)
-    names = ("threshold", "precision", "recall", "f1", "f1_macro", "ap_area", "mean_iou", "num_truth", "num_detections")
+    names = (
+        "threshold",
+        "precision",
+        "recall",
+        "f1",
+        "f1_macro",
+        "ap_area",
+        "mean_iou",
+        "num_truth",
+        "num_detections",
+    )
     values = {name: float(getattr(metrics, name)) for name in names}
     if not math.isfinite(values["f1"]):
         values["f1"] = 0.0  # neither truth nor detections: nothing to prefer
@@ -105,7 +122,11 @@ def validation_metrics(found: SplitDetections, iou: float = 0.5) -> dict[str, fl
 
 
 def detect_split(
-    detector: Detector | nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig, worker: Worker | None = None
+    detector: Detector | nn.Module,
+    reader: ChunkReader,
+    inputs: Inputs,
+    knobs: EvaluateConfig,
+    worker: Worker | None = None,
 ) -> SplitDetections:
     """Detections of every chunk of a reader above the score floor. With a worker, all ranks share the work and get the whole."""
     rank, world_size = (worker.rank, worker.world_size) if worker is not None else (0, 1)
@@ -132,7 +153,12 @@ def truth_of(boxes: BoxTable) -> tuple[NDArray[np.float64], ...]:
 
 @torch.no_grad()  # not inference_mode: cached grids must stay usable in training
 def _detected(
-    detector: Detector | nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig, rank: int, world_size: int
+    detector: Detector | nn.Module,
+    reader: ChunkReader,
+    inputs: Inputs,
+    knobs: EvaluateConfig,
+    rank: int,
+    world_size: int,
 ) -> Iterator[tuple[RawChunks, NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]]:
     """Batches with (K, 4) boxes, (K,) scores and (B,) counts."""
     for raw in reader.sequential(rank, world_size, knobs.batch_size):

@@ -23,7 +23,12 @@ def search_figure(rows: Sequence[Mapping[str, Any]], objective: str, prefix: str
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for row in np.argsort(place[:, -1]):  # the best on top
-        axes.plot(place[row], color=colormaps["viridis"](place[row, -1]), linewidth=1.0 + 2.0 * place[row, -1], alpha=0.85)
+        axes.plot(
+            place[row],
+            color=colormaps["viridis"](place[row, -1]),
+            linewidth=1.0 + 2.0 * place[row, -1],
+            alpha=0.85,
+        )
     axes.set_xticks(range(len(columns)), [name.removeprefix(prefix).replace("_", "\n") for name in columns])
     axes.set_yticks([])
     axes.set_ylim(-0.12, 1.12)
@@ -48,7 +53,12 @@ def threshold_figure(curve: Mapping[str, NDArray[np.float64]], split: str) -> Fi
     axes.plot(threshold, curve["recall"], color="#009e73", linestyle=":", label="recall")
     best = int(np.argmax(f1))
     axes.axvline(threshold[best], color="0.5", linewidth=0.8)
-    axes.annotate(f"q = {threshold[best]:.3f}, F1 = {f1[best]:.3f}", (threshold[best], f1[best]), (6, 6), textcoords="offset points")
+    axes.annotate(
+        f"q = {threshold[best]:.3f}, F1 = {f1[best]:.3f}",
+        (threshold[best], f1[best]),
+        (6, 6),
+        textcoords="offset points",
+    )
     axes.set(xlabel="score threshold q", ylabel=f"on {split}", xlim=(0, 1), ylim=(0, 1.05))
     axes.legend(frameon=False, loc="lower left")
     return figure

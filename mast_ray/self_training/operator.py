@@ -78,7 +78,11 @@ def _overlapping_pairs(detections: PoolDetections, overlap: float) -> tuple[Ints
     stride = 2.0 * (np.ptp(boxes[:, 0::2]) + 1.0)  # all chunks on one line, further apart than any reach
     begin = chunk * stride + boxes[:, 0]
     reach = begin + (boxes[:, 2] - boxes[:, 0]) * (1.0 - overlap)
-    count = np.searchsorted(begin, reach + 4 * np.spacing(begin[-1] + stride), side="right") - np.arange(len(order)) - 1
+    count = (
+        np.searchsorted(begin, reach + 4 * np.spacing(begin[-1] + stride), side="right")
+        - np.arange(len(order))
+        - 1
+    )
     count = np.maximum(count, 0)
     total, pairs, at = np.cumsum(count), [], 0
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
@@ -86,7 +90,12 @@ def _overlapping_pairs(detections: PoolDetections, overlap: float) -> tuple[Ints
         done = total[at - 1] if at else 0
         stop = max(at + 1, int(np.searchsorted(total, done + MOST_PAIRS, side="right")))
         first = np.repeat(np.arange(at, stop), count[at:stop])
-        second = first + 1 + np.arange(len(first)) - np.repeat(total[at:stop] - count[at:stop] - done, count[at:stop])
+        second = (
+            first
+            + 1
+            + np.arange(len(first))
+            - np.repeat(total[at:stop] - count[at:stop] - done, count[at:stop])
+        )
         span = np.minimum(boxes[first, 2], boxes[second, 2]) - boxes[second, 0]
         band = np.minimum(boxes[first, 3], boxes[second, 3]) - np.maximum(boxes[first, 1], boxes[second, 1])
         shared = np.maximum(span, 0.0) * np.maximum(band, 0.0)

@@ -41,7 +41,13 @@ from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
 
-FROM_SCRATCH = ("fcos", "faster_rcnn", "detr", "yolo26", "vit_scratch")  # nothing pretrained: everything trains, at full rate
+FROM_SCRATCH = (
+    "fcos",
+    "faster_rcnn",
+    "detr",
+    "yolo26",
+    "vit_scratch",
+)  # nothing pretrained: everything trains, at full rate
 
 
 def reconstruction(config: Config) -> ReconstructionObjective:
@@ -53,7 +59,9 @@ def reconstruction(config: Config) -> ReconstructionObjective:
     return ReconstructionObjective(autoencoder, masking, config.seed)
 
 
-def detection(config: Config, knobs: DetectorTrainConfig, rank: int = 0) -> DetectionObjective | BaselineObjective:
+def detection(
+    config: Config, knobs: DetectorTrainConfig, rank: int = 0
+) -> DetectionObjective | BaselineObjective:
     """A detection objective with fresh weights, seeded. `rank` matters only to baselines, which draw from the global generator."""
     weights = DetectionWeights(
         knobs.lambda_cls, knobs.lambda_box, knobs.lambda_iou, knobs.lambda_centerness, knobs.lambda_con
@@ -100,7 +108,9 @@ def load_detector(folder: str | Path, settings: StorageConfig | None = None) -> 
     return detector.eval(), card
 
 
-def load_autoencoder(folder: str | Path, settings: StorageConfig | None = None) -> tuple[MaskedAutoencoder, Card]:
+def load_autoencoder(
+    folder: str | Path, settings: StorageConfig | None = None
+) -> tuple[MaskedAutoencoder, Card]:
     """A pretrained autoencoder (evaluation mode) and its card."""
     weights, card = read_model(folder, "autoencoder", settings)
     model = ModelConfig.model_validate(card.model)
@@ -116,7 +126,9 @@ def load_encoder_weights(
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or of an AudioMAE file (safetensors)."""
     _, network = network_of(objective)
     if not hasattr(network, "encoder"):
-        raise ConfigError(f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out")
+        raise ConfigError(
+            f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out"
+        )
     if source.endswith(".safetensors"):
         _load_public(network, source, config)
         return
@@ -127,7 +139,9 @@ def load_encoder_weights(
     refuse_other_normalisation(card, normalisation, source)
     size = card.model.get("size")
     if size != config.model.size:
-        raise ConfigError(f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}")
+        raise ConfigError(
+            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
+        )
     if isinstance(network, MaskedAutoencoder):
         _load(network, weights, source)
     else:
@@ -136,14 +150,18 @@ def load_encoder_weights(
         _load(network.encoder, own, source)
 
 
-def load_detector_weights(objective: nn.Module, source: str, config: Config, normalisation: Normalisation) -> None:
+def load_detector_weights(
+    objective: nn.Module, source: str, config: Config, normalisation: Normalisation
+) -> None:
     """Start from the weights of another detector of the same shape (stage 1 from the teacher, stage 2 from the student)."""
     weights, card = read_model(source, "detector", config.storage)
     refuse_other_normalisation(card, normalisation, source)
     _load(network_of(objective)[1], weights, source)
 
 
-def groups_of(objective: nn.Module, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig) -> tuple[ParameterGroup, ...]:
+def groups_of(
+    objective: nn.Module, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig
+) -> tuple[ParameterGroup, ...]:
     """Parameter groups of a run; detectors with nothing pretrained train everything at the full rate from the start."""
     if isinstance(knobs, PretrainConfig) or model.name in FROM_SCRATCH:
         return parameter_groups(objective, weight_decay=knobs.weight_decay, unfreezing=Unfreezing())
@@ -173,7 +191,11 @@ def engine_of(
         torch.backends.cudnn.benchmark = True
     if config.model.compile:
         objective.compile_step(dynamic=False)  # type: ignore[operator]  # the feed keeps shapes few
-    decay = rescaled_decay(knobs.ema_decay, schedule.batch_size) if isinstance(knobs, DetectorTrainConfig) else None
+    decay = (
+        rescaled_decay(knobs.ema_decay, schedule.batch_size)
+        if isinstance(knobs, DetectorTrainConfig)
+        else None
+    )
     settings = OptimizerSettings((0.9, knobs.beta2), knobs.clip_norm, decay, precision)
     if worker.rank == 0:
         log.info("engine %s (%s), precision %s", choice.name, choice.reason, precision)

@@ -41,7 +41,12 @@ class StepAugmentation:
         hidden_boxes: Literal["ignore", "remove"] = "ignore",
     ) -> None:
         self.strength, self.probability, self.normalisation = strength, probability, normalisation
-        self.batch_size, self.seed, self.noise_bank, self.hidden_boxes = batch_size, seed, noise_bank, hidden_boxes
+        self.batch_size, self.seed, self.noise_bank, self.hidden_boxes = (
+            batch_size,
+            seed,
+            noise_bank,
+            hidden_boxes,
+        )
         self._generator = torch.Generator(device)
 
     def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch:
@@ -51,7 +56,12 @@ class StepAugmentation:
         bank_size = 0 if self.noise_bank is None else len(self.noise_bank)
         draws = draw_augmentation(like_global, self.strength, self.probability, self._generator, bank_size)
         return augment(
-            batch, rows_of_draws(draws, rows), self.strength, self.normalisation, self.noise_bank, self.hidden_boxes
+            batch,
+            rows_of_draws(draws, rows),
+            self.strength,
+            self.normalisation,
+            self.noise_bank,
+            self.hidden_boxes,
         )
 
 
@@ -63,7 +73,12 @@ def rows_of_draws(draws: Draws, rows: Tensor) -> Draws:
 
 
 def noise_bank(
-    prepared: Prepared, reader: ChunkReader, normalisation: Normalisation, tail: Tail, device: torch.device, seed: int
+    prepared: Prepared,
+    reader: ChunkReader,
+    normalisation: Normalisation,
+    tail: Tail,
+    device: torch.device,
+    seed: int,
 ) -> Tensor | None:
     """(K, T, F) normalised chunks without a call among those of a reader; None (said in the log) when every chunk has one."""
     empty = np.flatnonzero(reader.boxes.counts() == 0)

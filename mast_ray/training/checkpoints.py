@@ -27,10 +27,19 @@ from mast_ray.training.plain_engine import EngineState
 log = logging.getLogger("mast.training")
 
 MANIFEST = "manifest.json"
-STATE, WEIGHTS, AVERAGE, MOMENTS = "state.json", "weights.safetensors", "average.safetensors", "moments.safetensors"
+STATE, WEIGHTS, AVERAGE, MOMENTS = (
+    "state.json",
+    "weights.safetensors",
+    "average.safetensors",
+    "moments.safetensors",
+)
 _NAME = re.compile(r"^step-(\d{10})$")
 MOST_FAILED_WRITES = 3
-STORAGE_FAULTS = (OSError, TemporaryError, SafetensorError)  # safetensors reports a full disk in its own error
+STORAGE_FAULTS = (
+    OSError,
+    TemporaryError,
+    SafetensorError,
+)  # safetensors reports a full disk in its own error
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,9 @@ class Position:
     skipped_steps: int = 0
     best_step: int = -1  # step of the best validation so far, -1: none
     best_value: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)  # metrics at the best step, e.g. the tuned threshold
+    extra: dict[str, float] = field(
+        default_factory=dict
+    )  # metrics at the best step, e.g. the tuned threshold
 
 
 @dataclass(frozen=True)

@@ -29,4 +29,6 @@ class MovingAverage:
     def update(self, tensors: Sequence[Tensor]) -> None:
         """average <- decay * average + (1 - decay) * tensor."""
         if self.averages:
-            torch._foreach_lerp_(self.averages, [tensor.detach().float() for tensor in tensors], 1.0 - self.decay)
+            torch._foreach_lerp_(
+                self.averages, [tensor.detach().float() for tensor in tensors], 1.0 - self.decay
+            )

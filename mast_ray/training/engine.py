@@ -114,14 +114,19 @@ class DeepSpeedEngine:
         self._group_of = {name: i for i, group in enumerate(self.groups) for name in group.names}
         optimizer = torch.optim.AdamW(
             [
-                {"params": [self.parameters[name] for name in group.names], "weight_decay": group.weight_decay}
+                {
+                    "params": [self.parameters[name] for name in group.names],
+                    "weight_decay": group.weight_decay,
+                }
                 for group in self.groups
             ],
             lr=0.0,
             betas=settings.betas,
             fused=True,
         )
-        config = _deepspeed_config(settings, samples_per_worker, accumulate, zero_stage, dist.get_world_size())
+        config = _deepspeed_config(
+            settings, samples_per_worker, accumulate, zero_stage, dist.get_world_size()
+        )
         # All parameters are trainable and grouped here; freezing comes after, in set_epoch. A group frozen at
         # initialise raises IndexError, and a parameter outside the groups would silently never train.
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
@@ -200,7 +205,9 @@ class DeepSpeedEngine:
             value.copy_(state.weights[name])
         for name in self.grouped_names:
             if self._is_sharded() and self._mapping(name) is not None:
-                self._mapping(name).get_hp_fragment().copy_(self._cut(name, state.weights[name].to(self.device)))
+                self._mapping(name).get_hp_fragment().copy_(
+                    self._cut(name, state.weights[name].to(self.device))
+                )
             for key, moments in (("exp_avg", state.first_moment), ("exp_avg_sq", state.second_moment)):
                 own = self._moment(name, key)
                 if own is not None and name in moments:
@@ -297,7 +304,9 @@ class DeepSpeedEngine:
     def _optimizer_step(self, group: int) -> float:
         if self._open_groups is not None and group not in self._open_groups:
             return 0.0
-        return max((float(state["step"]) for state in self._flat_states(group) if "step" in state), default=0.0)
+        return max(
+            (float(state["step"]) for state in self._flat_states(group) if "step" in state), default=0.0
+        )
 
     def _set_optimizer_step(self, group: int, step: float) -> None:
         for state in self._flat_states(group):
@@ -342,7 +351,9 @@ def _deepspeed_config(
         "train_micro_batch_size_per_gpu": samples_per_worker,
         "gradient_accumulation_steps": accumulate,
         "train_batch_size": samples_per_worker * accumulate * num_processes,
-        "gradient_clipping": settings.clip_norm if zero_stage > 0 else 0.0,  # stage 0 clips in the fused optimizer
+        "gradient_clipping": settings.clip_norm
+        if zero_stage > 0
+        else 0.0,  # stage 0 clips in the fused optimizer
         "zero_optimization": {"stage": zero_stage},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 10**9,
@@ -353,7 +364,9 @@ def _import_deepspeed(device: torch.device) -> Any:
     """DeepSpeed with a process group, and without the minutes of kernel builds it would start on a CPU."""
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ.setdefault("LOCAL_RANK", str(device.index or 0))  # DeepSpeed insists on its launcher's variable
+    os.environ.setdefault(
+        "LOCAL_RANK", str(device.index or 0)
+    )  # DeepSpeed insists on its launcher's variable
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

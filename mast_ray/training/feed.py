@@ -60,18 +60,27 @@ class ReaderFeed:
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
         """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
-        for step, raw in enumerate(on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step):
+        for step, raw in enumerate(
+            on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step
+        ):
             match self.weighting:
                 case "ones":
                     raw = replace(raw, weight=torch.ones_like(raw.weight))
                 case "mean_one":
-                    raw = replace(raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6))
+                    raw = replace(
+                        raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6)
+                    )
             size = len(raw) // self.schedule.accumulate
             for part in range(self.schedule.accumulate):
-                yield self._batch(step, raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size))
+                yield self._batch(
+                    step, raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size)
+                )
 
     def _batch(self, step: int, raw: RawChunks) -> MicroBatch:
-        batch, rows = batch_of(raw, self.normalisation, self.tail), raw.sample_index % self.schedule.batch_size
+        batch, rows = (
+            batch_of(raw, self.normalisation, self.tail),
+            raw.sample_index % self.schedule.batch_size,
+        )
         if self.slots == "bucketed":
             batch = replace(batch, boxes=bucketed(batch.boxes))
         if self.augmentation is not None:
@@ -134,7 +143,9 @@ def on_device(
     source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
 ) -> Generator[RawChunks, None, None]:
     """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while the device has nothing left to do."""
-    ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(maxsize=AHEAD)
+    ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(
+        maxsize=AHEAD
+    )
     stop = threading.Event()
 
     def put(item: tuple[RawChunks, torch.cuda.Event | None] | BaseException | None) -> None:

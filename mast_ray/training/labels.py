@@ -32,7 +32,9 @@ class LabelSource:
 
     name: Literal["expert", "pseudo", "both"] = "expert"
     folder: str = ""  # of the pseudo-labels
-    content: str = ""  # hash of what the folder holds: a run goes on only with the same pseudo-labels, wherever they lie
+    content: str = (
+        ""  # hash of what the folder holds: a run goes on only with the same pseudo-labels, wherever they lie
+    )
 
     def describe(self) -> str:
         return self.name if self.name == "expert" else f"{self.name}:{self.content or self.folder}"
@@ -55,7 +57,9 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
     pseudo_chunks, labels = _read(storage, PSEUDO_CHUNKS), _read(storage, PSEUDO_LABELS)
     rows = prepared.rows_of(pseudo_chunks.column("recording_id"))
     if (rows < 0).any():
-        raise DataError(f"{storage.url} names recordings that {prepared.storage.url} does not hold: label the pool again")
+        raise DataError(
+            f"{storage.url} names recordings that {prepared.storage.url} does not hold: label the pool again"
+        )
     chunks = ChunkSet(
         rows.astype(np.int32),
         pseudo_chunks.column("chunk").to_numpy().astype(np.int32),
@@ -84,7 +88,9 @@ def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
     local_s = (start_s + np.nan_to_num(offset_s))[chunks.recording] + chunks.chunk * HOP_S
     in_time = np.argsort(local_s, kind="stable")  # unknown times (NaN) come last
     rng = np.random.default_rng([config.seed, 17])
-    picked = pick_budget(local_s[in_time] / 3600 % 24, config.split.budget_strategy, config.split.budget_chunks, rng)
+    picked = pick_budget(
+        local_s[in_time] / 3600 % 24, config.split.budget_strategy, config.split.budget_chunks, rng
+    )
     return chunks.take(np.sort(in_time[picked]))
 
 
@@ -100,11 +106,18 @@ def attach_boxes(reader: ChunkReader, prepared: Prepared, labelled: LabelledChun
 
 
 def pseudo_label_tables(
-    prepared: Prepared, chunks: ChunkSet, chosen: NDArray[np.int64], weight: NDArray[np.float64], boxes: pa.Table
+    prepared: Prepared,
+    chunks: ChunkSet,
+    chosen: NDArray[np.int64],
+    weight: NDArray[np.float64],
+    boxes: pa.Table,
 ) -> dict[str, pa.Table]:
     """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks` with weights, and their boxes."""
     ids = np.array(prepared.recording_ids, object)[chunks.recording[chosen]]
-    columns = {"recording_id": pa.array(ids.tolist(), pa.string()), "chunk": pa.array(chunks.chunk[chosen], pa.int32())}
+    columns = {
+        "recording_id": pa.array(ids.tolist(), pa.string()),
+        "chunk": pa.array(chunks.chunk[chosen], pa.int32()),
+    }
     columns["weight"] = pa.array(np.asarray(weight, np.float32))
     return {PSEUDO_LABELS: boxes, PSEUDO_CHUNKS: pa.table(columns)}
 

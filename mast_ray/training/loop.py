@@ -101,7 +101,9 @@ def fit(
     if files.metrics is not None:
         files.metrics.begin(position.steps_done)
     with _Writer(files) as writer:
-        result = _train(worker, engine, feed, schedule, validation, files, identity, options, position, writer)
+        result = _train(
+            worker, engine, feed, schedule, validation, files, identity, options, position, writer
+        )
     if files.metrics is not None:
         files.metrics.close()
     return result
@@ -121,7 +123,9 @@ def _train(
 ) -> FitResult:
     first_step, measured, pace = position.steps_done, dict(position.extra), None
     watch = StepWatch(worker.device)
-    clock = Stopwatch(schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops)
+    clock = Stopwatch(
+        schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops
+    )
     line = ProgressLine()
     checkpoint_every = options.checkpoint_every_steps or schedule.steps_per_epoch
     batches = feed.micro_batches(first_step, schedule.num_steps, clock)
@@ -144,7 +148,9 @@ def _train(
             pace = clock.look(position.samples_seen)
             _log_training(files.metrics, position, schedule, means, pace)
             if worker.rank == 0:
-                text = progress_text(step + 1, schedule.num_steps, schedule.epoch_of_step(step + 1), means["loss"], pace)
+                text = progress_text(
+                    step + 1, schedule.num_steps, schedule.epoch_of_step(step + 1), means["loss"], pace
+                )
                 line.show(text, final=step + 1 == schedule.num_steps)
         if validation is not None and validates:
             weights = engine.averaged_weights()
@@ -157,7 +163,9 @@ def _train(
                     files.metrics.flush()  # first: a checkpoint never stands beside a table that ends before it
                 writer.submit(state)
         if validates or saves:
-            worker.report({"step": float(step + 1), **{k: v for k, v in measured.items() if math.isfinite(v)}})
+            worker.report(
+                {"step": float(step + 1), **{k: v for k, v in measured.items() if math.isfinite(v)}}
+            )
             clock.restart(position.samples_seen)
     return FitResult(position, first_step, measured, pace)
 
@@ -185,7 +193,12 @@ def resume(worker: Worker, engine: Engine, checkpoints: Checkpoints, identity: d
 
 
 def _one_step(
-    worker: Worker, engine: Engine, batches: Iterator[MicroBatch], step: int, schedule: Schedule, options: FitOptions
+    worker: Worker,
+    engine: Engine,
+    batches: Iterator[MicroBatch],
+    step: int,
+    schedule: Schedule,
+    options: FitOptions,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Forward and backward of one global batch on this rank; losses are means over its micro-batches."""
     total: dict[str, Tensor] = {}
@@ -235,7 +248,11 @@ def _select(
             files.best.write(position.steps_done, weights)
         except STORAGE_FAULTS as error:  # the checkpoints decide when a failing storage is too much
             is_kept = False
-            log.warning("best weights not written to %s (%s): the ones before stay the best", files.best.storage.url, error)
+            log.warning(
+                "best weights not written to %s (%s): the ones before stay the best",
+                files.best.storage.url,
+                error,
+            )
     if not worker.gather(is_kept)[0]:
         return position
     return replace(position, best_step=position.steps_done, best_value=value, extra=measured)

@@ -66,5 +66,9 @@ def first_chunks(batch: ChunkBatch, count: int) -> ChunkBatch:
     if boxes is not None:
         boxes = PaddedBoxes(boxes.corners[:count], boxes.is_object[:count], boxes.is_ignored[:count])
     return replace(
-        batch, logmel=batch.logmel[:count], boxes=boxes, weight=batch.weight[:count], chunk_ids=batch.chunk_ids[:count]
+        batch,
+        logmel=batch.logmel[:count],
+        boxes=boxes,
+        weight=batch.weight[:count],
+        chunk_ids=batch.chunk_ids[:count],
     )

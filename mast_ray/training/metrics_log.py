@@ -51,7 +51,9 @@ class MetricsLog:
 
     def add(self, kind: str, step: int, samples: int, values: Mapping[str, float]) -> None:
         """One row; `kind` is "train" or "validation". Values that are not finite are kept as text ("nan")."""
-        self.rows.append({"kind": kind, "step": step, "samples": samples} | {k: _jsonable(v) for k, v in values.items()})
+        self.rows.append(
+            {"kind": kind, "step": step, "samples": samples} | {k: _jsonable(v) for k, v in values.items()}
+        )
         if self._board is not None:
             for name, value in values.items():
                 if math.isfinite(value):

@@ -39,7 +39,7 @@ class Card:
     kind: Literal["autoencoder", "detector"]
     model: dict[str, Any]  # config.model: what rebuilds the network
     normalisation: dict[str, float]
-    tail: str = "real"  # how the last two frames of a chunk are made
+    tail: Literal["real", "zeros"] = "real"  # how the last two frames of a chunk are made
     score_threshold: float | None = None  # tuned on validation; detectors only
     data_hash: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -77,24 +77,34 @@ def read_card(folder: str | Path | Storage, settings: StorageConfig | None = Non
         values = json.loads(storage.read_bytes(CARD))
         version = values["card_version"]
         if version != CARD_VERSION:
-            raise DataError(f"{storage.url}/{CARD} has version {version}, this program reads {CARD_VERSION}: update it")
+            raise DataError(
+                f"{storage.url}/{CARD} has version {version}, this program reads {CARD_VERSION}: update it"
+            )
         return Card(**values)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{storage.url}/{CARD} cannot be read ({error}): copy the model folder again") from error
+        raise DataError(
+            f"{storage.url}/{CARD} cannot be read ({error}): copy the model folder again"
+        ) from error
 
 
 def read_model(
-    folder: str | Path | Storage, kind: Literal["autoencoder", "detector"], settings: StorageConfig | None = None
+    folder: str | Path | Storage,
+    kind: Literal["autoencoder", "detector"],
+    settings: StorageConfig | None = None,
 ) -> tuple[dict[str, Tensor], Card]:
     """Weights and card of a model folder of the wanted kind; refuses weights that are not those of the card."""
     storage = folder if not isinstance(folder, str | Path) else open_storage(folder, settings)
     card = read_card(storage)
     if card.kind != kind:
         verb = {"autoencoder": "mast pretrain", "detector": "mast train"}[kind]
-        raise ConfigError(f"{storage.url} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`")
+        raise ConfigError(
+            f"{storage.url} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`"
+        )
     data = storage.read_bytes(WEIGHTS)
     if hashlib.sha256(data).hexdigest() != card.weights_sha256:
-        raise DataError(f"{storage.url}/{WEIGHTS} does not match the sha256 in its card: copy the model folder again")
+        raise DataError(
+            f"{storage.url}/{WEIGHTS} does not match the sha256 in its card: copy the model folder again"
+        )
     return tensors_from_bytes(data), card
 
 

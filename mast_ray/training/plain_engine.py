@@ -19,7 +19,10 @@ from mast_ray.training.ema import MovingAverage
 from mast_ray.training.groups import ParameterGroup
 
 Precision = Literal["fp32", "bf16", "fp16"]
-FIRST_LOSS_SCALE, LOSS_SCALE_INTERVAL = 2.0**16, 2000  # fp16 only: halved on overflow, doubled after so many steps
+FIRST_LOSS_SCALE, LOSS_SCALE_INTERVAL = (
+    2.0**16,
+    2000,
+)  # fp16 only: halved on overflow, doubled after so many steps
 AUTOCAST_DTYPE: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -84,7 +87,10 @@ class PlainEngine:
         freeze_ungrouped(self.parameters, self.groups)
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [self.parameters[name] for name in group.names], "weight_decay": group.weight_decay}
+                {
+                    "params": [self.parameters[name] for name in group.names],
+                    "weight_decay": group.weight_decay,
+                }
                 for group in self.groups
             ],
             lr=0.0,

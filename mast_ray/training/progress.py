@@ -24,7 +24,9 @@ class Pace:
 
     chunks_per_s: float
     wait_share: float  # of wall time spent waiting for the reader
-    model_flops_share: float | None  # MFU: arithmetic of the model / peak of the device; None when either is unknown
+    model_flops_share: (
+        float | None
+    )  # MFU: arithmetic of the model / peak of the device; None when either is unknown
     left_s: float
 
 
@@ -98,7 +100,15 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}"
 
 
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40": 181e12, "L4": 121e12, "A10": 125e12, "V100": 125e12}
+PEAK_FLOPS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "A10": 125e12,
+    "V100": 125e12,
+}
 
 
 def peak_flops_of(device: torch.device) -> float | None:
@@ -114,11 +124,17 @@ def flops_of_chunk(objective: nn.Module, device: torch.device) -> float | None:
     if device.type != "cuda" or getattr(objective, "may_skip_parameters", False):
         return None
     chunk = torch.zeros((1, 1, CHUNK_FRAMES, NUM_BINS), device=device)
-    batch = ChunkBatch(chunk, pad_boxes([torch.zeros((0, 4))]).to(device), torch.ones(1, device=device), ("count",))
+    batch = ChunkBatch(
+        chunk, pad_boxes([torch.zeros((0, 4))]).to(device), torch.ones(1, device=device), ("count",)
+    )
     is_training = objective.training
     try:
         # A compiled step would be traced for this odd batch, and counts nothing.
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+        with (
+            torch.no_grad(),
+            torch.compiler.set_stance("force_eager"),
+            FlopCounterMode(display=False) as counter,
+        ):
             objective(batch)
     finally:
         objective.train(is_training)

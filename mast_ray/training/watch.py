@@ -44,7 +44,9 @@ class StepWatch:
         """
         history, self._history = self._history, []
         names = list(history[0][1])
-        table = torch.stack([torch.stack([losses[name].float() for name in names] + [norm]) for _, losses, norm, _ in history])
+        table = torch.stack(
+            [torch.stack([losses[name].float() for name in names] + [norm]) for _, losses, norm, _ in history]
+        )
         table = mean_over_workers(table)
         values = torch.cat([table.flatten(), self._worst_run[None]]).tolist()  # the one synchronisation
         rows = [values[i : i + len(names) + 1] for i in range(0, len(values) - 1, len(names) + 1)]
@@ -55,7 +57,10 @@ class StepWatch:
         return means, sum(not _is_finite(row[-1]) for row in rows)
 
     def _diagnosis(
-        self, history: list[tuple[int, dict[str, Tensor], Tensor, tuple[str, ...]]], names: list[str], rows: list[list[float]]
+        self,
+        history: list[tuple[int, dict[str, Tensor], Tensor, tuple[str, ...]]],
+        names: list[str],
+        rows: list[list[float]],
     ) -> str:
         last = max(i for i, row in enumerate(rows) if not _is_finite(row[-1]))
         step, _, _, chunk_ids = history[last]

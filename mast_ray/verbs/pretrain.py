@@ -14,8 +14,12 @@ tensorboard/ beside it. Interrupted, the same command goes on where it was, with
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and every derived quantity only")
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and every derived quantity only"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

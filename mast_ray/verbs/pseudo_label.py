@@ -20,8 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split", action="append", default=[], metavar="NAME",
         help="chunks to go through: pool (default), val, test, site_ood, ...; repeatable",
     )  # fmt: skip
-    parser.add_argument("--chunks-per-unit", type=int, default=0, help="chunks committed together (default: by size of the pool)")
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="actors on Ray, or this process alone")
+    parser.add_argument(
+        "--chunks-per-unit",
+        type=int,
+        default=0,
+        help="chunks committed together (default: by size of the pool)",
+    )
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="actors on Ray, or this process alone"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

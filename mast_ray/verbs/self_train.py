@@ -19,9 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detector", required=True, help="folder written by `mast train`: round 0")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
-        "--truth", default="", help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels only"
+        "--truth",
+        default="",
+        help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels only",
     )
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and what of it is done")
 
 

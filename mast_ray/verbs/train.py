@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Literal
 
 USES_CONFIG = True
 HELP = """Train a detector on the labelled chunks of a prepared archive, from a pretrained encoder.
@@ -15,14 +16,25 @@ command goes on where it was; finished, it has nothing to do."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument("--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)")
+    parser.add_argument(
+        "--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)"
+    )
     parser.add_argument("--detector", default="", help="folder written by `mast train` to start from instead")
     parser.add_argument("--pseudo-labels", default="", help="folder of pseudo-labels to train on")
-    parser.add_argument("--labels", choices=("expert", "pseudo", "both"), default="", help="whose boxes; pseudo when such a folder is given")
+    parser.add_argument(
+        "--labels",
+        choices=("expert", "pseudo", "both"),
+        default="",
+        help="whose boxes; pseudo when such a folder is given",
+    )
     parser.add_argument("--section", choices=("detector", "self_train.stage1", "self_train.stage2"), default="detector",
                         help="config section whose knobs are used")  # fmt: skip
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and every derived quantity only")
+    parser.add_argument(
+        "--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and every derived quantity only"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.pretrain import result_text
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    name = args.labels or ("pseudo" if args.pseudo_labels else "expert")
+    name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)

@@ -17,8 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--detector", required=True, help="folder written by `mast train`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument("--only", choices=("post", "training"), default="", help="one of the two searches (default: both)")
-    parser.add_argument("--runner", choices=("ray", "here"), default="ray", help="where inference runs; trials always run on Ray")
+    parser.add_argument(
+        "--only", choices=("post", "training"), default="", help="one of the two searches (default: both)"
+    )
+    parser.add_argument(
+        "--runner",
+        choices=("ray", "here"),
+        default="ray",
+        help="where inference runs; trials always run on Ray",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
     )
     split = args.config.tune.objective_split
     for row in best_rows(found["trials"]):
-        sample = ", ".join(f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config."))
+        sample = ", ".join(
+            f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config.")
+        )
         print(f"trial {row['trial']}: F1 {row['objective']:.4f} ({row['status']}) with {sample}")
     print(f"best F1 on {split}: {found['objective']:.4f}\nsettings: {args.out}/best.yaml")
     return 0

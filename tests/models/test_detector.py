@@ -116,7 +116,7 @@ OVERFIT = [
     ("vit_scratch", "upsampling", 2e-3, 300),
     ("fcos", "upsampling", 1e-3, 300),
     ("faster_rcnn", "upsampling", 1e-3, 300),
-    ("detr", "upsampling", 1e-3, 800),
+    ("detr", "upsampling", 3e-4, 800),
     ("yolo26", "upsampling", 2e-3, 400),
 ]
 

@@ -21,7 +21,10 @@ def test_twenty_thousand_recordings_are_counted_once_each_in_bounded_memory(tmp_
     before_mb = peak_mb()
     result = simulate(20_000, "here", tmp_path)
     counts = read_manifest(open_storage(tmp_path))["counts"]
-    assert counts["offered"] == 20_000 and counts["detections"] == DETECTIONS_PER_RECORDING * counts["recordings"]
+    assert (
+        counts["offered"] == 20_000
+        and counts["detections"] == DETECTIONS_PER_RECORDING * counts["recordings"]
+    )
     assert read_recordings(str(tmp_path)).num_rows == counts["recordings"]
     assert peak_mb() - before_mb < 100  # 5 kB a recording; a million in 1.5 GB needs about 1
     assert result["planning_a_resume_s"] < 15

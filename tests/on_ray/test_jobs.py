@@ -72,11 +72,7 @@ def test_a_pretrain_job_writes_a_model_folder(cluster, archive, tmp_path):
     assert (
         prepare(PrepareInputs(str(archive), str(prepared)), config_of("tiny", None, []), runner="here") == 0
     )
-    knobs = [
-        part
-        for text in ("pretrain.max_steps=2", "pretrain.batch_size=4")
-        for part in ("--set", text)
-    ]
+    knobs = [part for text in ("pretrain.max_steps=2", "pretrain.batch_size=4") for part in ("--set", text)]
     done = cluster.submit(
         "jobs/pretrain.py", str(prepared), "--out", str(tmp_path / "encoder"), "--recipe", "tiny", *knobs
     )

@@ -46,7 +46,14 @@ def labelled(archive, config, detector, tmp_path_factory):
 
 def rows_of(folder: Path) -> pa.Table:
     table = pa.concat_tables(pq.read_table(path) for path in (folder / "detections").iterdir())
-    return table.sort_by([("recording_id", "ascending"), ("chunk", "ascending"), ("score", "descending"), ("begin_s", "ascending")])
+    return table.sort_by(
+        [
+            ("recording_id", "ascending"),
+            ("chunk", "ascending"),
+            ("score", "descending"),
+            ("begin_s", "ascending"),
+        ]
+    )
 
 
 def test_units_hold_every_chunk_of_the_pool_once_in_stretches(archive):
@@ -58,7 +65,9 @@ def test_units_hold_every_chunk_of_the_pool_once_in_stretches(archive):
     assert np.sort(found).tolist() == keys_of(pool).tolist()
 
 
-def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(archive, config, detector, labelled):
+def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
+    archive, config, detector, labelled
+):
     prepared = open_prepared(str(archive))
     pool = chunks_of_split(prepared, "pool")
     model, card = load_detector(detector)

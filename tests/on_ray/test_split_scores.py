@@ -8,7 +8,9 @@ from mast_ray.on_ray.round_table import round_row, rounds_text
 from mast_ray.on_ray.self_train import kept_figures
 from mast_ray.on_ray.split_scores import ModelScores, ScoredChunks
 
-TRUTH = np.array([[0, 0, 100, 10], [200, 0, 300, 10], [0, 0, 100, 10]], float)  # two in chunk 0, one in chunk 2
+TRUTH = np.array(
+    [[0, 0, 100, 10], [200, 0, 300, 10], [0, 0, 100, 10]], float
+)  # two in chunk 0, one in chunk 2
 TRUTH_CHUNK = np.array([0, 0, 2])
 
 

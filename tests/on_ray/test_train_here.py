@@ -58,7 +58,9 @@ def test_the_same_command_again_has_nothing_to_do(prepared, encoder):
 
 def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
     with pytest.raises(ConfigError, match=r"other settings \(pretrain\.learning_rate"):
-        run_pretrain(small_config(**{"pretrain.learning_rate": 5e-4}), prepared, str(encoder[0]), runner="here")
+        run_pretrain(
+            small_config(**{"pretrain.learning_rate": 5e-4}), prepared, str(encoder[0]), runner="here"
+        )
 
 
 def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prepared, detector):
@@ -78,7 +80,9 @@ def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prep
 def test_a_split_shared_by_two_workers_gives_the_detections_of_one(prepared, detector):
     model, card = load_detector(detector[0])
     opened = open_prepared(prepared)
-    reader = ChunkReader(opened, chunks_of_split(opened, "val", "test"), opened.labels, batch_size=1, num_threads=1)
+    reader = ChunkReader(
+        opened, chunks_of_split(opened, "val", "test"), opened.labels, batch_size=1, num_threads=1
+    )
     inputs, knobs = Inputs(card.normaliser(), card.tail, torch.device("cpu")), small_config().evaluate
     whole = detect_split(model, reader, inputs, knobs)
     parts = []
@@ -103,7 +107,9 @@ def test_held_out_chunks_are_never_in_the_pool(prepared):
     opened = open_prepared(prepared)
     pool, held = pretraining_chunks(opened)
     assert not set(pool.ids(opened)) & set(held.ids(opened))
-    unlabelled = replace(opened, splits=opened.splits.filter([name != "val" for name in opened.splits["split"].to_pylist()]))
+    unlabelled = replace(
+        opened, splits=opened.splits.filter([name != "val" for name in opened.splits["split"].to_pylist()])
+    )
     pool, held = pretraining_chunks(unlabelled)
     assert len(held) >= 1 and not set(pool.ids(opened)) & set(held.ids(opened))
 

@@ -57,7 +57,13 @@ class Killer(threading.Thread):
 
     def __init__(self, out: Path, times: int, seed: int) -> None:
         super().__init__(daemon=True)
-        self.out, self.times, self.random, self.kills, self.over = out, times, random.Random(seed), 0, threading.Event()
+        self.out, self.times, self.random, self.kills, self.over = (
+            out,
+            times,
+            random.Random(seed),
+            0,
+            threading.Event(),
+        )
 
     def run(self) -> None:
         seen: set[str] = set()
@@ -91,7 +97,9 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepa
         *("--out", str(out), "--config", str(config)),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not list((out / "checkpoints").glob("step-*/manifest.json")):
         assert driver.poll() is None, driver.stderr.read()

@@ -34,8 +34,12 @@ KNOBS = {
 
 
 def test_a_sample_sets_losses_for_both_stages_and_multiplies_rates():
-    config = small_config(**{"self_train.stage1.learning_rate": 1e-3, "self_train.stage2.learning_rate": 5e-4})
-    overrides = sampled_overrides(config, {"lambda_iou": 3.0, "learning_rate": 2.0, "threshold": 0.25, "empty_weight": 0.5})
+    config = small_config(
+        **{"self_train.stage1.learning_rate": 1e-3, "self_train.stage2.learning_rate": 5e-4}
+    )
+    overrides = sampled_overrides(
+        config, {"lambda_iou": 3.0, "learning_rate": 2.0, "threshold": 0.25, "empty_weight": 0.5}
+    )
     assert overrides == {
         "self_train.stage1.lambda_iou": 3.0,
         "self_train.stage2.lambda_iou": 3.0,
@@ -50,7 +54,9 @@ def test_a_sample_sets_losses_for_both_stages_and_multiplies_rates():
 
 def test_a_shortened_stage_keeps_its_share_of_warm_up_and_unfreezing():
     knobs = {"epochs": 4, "warmup_epochs": 2, "unfreeze_start_epoch": 1}
-    config = small_config(**{"tune.epochs_stage1": 1} | {f"self_train.stage1.{name}": value for name, value in knobs.items()})
+    config = small_config(
+        **{"tune.epochs_stage1": 1} | {f"self_train.stage1.{name}": value for name, value in knobs.items()}
+    )
     short = short_config(config).self_train.stage1
     assert (short.epochs, short.warmup_epochs, short.unfreeze_start_epoch) == (1, 0.5, 0.25)
 
@@ -63,11 +69,23 @@ def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
     detector = write_seed_detector(config, archive, tmp_path / "detector")
     out, record = tmp_path / "out", tmp_path / "config.yaml"
     record.write_text(config_to_yaml(config))
-    command = [sys.executable, "-m", "mast_ray", "tune", str(archive), "--detector", detector, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "mast_ray",
+        "tune",
+        str(archive),
+        "--detector",
+        detector,
+        "--out",
+        str(out),
+    ]
     command += ["--config", str(record), "--runner", "here"]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment |= {"PYTHONPATH": str(REPOSITORY), "TUNE_GLOBAL_CHECKPOINT_S": "1"}
-    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     pause = threading.Event()
     while driver.poll() is None and len(list(out.glob("trials/*/trial.json"))) < 3:
         pause.wait(0.05)
@@ -75,18 +93,26 @@ def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
     finished = {path.parent.name for path in out.glob("trials/*/trial.json")}
-    before = {name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns for name in finished}
+    before = {
+        name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns
+        for name in finished
+    }
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert again.returncode == 0, again.stderr[-3000:]
     assert f"resuming: {len(finished)} trials are finished" in again.stdout
-    after = {name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns for name in finished}
+    after = {
+        name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns
+        for name in finished
+    }
     assert before == after
 
     table = pq.read_table(out / "trials.parquet").to_pylist()
     assert len(table) == 8 and finished <= {row["trial"] for row in table}
     assert all(row["status"] in ("done", "stopped early") for row in table)
     assert len({row["config.lambda_iou"] for row in table}) > 4
-    spans = sorted((path.parent / "pseudo" / "manifest.json", path) for path in out.glob("trials/*/trial.json"))
+    spans = sorted(
+        (path.parent / "pseudo" / "manifest.json", path) for path in out.glob("trials/*/trial.json")
+    )
     times = sorted((begin.stat().st_mtime, end.stat().st_mtime) for begin, end in spans)
     assert max(sum(a < t <= b for a, b in times) for t, _ in times) <= 2
     assert any(second[0] < first[1] for first, second in pairwise(times))  # they did overlap
@@ -94,4 +120,6 @@ def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
     best = config_from_yaml((out / "best.yaml").read_text(), "best.yaml")
     top = max(table, key=lambda row: row["objective"])
     assert best.self_train.stage1.lambda_iou == pytest.approx(top["config.lambda_iou"])
-    assert {"trials.png", "thresholds.png", "thresholds.csv", "post.json", "trials.csv"} <= {p.name for p in out.iterdir()}
+    assert {"trials.png", "thresholds.png", "thresholds.csv", "post.json", "trials.csv"} <= {
+        p.name for p in out.iterdir()
+    }

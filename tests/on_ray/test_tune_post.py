@@ -29,14 +29,18 @@ def stored(prepared):
     """Detections of the training chunks: each label three times, jittered, and boxes anywhere with lower scores."""
     chunks = chunks_of_split(prepared, "train")
     truth, rng = box_table(prepared, chunks, prepared.labels), np.random.default_rng(0)
-    near = np.repeat(truth.corners.astype(float), 3, axis=0) + rng.normal(0, [8, 1, 8, 1], (3 * len(truth.corners), 4))
+    near = np.repeat(truth.corners.astype(float), 3, axis=0) + rng.normal(
+        0, [8, 1, 8, 1], (3 * len(truth.corners), 4)
+    )
     of_chunk = np.repeat(np.repeat(np.arange(len(chunks)), truth.counts()), 3)
     corner = np.stack([rng.uniform(0, 1000, 400), rng.uniform(0, 120, 400)], 1)
     anywhere = np.concatenate([corner, corner + rng.uniform(1, 40, (400, 2))], 1)
     boxes = np.concatenate([near, anywhere])
     boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 0.5)
     score = np.concatenate([rng.beta(3, 2, len(near)), rng.beta(2, 4, 400)])
-    return chunks, PoolDetections(np.concatenate([of_chunk, rng.integers(0, len(chunks), 400)]), boxes, score, len(chunks))
+    return chunks, PoolDetections(
+        np.concatenate([of_chunk, rng.integers(0, len(chunks), 400)]), boxes, score, len(chunks)
+    )
 
 
 def test_every_setting_and_threshold_equals_filtering_and_evaluating_one_by_one(prepared, config, stored):

@@ -104,7 +104,9 @@ def test_coverage_goes_first_to_the_chunk_least_like_the_annotated_one(prepared,
 def test_task_files_open_as_annotations_of_the_recordings_and_of_the_clips(prepared, tmp_path):
     plan = plan_chunks(PlanInputs(prepared), 3, "time_balanced")
     names = write_plan(plan, prepared, open_storage(tmp_path / "out"), open_storage(tmp_path / "audio"))
-    assert sorted(names) == sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*"))
+    assert sorted(names) == sorted(
+        p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*")
+    )
     rows = list(csv.DictReader((tmp_path / "out/plan.csv").open()))
     assert [row["chunk_id"] for row in rows] == [choice.chunk_id for choice in plan]
     wanted = sorted((row["path"], float(row["begin_s"]), float(row["end_s"])) for row in rows)

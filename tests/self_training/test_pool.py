@@ -26,7 +26,11 @@ def archive(sites=("A", "B"), hours=(6, 23), offsets=(0, 7200)):
     )
 
     def rows_of(ids):
-        return pc.fill_null(pc.index_in(ids, recordings["recording_id"].combine_chunks()), -1).to_numpy(False).astype(np.int64)
+        return (
+            pc.fill_null(pc.index_in(ids, recordings["recording_id"].combine_chunks()), -1)
+            .to_numpy(False)
+            .astype(np.int64)
+        )
 
     return SimpleNamespace(recordings=recordings, rows_of=rows_of)
 
@@ -42,7 +46,9 @@ def test_pseudo_boxes_survive_the_way_through_the_table():
         np.array([2, 0, 1]), np.array([[0.0, 0.0, 1024.0, 128.0], [10.5, 3.25, 20.0, 8.0], [512.0, 1.0, 600.0, 2.0]]),
         np.array([0.25, 0.5, 0.75]), 3,
     )  # fmt: skip
-    table = pseudo_table(archive(), pool, boxes, np.array([0.1, 0.2, 0.25]), {"model": "abc", "policy": "tuned", "round": "2"})
+    table = pseudo_table(
+        archive(), pool, boxes, np.array([0.1, 0.2, 0.25]), {"model": "abc", "policy": "tuned", "round": "2"}
+    )
     assert table["chunk"].to_pylist() == [0, 1, 4]
     assert table["begin_s"].to_pylist() == pytest.approx([0.105, 10.24, 20.48])  # chunk k starts at 5.12 k
     assert table["threshold"].to_pylist() == pytest.approx([0.1, 0.2, 0.25])

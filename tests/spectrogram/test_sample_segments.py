@@ -9,7 +9,9 @@ from mast_ray.spectrogram.logmel import logmel_on_device
 from mast_ray.spectrogram.sample_segments import SampleSegments
 
 
-@pytest.mark.parametrize("num_samples", [16_000, 81_919, 81_920, 82_160, 100_000, 163_839, 163_840, 164_079, 300_001])
+@pytest.mark.parametrize(
+    "num_samples", [16_000, 81_919, 81_920, 82_160, 100_000, 163_839, 163_840, 164_079, 300_001]
+)
 @pytest.mark.parametrize("block", [7_001, 10**6])
 def test_frames_from_rows_are_those_of_segments(num_samples, block):
     sound = np.random.default_rng(0).standard_normal(num_samples).astype(np.float32) * 0.1 + 0.05

@@ -55,16 +55,29 @@ def write_archive(root: Path) -> Prepared:
         "index": pa.table({column: [entry[i] for entry in index] for i, column in enumerate(columns)}),
         "labels": pa.Table.from_pylist(
             [
-                {"recording_id": name, "begin_s": 0.5, "end_s": 1.5, "low_hz": 1000.0, "high_hz": 3000.0, "label": "x",
-                 "score": 1.0, "source": "test"}
+                {
+                    "recording_id": name,
+                    "begin_s": 0.5,
+                    "end_s": 1.5,
+                    "low_hz": 1000.0,
+                    "high_hz": 3000.0,
+                    "label": "x",
+                    "score": 1.0,
+                    "source": "test",
+                }
                 for name in names
             ],
             schema=LABELS,
         ),
         "splits": pa.Table.from_pylist(
             [
-                {"recording_id": name, "begin_s": 0.0, "end_s": duration_s, "split": "val" if name == "r5" else "train",
-                 "in_pool": name != "r5"}
+                {
+                    "recording_id": name,
+                    "begin_s": 0.0,
+                    "end_s": duration_s,
+                    "split": "val" if name == "r5" else "train",
+                    "in_pool": name != "r5",
+                }
                 for name in names
             ],
             schema=SPLITS,

@@ -18,7 +18,9 @@ def state(step: int) -> TrainingState:
     generator = torch.Generator().manual_seed(step)
     weights = {"a.weight": torch.randn(7, 5, generator=generator), "steps": torch.tensor(step)}
     first, second = ({"a.weight": torch.randn(7, 5, generator=generator)} for _ in range(2))
-    engine = EngineState(weights, {"a.weight": weights["a.weight"] + 1}, first, second, {"a.weight": 3.0}, (2.0, 5))
+    engine = EngineState(
+        weights, {"a.weight": weights["a.weight"] + 1}, first, second, {"a.weight": 3.0}, (2.0, 5)
+    )
     return TrainingState(Position(step, step * 8, 1, 2, 0.5, {"f1": 0.5}), engine, {"seed": 0})
 
 
@@ -57,7 +59,13 @@ def test_a_hundred_random_damages_to_any_file_are_all_noticed_and_the_previous_o
         victim.write_bytes(data)
         noticed += checkpoints.newest_good() == "step-0000000002"
     assert noticed == 100
-    assert damaged == {"manifest.json", "state.json", "weights.safetensors", "average.safetensors", "moments.safetensors"}
+    assert damaged == {
+        "manifest.json",
+        "state.json",
+        "weights.safetensors",
+        "average.safetensors",
+        "moments.safetensors",
+    }
 
 
 @pytest.mark.parametrize("missing", ["manifest.json", "weights.safetensors", "state.json"])
@@ -92,7 +100,9 @@ class FullDisk(LocalStorage):
 
 
 @pytest.mark.parametrize("writes", range(4))
-def test_a_disk_that_fills_in_mid_write_leaves_nothing_behind_and_the_last_good_one_loads(tmp_path, monkeypatch, writes):
+def test_a_disk_that_fills_in_mid_write_leaves_nothing_behind_and_the_last_good_one_loads(
+    tmp_path, monkeypatch, writes
+):
     monkeypatch.setenv("WRITES_LEFT", "100")
     checkpoints = Checkpoints(FullDisk(str(tmp_path)))
     assert checkpoints.write(state(2))
@@ -102,7 +112,9 @@ def test_a_disk_that_fills_in_mid_write_leaves_nothing_behind_and_the_last_good_
     assert checkpoints.read(checkpoints.newest_good()).position.steps_done == 2
 
 
-def test_two_failures_in_a_row_are_survived_and_the_third_stops_the_run_and_says_why(tmp_path, monkeypatch, caplog):
+def test_two_failures_in_a_row_are_survived_and_the_third_stops_the_run_and_says_why(
+    tmp_path, monkeypatch, caplog
+):
     checkpoints = Checkpoints(FullDisk(str(tmp_path)))
     for _ in range(2):  # a success in between starts the count again
         monkeypatch.setenv("WRITES_LEFT", "0")

@@ -41,16 +41,22 @@ def test_two_workers_give_the_losses_and_weights_of_one_process(alone, tmp_path,
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_every_zero_stage_and_precision_trains_freezes_and_skips_like_plain_torch(tmp_path, zero_stage, precision):
+def test_every_zero_stage_and_precision_trains_freezes_and_skips_like_plain_torch(
+    tmp_path, zero_stage, precision
+):
     plain = toy_engine(precision=precision)
     sharded = toy_engine("deepspeed", precision=precision, zero_stage=zero_stage)
     toy_fit(tmp_path / "plain", plain, ToyFeed(SCHEDULE, spoil=[6]))
     toy_fit(tmp_path / "sharded", sharded, ToyFeed(SCHEDULE, spoil=[6]))
     first, second = plain.state(), sharded.state()
-    assert first.optimizer_steps == second.optimizer_steps  # the same steps were skipped, the same blocks joined
+    assert (
+        first.optimizer_steps == second.optimizer_steps
+    )  # the same steps were skipped, the same blocks joined
     tolerance = 1e-6 if precision == "fp32" else 2e-3
     assert largest_difference(first.weights, second.weights) < tolerance
-    assert losses_of(tmp_path / "plain")[:6] == pytest.approx(losses_of(tmp_path / "sharded")[:6], rel=tolerance * 10)
+    assert losses_of(tmp_path / "plain")[:6] == pytest.approx(
+        losses_of(tmp_path / "sharded")[:6], rel=tolerance * 10
+    )
     assert first.loss_scale == second.loss_scale
 
 
@@ -60,12 +66,18 @@ def test_two_workers_stopped_and_started_again_end_with_the_same_bits(tmp_path, 
     run_crew(fit_toy, tmp_path / "stopped", 2, engine=engine, stop_before=8)
     seen = run_crew(fit_toy, tmp_path / "stopped", 2, engine=engine)
     assert seen[0][0] == "s6:0" and seen[1][0] == "s6:4"
-    assert weights_equal(final_state(tmp_path / "whole/run").weights, final_state(tmp_path / "stopped/run").weights)
-    assert weights_equal(final_state(tmp_path / "whole/run").average, final_state(tmp_path / "stopped/run").average)
+    assert weights_equal(
+        final_state(tmp_path / "whole/run").weights, final_state(tmp_path / "stopped/run").weights
+    )
+    assert weights_equal(
+        final_state(tmp_path / "whole/run").average, final_state(tmp_path / "stopped/run").average
+    )
 
 
 @pytest.mark.parametrize("before, after", [(2, 1), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_workers_on_the_same_global_batches(alone, tmp_path, before, after):
+def test_a_run_goes_on_with_another_number_of_workers_on_the_same_global_batches(
+    alone, tmp_path, before, after
+):
     first = run_crew(fit_toy, tmp_path, before, engine="deepspeed", stop_before=8)
     second = run_crew(fit_toy, tmp_path, after, engine="deepspeed")
     per_step = {}

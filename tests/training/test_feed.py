@@ -34,7 +34,9 @@ class Member(LocalWorker):
         self.rank, self.world_size = rank, world_size
 
 
-def steps_of(prepared, world_size, *, accumulate=1, first_step=0, num_steps=2, augmented=True, weighting="as_given"):
+def steps_of(
+    prepared, world_size, *, accumulate=1, first_step=0, num_steps=2, augmented=True, weighting="as_given"
+):
     """Step -> row in the global batch -> (chunk id, values, boxes, weight)."""
     schedule = Schedule(25, 8, 10, 1.0, accumulate=accumulate)
     normalisation = prepared.normalisation()
@@ -47,14 +49,24 @@ def steps_of(prepared, world_size, *, accumulate=1, first_step=0, num_steps=2, a
             )
         worker = Member(rank, world_size)
         feed = ReaderFeed(
-            make_reader(prepared), worker, schedule, normalisation, augmentation=augmentation, weighting=weighting
+            make_reader(prepared),
+            worker,
+            schedule,
+            normalisation,
+            augmentation=augmentation,
+            weighting=weighting,
         )
         batches = feed.micro_batches(first_step, num_steps, Stopwatch(1))
         for number, (batch, rows) in enumerate(batches):
             step = first_step + number // accumulate
             for place, row in enumerate(rows.tolist()):
                 boxes = batch.boxes.corners[place][batch.boxes.is_object[place]]
-                steps[step][row] = (batch.chunk_ids[place], batch.logmel[place], boxes, float(batch.weight[place]))
+                steps[step][row] = (
+                    batch.chunk_ids[place],
+                    batch.logmel[place],
+                    boxes,
+                    float(batch.weight[place]),
+                )
     return steps
 
 
@@ -62,7 +74,9 @@ def same(first, second):
     return all(
         one.keys() == two.keys()
         and all(
-            one[row][0] == two[row][0] and torch.equal(one[row][1], two[row][1]) and torch.equal(one[row][2], two[row][2])
+            one[row][0] == two[row][0]
+            and torch.equal(one[row][1], two[row][1])
+            and torch.equal(one[row][2], two[row][2])
             for row in one
         )
         for one, two in zip(first, second, strict=True)
@@ -94,7 +108,10 @@ def test_epochs_are_whole_and_in_different_orders(prepared):
 
 
 def test_stored_bytes_are_normalised_and_augmentation_changes_some_chunks(prepared):
-    plain, changed = steps_of(prepared, 1, num_steps=1, augmented=False)[0], steps_of(prepared, 1, num_steps=1)[0]
+    plain, changed = (
+        steps_of(prepared, 1, num_steps=1, augmented=False)[0],
+        steps_of(prepared, 1, num_steps=1)[0],
+    )
     values = torch.cat([entry[1].flatten() for entry in plain.values()])
     # Stored values are uniform in [0, 255): mean 127 * 0.05 - 10 = -3.65; the pool's mean is -4 and its std 3.
     assert float(values.mean()) == pytest.approx((-3.65 + 4) / 3, abs=0.01)

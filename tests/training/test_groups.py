@@ -11,7 +11,11 @@ from mast_ray.training.schedule import Unfreezing
 
 
 def found(groups):
-    return {name: (group.component, group.multiplier, group.weight_decay, group.start_epoch) for group in groups for name in group.names}
+    return {
+        name: (group.component, group.multiplier, group.weight_decay, group.start_epoch)
+        for group in groups
+        for name in group.names
+    }
 
 
 def test_blocks_stem_adapter_and_head_get_their_own_rates_and_epochs():
@@ -45,7 +49,10 @@ def test_norms_biases_tokens_and_positions_are_not_decayed():
 
 def test_every_parameter_of_the_real_objectives_is_grouped_once():
     config = tiny()
-    for objective, knobs in ((reconstruction(config), config.pretrain), (detection(config, config.detector), config.detector)):
+    for objective, knobs in (
+        (reconstruction(config), config.pretrain),
+        (detection(config, config.detector), config.detector),
+    ):
         names = [name for group in groups_of(objective, knobs, config.model) for name in group.names]
         trainable = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
         assert sorted(names) == sorted(trainable)

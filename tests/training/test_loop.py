@@ -77,7 +77,9 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_leaves_the_weights_alo
         def micro_batches(self, first_step, num_steps, watch):
             for step, batch in enumerate(super().micro_batches(first_step, num_steps, watch)):
                 if step in (5, 6):
-                    before[step] = {name: value.clone() for name, value in engine.objective.state_dict().items()}
+                    before[step] = {
+                        name: value.clone() for name, value in engine.objective.state_dict().items()
+                    }
                 yield batch
 
     result = toy_fit(tmp_path, engine, Watching(SCHEDULE, spoil=[5]))
@@ -91,7 +93,9 @@ def test_twenty_bad_steps_in_a_row_stop_the_run_and_name_components_and_chunks(t
     schedule = replace(SCHEDULE, epochs=20)
     options = FitOptions(log_every_steps=7)
     with pytest.raises(TrainingDivergedError) as error:
-        toy_fit(tmp_path, toy_engine(), ToyFeed(schedule, spoil=range(3, 80)), schedule=schedule, options=options)
+        toy_fit(
+            tmp_path, toy_engine(), ToyFeed(schedule, spoil=range(3, 80)), schedule=schedule, options=options
+        )
     text = str(error.value)
     assert "20 steps in a row" in text and "squared_error=nan" in text and "s23:0" in text
     assert len(text.splitlines()) <= 3
@@ -125,7 +129,9 @@ def test_frozen_blocks_do_not_move_until_their_epoch_and_then_move(tmp_path):
     history.append(engine.state().weights)
     # Block 2 trains from the start, block 1 from epoch 1 (step 4), block 0 and the stem from epoch 2 (step 8).
     first_moves = {
-        name: next(step for step in range(16) if not torch.equal(history[step][name], history[step + 1][name]))
+        name: next(
+            step for step in range(16) if not torch.equal(history[step][name], history[step + 1][name])
+        )
         for name in history[0]
     }
     assert first_moves["head.weight"] == first_moves["encoder.blocks.2.weight"] == 0

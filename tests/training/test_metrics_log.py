@@ -15,7 +15,11 @@ def test_rows_are_read_back_and_end_in_a_parquet_table(tmp_path):
     log.close()
     assert read_metrics(storage)[0] == {"kind": "train", "step": 1, "samples": 8, "loss": 2.5}
     table = pq.read_table(tmp_path / "metrics.parquet").to_pydict()
-    assert table["kind"] == ["train", "validation"] and table["loss"] == [2.5, None] and table["ap"][1] != table["ap"][1]
+    assert (
+        table["kind"] == ["train", "validation"]
+        and table["loss"] == [2.5, None]
+        and table["ap"][1] != table["ap"][1]
+    )
 
 
 def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path):
@@ -29,7 +33,12 @@ def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path):
     again.begin(3)
     again.add("train", 4, 4, {"loss": 40.0})
     again.flush()
-    assert [(row["step"], row["loss"]) for row in read_metrics(storage)] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+    assert [(row["step"], row["loss"]) for row in read_metrics(storage)] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+        (4, 40.0),
+    ]
 
 
 def test_tensorboard_gets_the_same_scalars(tmp_path):

@@ -27,7 +27,12 @@ CONFIG = tiny()
 
 
 def card(kind):
-    return Card(kind, CONFIG.model.model_dump(mode="json"), NORMALISATION.to_dict(), config=CONFIG.model_dump(mode="json"))
+    return Card(
+        kind,
+        CONFIG.model.model_dump(mode="json"),
+        NORMALISATION.to_dict(),
+        config=CONFIG.model_dump(mode="json"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,9 @@ def test_another_normalisation_is_refused_with_both_named(encoder_folder):
         load_encoder_weights(objective, str(encoder_folder), CONFIG, Normalisation(-6.0, 2.5, 2.0))
 
 
-def test_a_folder_of_the_wrong_kind_size_or_state_is_refused_with_the_remedy(encoder_folder, detector_folder, tmp_path):
+def test_a_folder_of_the_wrong_kind_size_or_state_is_refused_with_the_remedy(
+    encoder_folder, detector_folder, tmp_path
+):
     with pytest.raises(ConfigError, match="holds autoencoder weights, not detector"):
         load_detector(encoder_folder)
     with pytest.raises(DataError, match=r"has no card\.json"):
@@ -107,7 +114,11 @@ def test_best_weights_are_kept_as_long_as_a_checkpoint_names_them(tmp_path):
     for step in (4, 8, 12, 16):
         best.write(step, {"w": torch.full((2,), float(step))})
     best.keep_only({8, 12})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0000000008", "best-0000000012", "best-0000000016"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-0000000008",
+        "best-0000000012",
+        "best-0000000016",
+    ]
     assert float(best.read(12)["w"][0]) == 12.0
     with pytest.raises(DataError, match="missing"):
         best.read(4)

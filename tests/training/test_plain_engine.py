@@ -23,14 +23,18 @@ class ConvObjective(nn.Module):
 def engine():
     objective = ConvObjective()
     settings = OptimizerSettings((0.9, 0.95), 1.0, 0.9, "fp32")
-    made = PlainEngine(objective, parameter_groups(objective, weight_decay=0.1), settings, device=torch.device("cpu"))
+    made = PlainEngine(
+        objective, parameter_groups(objective, weight_decay=0.1), settings, device=torch.device("cpu")
+    )
     made.set_epoch(0.0)
     return made
 
 
 def step(one, seed):
     generator = torch.Generator().manual_seed(seed)
-    batch = ChunkBatch(torch.randn(2, 1, 8, 8, generator=generator), pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2))
+    batch = ChunkBatch(
+        torch.randn(2, 1, 8, 8, generator=generator), pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2)
+    )
     one.backward(batch, is_last=True)
     one.step(1e-2)
 

@@ -16,7 +16,9 @@ from mast_ray.training.schedule import (
     unfreezing_of,
 )
 
-PLAIN = Schedule(samples_per_epoch=640, batch_size=64, epochs=10, learning_rate=1.0, min_learning_rate=0.1, warmup_epochs=2)
+PLAIN = Schedule(
+    samples_per_epoch=640, batch_size=64, epochs=10, learning_rate=1.0, min_learning_rate=0.1, warmup_epochs=2
+)
 
 
 def test_the_rate_climbs_in_a_line_peaks_after_warm_up_and_falls_as_a_cosine():
@@ -60,7 +62,9 @@ def test_the_papers_three_tables_unfreeze_as_printed():
         unfreezing_of, (config.detector, config.self_train.stage1, config.self_train.stage2)
     )
     assert [supervised.epoch_of_block(block, 12) for block in range(12)] == [NEVER] * 8 + [0.0] * 4
-    assert [stage1.epoch_of_block(block, 12) for block in range(12)] == [50.0] * 3 + [40.0] * 3 + [30.0] * 3 + [20.0] * 3
+    assert [stage1.epoch_of_block(block, 12) for block in range(12)] == [50.0] * 3 + [40.0] * 3 + [
+        30.0
+    ] * 3 + [20.0] * 3
     assert [stage2.epoch_of_block(block, 12) for block in range(12)] == [9.0] * 6 + [3.0] * 6
     assert supervised.epoch_of_stem(12) == math.inf and stage1.epoch_of_stem(12) == 50.0
     assert Unfreezing().epoch_of_block(0, 12) == 0.0
@@ -74,5 +78,7 @@ def test_schedules_come_from_config_sections():
 
 def test_a_batch_that_cannot_be_split_is_refused_with_one_that_can():
     assert samples_per_worker(64, 2, 4, "detector") == 8
-    with pytest.raises(ConfigError, match=r"detector\.batch_size=50 cannot be split .*--set detector\.batch_size=48"):
+    with pytest.raises(
+        ConfigError, match=r"detector\.batch_size=50 cannot be split .*--set detector\.batch_size=48"
+    ):
         samples_per_worker(50, 1, 8, "detector")

@@ -28,10 +28,14 @@ def credentials(monkeypatch):
 
 
 def storage_at(endpoint, prefix, **knobs):
-    return open_storage(f"s3://runs/{prefix}", StorageConfig(endpoint_url=endpoint, region="us-east-1", **knobs))
+    return open_storage(
+        f"s3://runs/{prefix}", StorageConfig(endpoint_url=endpoint, region="us-east-1", **knobs)
+    )
 
 
-def test_at_thirty_percent_faults_a_stopped_run_resumes_and_ends_with_the_bits_of_a_run_on_disk(endpoint, tmp_path):
+def test_at_thirty_percent_faults_a_stopped_run_resumes_and_ends_with_the_bits_of_a_run_on_disk(
+    endpoint, tmp_path
+):
     on_disk = toy_engine()
     toy_fit(tmp_path, on_disk, ToyFeed(SCHEDULE))
     with FaultProxy(endpoint, share=0.3, seed=1) as proxy:
@@ -48,7 +52,9 @@ def test_at_thirty_percent_faults_a_stopped_run_resumes_and_ends_with_the_bits_o
 
 def test_an_outage_is_survived_for_two_checkpoints_and_stops_the_run_at_the_third(endpoint):
     with FaultProxy(endpoint) as proxy:
-        storage = storage_at(proxy.endpoint, "outage", io_deadline_s=0.5, max_attempts=2, request_timeout_s=2.0)
+        storage = storage_at(
+            proxy.endpoint, "outage", io_deadline_s=0.5, max_attempts=2, request_timeout_s=2.0
+        )
 
         class Outage(ToyFeed):
             """The store is away while some steps are trained."""

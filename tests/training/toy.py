@@ -76,7 +76,9 @@ class ToyFeed:
                 start = self.rank * share + part * size
                 ids = tuple(f"s{step}:{row}" for row in range(start, start + size))
                 self.seen.extend(ids)
-                yield MicroBatch(batch_of(values[start : start + size], ids), torch.arange(start, start + size))
+                yield MicroBatch(
+                    batch_of(values[start : start + size], ids), torch.arange(start, start + size)
+                )
 
 
 class ToyValidation:
@@ -104,7 +106,9 @@ def toy_groups(objective, unfreezing=UNFREEZING):
     )
 
 
-def toy_engine(name="torch", *, schedule=SCHEDULE, num_processes=1, precision="fp32", zero_stage=1, unfreezing=UNFREEZING):
+def toy_engine(
+    name="torch", *, schedule=SCHEDULE, num_processes=1, precision="fp32", zero_stage=1, unfreezing=UNFREEZING
+):
     objective = ToyObjective()
     return make_engine(
         name,

@@ -36,12 +36,23 @@ DETR_SHAPES: dict[EncoderSize, DetrShape] = {
 }
 
 
-def thaw_batch_norms(network: nn.Module) -> None:
-    """Put trainable batch norms where the library froze them: without pretrained statistics they must learn."""
+def start_from_scratch(network: DetrForObjectDetection) -> None:
+    """DETR's published initialisation (Xavier weights, unit queries), with batch norms that train.
+
+    The library freezes the norms and draws everything with deviation 0.02, as fits weights about to be loaded.
+    From scratch that leaves queries all but equal. The decoder starts from zeros, so with zero biases the first
+    layer norm divides by its epsilon and two bias gradients of 700 drown all others in the clipping: one bias is
+    drawn instead.
+    """
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if type(child).__name__ == "DetrFrozenBatchNorm2d":
                 setattr(parent, name, nn.BatchNorm2d(len(child.weight)))
+            elif isinstance(child, nn.Linear):
+                nn.init.xavier_uniform_(child.weight)
+    nn.init.xavier_uniform_(network.model.input_projection.weight)
+    nn.init.normal_(network.model.query_position_embeddings.weight)
+    nn.init.normal_(network.model.decoder.layers[0].self_attn.o_proj.bias)
 
 
 class DetrDetector(nn.Module):
@@ -72,7 +83,7 @@ class DetrDetector(nn.Module):
             dropout=0.0 if size == "tiny" else 0.1,
         )
         self.network = DetrForObjectDetection(config)
-        thaw_batch_norms(self.network)
+        start_from_scratch(self.network)
 
     def losses(self, batch: ChunkBatch) -> dict[str, Tensor]:
         """Classification, L1 and GIoU over matched queries, summed over decoder layers."""
