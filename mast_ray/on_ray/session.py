@@ -79,6 +79,8 @@ def print_our_lines(data: Mapping[str, Any]) -> None:
         "gcs_server",
     ):  # Ray's own processes: a page every five seconds
         return
+    if str(data.get("actor_name", "")).startswith("PlacementGroupCleaner"):
+        return  # asks a dashboard that is not there, harmlessly, every few seconds
     stream = sys.stderr if data.get("is_err") else sys.stdout
     for line in data.get("lines", ()):
         if not CHATTER.search(line):
