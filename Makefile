@@ -1,5 +1,7 @@
 # The verbs of the repository. Each target makes the environment it needs (.venv, from constraints.txt).
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3.13 || command -v python3)
+# The first Python of a fitting version that really runs (a version manager may leave names that do not).
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -12,7 +14,7 @@ SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), "Python 3.11-3.13 is needed"'
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: install one, or make setup PYTHON=/path/to/python"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -e '.[dev]'
 	touch $@
