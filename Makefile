@@ -8,9 +8,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Tests that need no GPU, in two passes: the quick ones side by side, the ones that start services one by one (what failed
 # is tried once more: a busy machine can starve a cluster; what is wrong fails twice).
 QUICK := not ray and not deepspeed and not s3 and not gpu and not slow and not browser
-SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu
+SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu and not long
 
-.PHONY: setup demo test test-quick lint bench clean
+.PHONY: setup demo test test-quick test-long lint bench clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -25,6 +25,9 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
 	$(BIN)/python -m pytest -m "$(SERVICES)" || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
+
+test-long: setup
+	$(BIN)/python -m pytest -m "long and not gpu"
 
 test-quick: setup
 	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"

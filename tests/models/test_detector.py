@@ -112,12 +112,12 @@ OVERFIT = [
     ("mast", "upsampling", 2e-3, 300),
     ("mast", "anisotropic", 2e-3, 300),
     ("mast", "conv", 2e-3, 300),
-    ("audiomae", "upsampling", 2e-3, 300),
-    ("vit_scratch", "upsampling", 2e-3, 300),
+    pytest.param("audiomae", "upsampling", 2e-3, 300, marks=pytest.mark.long),
+    pytest.param("vit_scratch", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     ("fcos", "upsampling", 1e-3, 300),
     ("faster_rcnn", "upsampling", 1e-3, 300),
-    ("detr", "upsampling", 3e-4, 800),
-    ("yolo26", "upsampling", 2e-3, 400),
+    pytest.param("detr", "upsampling", 3e-4, 800, marks=pytest.mark.long),
+    pytest.param("yolo26", "upsampling", 2e-3, 400, marks=pytest.mark.long),
 ]
 
 
