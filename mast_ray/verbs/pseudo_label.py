@@ -9,7 +9,7 @@ HELP = """Run a detector over the pool of a prepared archive and store what it f
 
 MODEL is a folder written by `mast train` or `mast self-train`; PREPARED and --out are folders or s3:// prefixes. Detections are stored per
 chunk at a low score floor and with loose suppression: thresholds, suppression and validity are applied afterwards, without new inference
-(`mast self-train`, `mast tune post`). Interrupted, the same command goes on where it was; finished, it has nothing to do."""
+(`mast self-train`, `mast tune --only post`). Interrupted, the same command goes on where it was; finished, it has nothing to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,8 @@ from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.storage import open_storage
 from mast_ray.training.model_files import read_card, write_card
 
+pytestmark = pytest.mark.slow  # trains or runs a network
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):

@@ -18,6 +18,8 @@ from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.assembly import load_detector
 from mast_ray.verbs.main import run_verb
 
+pytestmark = pytest.mark.slow  # trains or runs a network
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):

@@ -21,6 +21,8 @@ from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.storage import open_storage
 from mast_ray.training.assembly import load_detector
 
+pytestmark = pytest.mark.slow  # trains or runs a network
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):

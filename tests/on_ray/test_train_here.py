@@ -19,6 +19,8 @@ from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
 from mast_ray.training.worker import LocalWorker
 
+pytestmark = pytest.mark.slow  # trains or runs a network
+
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
