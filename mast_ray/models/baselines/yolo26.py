@@ -34,6 +34,10 @@ class Yolo26Detector(nn.Module):
 
         self.network = DetectionModel(f"yolo26{_SCALES[size]}.yaml", ch=1, nc=1, verbose=False)
         self.network.args = DEFAULT_CFG  # gains of the library's losses
+        self.network.model[-1].end2end = True  # infer with the one-to-one head; both heads train
+        for part in self.network.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.momentum = 0.1  # the library's 0.03 lags behind in runs of a few hundred steps
 
     def losses(self, batch: ChunkBatch) -> dict[str, Tensor]:
         """Weighted sum of the one-to-many and one-to-one losses, per chunk."""
@@ -59,8 +63,7 @@ class Yolo26Detector(nn.Module):
     ) -> Detections:
         """The one-to-one head's boxes, then the suppression every method gets."""
         with inference(self):
-            found = self.network(logmel)
-        found = (found[0] if isinstance(found, tuple) else found).float()  # (B, 300, 6): xyxy, score, class
+            found = self.network(logmel)[0].float()  # (B, 300, 6): xyxy, score, class
         corners = clip(xyxy_of(found[..., :4]), logmel.shape[-2], logmel.shape[-1])
         score = found[..., 4]
         return suppress(Detections(corners, score, score >= score_floor), nms_overlap, max_detections)
