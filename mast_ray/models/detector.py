@@ -33,7 +33,7 @@ from mast_ray.models.regions import ProjectionHead, pooled_regions
 DetectorName = Literal["mast", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"]
 EmbeddingName = Literal["encoder", "neck", "projection"]
 
-_CHANNELS: dict[EncoderSize, int] = {"tiny": 32, "small": 128, "base": 256}
+_CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "small": 128, "base": 256}
 _TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "small": 4, "base": 4}
 # Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
 # were never seen.

@@ -29,7 +29,7 @@ def test_outputs_cover_every_point(detector):
         outputs = detector(torch.randn(2, 1, 1024, 128))
     assert outputs.score_logit.shape == outputs.centerness_logit.shape == (2, 5440)
     assert outputs.distances.shape == (2, 5440, 4)
-    assert outputs.features.shape == (2, 32, 128, 32)
+    assert outputs.features.shape == (2, 48, 128, 32)
 
 
 def test_detect_equals_torchvision_suppression_chunk_by_chunk(detector):
@@ -76,7 +76,7 @@ def test_bf16_detections_are_close_to_fp32(detector):
     assert torch.allclose(exact.score[:, 0], rough.score[:, 0], rtol=0.05)
 
 
-@pytest.mark.parametrize(("name", "width"), [("encoder", 128), ("neck", 32), ("projection", 128)])
+@pytest.mark.parametrize(("name", "width"), [("encoder", 128), ("neck", 48), ("projection", 128)])
 def test_boxes_are_embedded_from_the_named_layer(detector, name, width):
     logmel = torch.randn(2, 1, 1024, 128)
     boxes = torch.tensor([[0.0, 0.0, 1024.0, 128.0], [96.0, 16.0, 160.0, 48.0]]).expand(2, 2, 4)

@@ -73,7 +73,7 @@ def test_every_labelled_box_is_embedded_once_and_equals_the_detectors_own_embedd
     prepared, config = open_prepared(archive), study_config()
     assert labels.column("event").to_pylist() == list(range(len(prepared.labels)))
     assert labels.column("label").to_pylist() == prepared.labels.column("label").to_pylist()
-    assert labels.schema.field("embedding").type == pa.list_(pa.float32(), 32)
+    assert labels.schema.field("embedding").type == pa.list_(pa.float32(), 48)
     # The same box by hand: its chunk read alone, cut on the grid of frames and bins.
     row = 4
     event = labels.slice(row, 1).to_pylist()[0]
