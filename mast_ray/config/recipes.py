@@ -52,7 +52,7 @@ def tiny() -> Config:
             "pretrain.learning_rate": 1e-3,
             "pretrain.min_learning_rate": 1e-5,
             "pretrain.warmup_epochs": 0.5,
-            "detector.epochs": 16,
+            "detector.epochs": 24,
             "detector.batch_size": 8,
             "detector.learning_rate": 2e-3,
             "detector.warmup_epochs": 1,

@@ -88,8 +88,8 @@ def test_mistaken_methods_are_refused_with_a_remedy():
 
 def test_the_long_control_sees_as_many_samples_as_self_training():
     config = as_long_as_self_training(tiny(), num_train=100, num_pool=300)
-    # 16 epochs, and 2 rounds of 2 epochs over 300 and 3 over 100 chunks: 2 x 9 epochs of 100.
-    assert config.detector.epochs == 16 + 18
+    # 24 epochs, and 2 rounds of 2 epochs over 300 and 3 over 100 chunks: 2 x 9 epochs of 100.
+    assert config.detector.epochs == 24 + 18
 
 
 def sums(hits, truths=(5,) * 8):
