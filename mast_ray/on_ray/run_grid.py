@@ -6,6 +6,8 @@ it was, and a task whose worker died is simply started again. A run that fails d
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +49,7 @@ def run_grid(runs: Sequence[Run], config: Config, runner: Runner) -> dict[str, O
         assert not run.after or run.after in known, f"{run.name} comes before {run.after}"
         known.add(run.name)
     outcomes: dict[str, Outcome] = {}
+    log.info("%d runs", len(runs))
     for outcome in _here(runs) if runner == "here" else _on_ray(runs, config):
         outcomes[outcome.name] = outcome
         state = f"failed: {outcome.error}" if outcome.error else "done"
@@ -89,17 +92,18 @@ def _attempt(run: Run, before: Outcome | None) -> Outcome:
         if os.environ.get("MAST_DEBUG"):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        text = lines[0] if isinstance(error, MastError) else f"{type(error).__name__}: {lines[0]}"
-        return Outcome(run.name, None, text[:300], getattr(error, "exit_code", 1))
+        text = " ".join(lines) if isinstance(error, MastError) else f"{type(error).__name__}: {lines[0]}"
+        return Outcome(run.name, None, text[:400], getattr(error, "exit_code", 1))
 
 
 def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
     import ray
 
     from mast_ray.on_ray.session import ray_session
+    from mast_ray.on_ray.units import interruptible
 
     cluster = config.cluster
-    with ray_session():
+    with interruptible(), ray_session():
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         num_gpus = 1 if cluster.use_gpu == "yes" or (cluster.use_gpu == "auto" and has_gpus) else 0
         task = ray.remote(
@@ -110,16 +114,23 @@ def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
             waiting[run.name] = task.remote(run, waiting.get(run.after), cluster.cpus_per_worker)
         name_of = {reference: name for name, reference in waiting.items()}
         left = list(name_of)
-        while left:
-            ready, left = ray.wait(left, num_returns=1)
-            try:
-                yield ray.get(ready[0])
-            except ray.exceptions.RayError as error:
-                text = str(error).strip().splitlines()[0][:300]
-                yield Outcome(name_of[ready[0]], None, f"its worker was lost: {text}", 75)
+        try:
+            while left:
+                ready, left = ray.wait(left, num_returns=1)
+                try:
+                    yield ray.get(ready[0])
+                except ray.exceptions.RayError as error:
+                    text = str(error).strip().splitlines()[0][:300]
+                    yield Outcome(name_of[ready[0]], None, f"its worker was lost: {text}", 75)
+        finally:
+            for reference in left:  # a cluster that we only joined would go on with them
+                ray.cancel(reference, force=True)
 
 
 def _attempt_on_worker(run: Run, before: Outcome | None, num_cpus: float) -> Outcome:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     torch.set_num_threads(max(1, int(num_cpus)))
-    return _attempt(run, before)
+    with contextlib.redirect_stderr(
+        io.StringIO()
+    ):  # progress lines of several runs at once tell nobody anything
+        return _attempt(run, before)

@@ -35,7 +35,7 @@ def test_a_failed_run_stops_those_that_wait_for_it_and_nobody_else():
     ]
     found = run_grid(runs, tiny(), "here")
     assert [found[n].result for n in "abcd"] == [{"value": 9}, None, None, {"value": 25}]
-    assert found["b"].error == "bad table: give another" and found["b"].exit_code == 3
+    assert found["b"].error == "bad table: give another second line" and found["b"].exit_code == 3
     assert found["c"].error == "b failed before it"
     with pytest.raises(PartialError, match="2 of 4 runs failed"):
         refuse_failures(found, "out")
@@ -87,9 +87,15 @@ def test_mistaken_methods_are_refused_with_a_remedy():
 
 
 def test_the_long_control_sees_as_many_samples_as_self_training():
-    config = as_long_as_self_training(tiny(), num_train=100, num_pool=300)
-    # 24 epochs, and 2 rounds of 2 epochs over 300 and 3 over 100 chunks: 2 x 9 epochs of 100.
-    assert config.detector.epochs == 24 + 18
+    knobs = {
+        "detector__epochs": 24,
+        "self_train__rounds": 2,
+        "self_train__stage1__epochs": 4,
+        "self_train__stage2__epochs": 6,
+    }
+    config = as_long_as_self_training(study_config(**knobs), num_train=100, num_pool=300)
+    # 24 epochs, and 2 rounds of 4 epochs over 300 and 6 over 100 chunks: 2 x 18 epochs of 100.
+    assert config.detector.epochs == 24 + 36
 
 
 def sums(hits, truths=(5,) * 8):
