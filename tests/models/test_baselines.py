@@ -61,7 +61,7 @@ def test_baseline_gives_losses_with_gradients_and_rectangular_detections(baselin
     found = baseline.detect(batch.logmel, score_floor=0.0, max_detections=50)
     assert found.corners.shape[0] == 2 and found.corners.shape[2] == 4 and found.corners.shape[1] <= 50
     assert float(found.corners[..., 2].max()) <= 1024 and float(found.corners[..., 3].max()) <= 128
-    assert 0 <= float(found.score.min()) and float(found.score.max()) <= 1
+    assert float(found.score.min()) >= 0 and float(found.score.max()) <= 1
     size = (found.corners[..., 2:] - found.corners[..., :2])[found.is_valid]
     assert bool((size >= 0).all())
     assert baseline.training
