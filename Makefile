@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 QUICK := not ray and not deepspeed and not s3 and not gpu and not slow and not browser
 SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu and not long
 
-.PHONY: setup demo test test-quick test-long lint bench clean
+.PHONY: setup demo test test-services test-all test-long lint bench clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -24,13 +24,14 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
+
+test-services: setup
 	$(BIN)/python -m pytest -m "$(SERVICES)" || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
+
+test-all: test test-services
 
 test-long: setup
 	$(BIN)/python -m pytest -m "long and not gpu"
-
-test-quick: setup
-	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
 
 lint: setup
 	$(BIN)/ruff check mast_ray jobs tests benchmarks
