@@ -88,10 +88,9 @@ def check_rejects(work: Path, out: Path) -> dict:
 
     from mast_ray.recordings.synthetic_damage import REASON_OF_KIND
 
-    damaged = {
-        row["path"]: REASON_OF_KIND[row["kind"]]
-        for row in csv.DictReader((work / "archive/damaged.csv").open())
-    }
+    with (work / "archive/damaged.csv").open() as file:
+        rows = [(row["path"].removeprefix("audio/"), row["kind"]) for row in csv.DictReader(file)]
+    damaged = {path: REASON_OF_KIND[kind] for path, kind in rows}
     rejects = {row["path"]: row["reason"] for row in pq.read_table(out / "rejects.parquet").to_pylist()}
     right = sum(rejects.get(path) == str(reason) for path, reason in damaged.items())
     manifest = json.loads((out / "manifest.json").read_text())["counts"]
