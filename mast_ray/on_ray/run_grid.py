@@ -103,7 +103,7 @@ def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
     from mast_ray.on_ray.units import interruptible
 
     cluster = config.cluster
-    with interruptible(), ray_session():
+    with ray_session(), interruptible():  # after Ray, which sets its own handlers
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         num_gpus = 1 if cluster.use_gpu == "yes" or (cluster.use_gpu == "auto" and has_gpus) else 0
         task = ray.remote(
