@@ -2,6 +2,7 @@
 # The first Python of a fitting version that really runs (a version manager may leave names that do not).
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
+unexport PYTHONDONTWRITEBYTECODE  # compiled once, not in every test process and every Ray worker
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -23,7 +24,7 @@ demo: setup
 	$(BIN)/mast demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 -m "$(QUICK)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"
 
 test-services: setup
 	$(BIN)/python -m pytest -m "$(SERVICES)" || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
@@ -37,7 +37,7 @@ def shared_data(shared_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> None:
+def _few_threads() -> None:
     # Test processes share the machine: more threads than cores only slow each other down.
     import torch
 

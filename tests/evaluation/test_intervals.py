@@ -82,6 +82,7 @@ def test_average_precision_in_score_cells_stays_within_a_thousandth_of_the_exact
         assert cells[name][0] == pytest.approx(getattr(exact, name), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_intervals_of_95_percent_cover_the_truth_at_their_stated_rate():
     rng = np.random.default_rng(3)
     size = 100_000

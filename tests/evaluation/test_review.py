@@ -13,6 +13,7 @@ def archive(rng, size=3000):
     return score, right, rng.choice(["A", "B", "C"], size, p=[0.6, 0.3, 0.1]), rng.integers(0, 24, size)
 
 
+@pytest.mark.slow
 def test_intervals_of_95_percent_cover_the_simulated_precision_in_at_least_93_percent_of_500_repeats():
     rng = np.random.default_rng(0)
     thresholds = np.array([0.05, 0.2, 0.4, 0.6])

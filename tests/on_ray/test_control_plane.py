@@ -30,6 +30,7 @@ def test_twenty_thousand_recordings_are_counted_once_each_in_bounded_memory(tmp_
     assert result["planning_a_resume_s"] < 15
 
 
+@pytest.mark.slow
 def test_a_large_archive_gives_few_units_and_hardly_more_files_than_units_and_site_days():
     items = list_archive(FakeArchive(60_000)).items
     units = plan_detect_units(items, config_of(None, None, []).detect, Slots("cpu", 2, 1.0))

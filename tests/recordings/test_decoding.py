@@ -42,6 +42,7 @@ def test_samples_and_fingerprint_do_not_depend_on_the_block_length():
         assert fingerprint == results[0][1]
 
 
+@pytest.mark.slow
 def test_a_click_keeps_its_time_after_twenty_minutes_at_an_awkward_rate():
     rate_hz, at_s = 44_100, 1_199.0
     samples = np.zeros(1_200 * rate_hz, np.int16)

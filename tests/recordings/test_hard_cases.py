@@ -134,6 +134,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="peak memory is read from /proc")
 def test_all_hard_cases_together_take_less_than_a_gigabyte(hard_cases):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -115,6 +115,7 @@ def test_energy_stands_out_inside_the_boxes_of_the_mixture_and_not_beside_them()
         assert 10.0 * np.log10(levels[0] / levels[1]) > 6.0
 
 
+@pytest.mark.slow
 def test_the_snr_in_the_truth_follows_its_knob_in_dry_weather_and_falls_in_rain():
     def snrs_db(snr_db: float, weather: Literal["dry", "rain"]) -> list[float]:
         spec = replace(SPEC, snr_db=snr_db, snr_spread_db=1.0, distractors_per_min=0.0, recording_s=30.0)

@@ -139,6 +139,7 @@ def test_measured_density_integrates_to_the_power_of_the_wave():
     assert np.trapezoid(density, np.linspace(0, RATE / 2, len(density))) == pytest.approx(1.0, rel=0.02)
 
 
+@pytest.mark.slow
 def test_every_real_clip_set_gives_calls_and_its_sources_keep_apart(shared_data):
     clips = read_clips(str(shared_data / "clips"))
     by_freesound = {c.source for c in clips if "esc50" in c.path} & {

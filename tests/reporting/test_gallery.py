@@ -75,6 +75,7 @@ def test_where_nobody_annotated_there_are_no_false_alarms(season):
     assert gallery.examples[0].boxes[0].outcome == "unknown"
 
 
+@pytest.mark.slow
 def test_a_fifth_of_the_places_is_kept_for_hits(season):
     gallery = built(season, season.detections, season.labels, num_examples=20, threshold=0.2)
     kinds = [e.kind for e in gallery.examples]

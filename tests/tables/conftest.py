@@ -10,7 +10,7 @@ from mast_ray.tables.prepared import open_prepared
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread(_two_threads):
+def _one_thread(_few_threads):
     torch.set_num_threads(1)  # small frames: a second thread costs more than it gives
 
 

@@ -48,7 +48,7 @@ def fit_toy(worker, folder, engine="torch", zero_stage=1, precision="fp32", stop
     return feed.seen
 
 
-def detection_losses(worker, folder, steps=2) -> list:
+def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     """Losses of the first steps of a real detector on the archive of noise below `folder`, means over workers."""
     from mast_ray.config.loading import apply_overrides
     from mast_ray.config.recipes import tiny
@@ -65,7 +65,8 @@ def detection_losses(worker, folder, steps=2) -> list:
     from mast_ray.training.schedule import schedule_of
     from mast_ray.training.watch import StepWatch
 
-    config = apply_overrides(tiny(), {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no"})
+    knobs = {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no", "cluster.engine": engine}
+    config = apply_overrides(tiny(), knobs)
     prepared, knobs = open_prepared(folder / "prepared"), config.detector
     normalisation = prepared.normalisation()
     labelled = labelled_chunks(prepared, EXPERTS, config)

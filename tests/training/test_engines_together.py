@@ -97,10 +97,11 @@ def test_a_checkpoint_of_one_engine_is_taken_up_by_the_other(alone, tmp_path):
     assert torch.isfinite(final_state(tmp_path).weights["head.weight"]).all()
 
 
-def test_a_real_detector_has_the_same_losses_on_two_workers_as_on_one(tmp_path):
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_a_real_detector_has_the_same_losses_on_two_workers_as_on_one(tmp_path, engine):
     write_archive(tmp_path / "prepared")
     alone = detection_losses(LocalWorker(), tmp_path)
-    together = run_crew(detection_losses, tmp_path, 2)
+    together = run_crew(detection_losses, tmp_path, 2, engine=engine)
     assert together[0] == together[1]
     for one, two in zip(alone, together[0], strict=True):
         # Every term is a mean over the global batch: assignment, augmentation and contrastive draws do not depend on the workers.
