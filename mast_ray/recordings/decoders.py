@@ -1,10 +1,16 @@
-"""libsndfile as a stream of pieces: never more than a few MB at a time, and past a damaged stretch where the
+"""A recording as a stream of pieces: never more than a few MB at a time, and past a damaged stretch where the
 format allows.
+
+libsndfile decodes. Through its callbacks it reads 8 KiB at a time, each read taking Python's lock: sixteen decoding threads
+spend their time passing it on. So the samples of a plain WAV are read from the file as they are, and a local FLAC is opened
+by its path; callbacks remain for remote and for damaged files.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -23,6 +29,7 @@ RESUME_AFTER_FRAMES = tuple(
 )  # a FLAC frame is about 4096
 MAX_DAMAGED_STRETCHES = 100
 SIZE_FAULTS = (Reason.DATA_SIZE_ZERO, Reason.DATA_SIZE_UNKNOWN)
+PACKED_TYPES = {"PCM_16": "<i2", "PCM_24": "u1", "PCM_32": "<i4", "FLOAT": "<f4"}  # libsndfile's name -> bytes as stored
 MISSING_TOLERANCE_S = 0.25  # encoder delay and padding of MP3
 
 
@@ -42,7 +49,8 @@ class Decoder:
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
         self._file, self._header = file, header
-        self._watched, self._stream = self._open()
+        self._is_direct = False
+        self._watched, self._stream = self._open(is_direct=header.container == "FLAC")
         self.fault: Fault | None = None
         self.lost_frames = 0  # replaced by zeros inside the recording
         self.codec: str = self._stream.subtype
@@ -69,9 +77,11 @@ class Decoder:
         num_stretches = 0
         step = max(1, PIECE_SAMPLES // self.num_channels)
         end = self._header.body.num_frames if self._header.body is not None else None
+        is_packed = self._is_packed()
         while end is None or position < end:
+            wanted = step if end is None else min(step, end - position)
             try:
-                piece = self._read(step if end is None else min(step, end - position))
+                piece = self._read_packed(position, wanted) if is_packed else self._read(wanted)
             except soundfile.LibsndfileError as error:
                 good = yield from self._last_good_pieces(position)
                 position += good
@@ -88,15 +98,48 @@ class Decoder:
                     yield np.zeros((min(step, skipped - start), self.num_channels), np.float32)
                 continue
             if len(piece) == 0:
+                if self._is_direct and position < (self.expected_frames or 0) and self._reopen(position):
+                    continue  # read on through the watched file: a storage error must not pass for an early end
                 break
             position += len(piece)
             yield piece
         self._note_missing(position)
 
-    def _open(self, start_frame: int = 0) -> tuple[WatchedFile, _Stream]:
+    def _is_packed(self) -> bool:
+        """Whether the samples lie in the file as numpy reads them."""
+        body, stored = self._header.body, PACKED_TYPES.get(self.codec)
+        if self._header.container != "WAV" or body is None or not body.format_chunk or stored is None:
+            return False
+        return body.frame_bytes == self.num_channels * (3 if stored == "u1" else np.dtype(stored).itemsize)
+
+    def _read_packed(self, position: int, num_frames: int) -> NDArray[np.float32]:
+        """(frames, channels) from the body itself: the numbers libsndfile gives"""
+        body, stored = self._header.body, PACKED_TYPES[self.codec]
+        assert body is not None and body.frame_bytes is not None
+        self._file.seek(body.offset + position * body.frame_bytes)
+        parts, wanted = [], num_frames * body.frame_bytes
+        while wanted and (part := self._file.read(wanted)):  # a remote file may return less than asked for
+            parts.append(part)
+            wanted -= len(part)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        count = len(data) // body.frame_bytes * self.num_channels
+        if stored == "u1":  # 24 bits: the upper three bytes of 32
+            widened = np.zeros((count, 4), np.uint8)
+            widened[:, 1:] = np.frombuffer(data, np.uint8, count * 3).reshape(-1, 3)
+            raw = widened.view("<i4").reshape(-1)
+        else:
+            raw = np.frombuffer(data, stored, count)
+        samples = raw.astype(np.float32)
+        if raw.dtype.kind == "i":
+            samples *= np.float32(1.0 / (1 << (8 * raw.dtype.itemsize - 1)))
+        return samples.reshape(-1, self.num_channels)
+
+    def _open(self, start_frame: int = 0, is_direct: bool = False) -> tuple[WatchedFile, _Stream]:
         watched = WatchedFile(self._view())
+        path = getattr(self._file, "name", None)
+        self._is_direct = is_direct and isinstance(self._file, io.BufferedReader) and isinstance(path, str | Path)
         try:
-            stream = _Stream(watched)
+            stream = _Stream(path if self._is_direct else watched)
             if start_frame:
                 stream.seek(start_frame)
         except soundfile.LibsndfileError as error:
