@@ -53,7 +53,7 @@ def s3_server(folder: Path):
         weed_program(), "server", "-dir", str(data), "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-s3",
         f"-s3.port={ports['s3']}", f"-s3.config={config}", f"-master.port={ports['master']}",
         f"-volume.port={ports['volume']}", f"-filer.port={ports['filer']}", "-master.volumeSizeLimitMB=256",
-        "-volume.max=20", "-master.telemetry=false",
+        "-volume.max=100", "-master.telemetry=false",
     ]  # fmt: skip
     log = open(folder / "weed.log", "wb")  # noqa: SIM115
     server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)

@@ -130,13 +130,7 @@ class _Preparation:
             named = [file.key for commit in commits for file in commit.files]
             sweep(self.stage, named, ("frames", "index"))
         _print_summary(self.stage, manifest, split)
-        quarantined = [
-            o
-            for c in commits
-            for o in c.outcomes
-            if o.status == "rejected" and o.reason in ("CRASH", "TIMEOUT")
-        ]
-        return PARTIAL if quarantined else OK
+        return PARTIAL if counted.rejected else OK
 
     def _work_off(self, pending: list[Unit], lease: Lease) -> None:
         work = PrepareWork.of(self.archive, self.stage, self.config, self.sites)
