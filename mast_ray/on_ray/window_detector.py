@@ -55,8 +55,8 @@ class WindowBoxes(NamedTuple):
 class _Window(NamedTuple):
     recording: str
     number: int
-    first: Tensor  # (512, F)
-    second: Tensor
+    first: int  # rows of the held segments
+    second: int
 
 
 class _Answer(NamedTuple):
@@ -100,7 +100,8 @@ class WindowDetector:
         self._found = found
         self._waiting: list[tuple[str, int, NDArray[np.float32], bool]] = []
         self._num_waiting = 0
-        self._last: dict[str, tuple[int, Tensor]] = {}  # of recordings that are still going on
+        self._held: Tensor | None = None  # (N, 512, F) log-mel on the device that windows still need
+        self._last: dict[str, tuple[int, int]] = {}  # of recordings that are still going on: segment, its row
         self._windows: list[_Window] = []
         self._in_flight: list[_Answer] = []
 
@@ -125,21 +126,38 @@ class WindowDetector:
 
     def _make_windows(self) -> None:
         pushed = [segments for _, _, segments, _ in self._waiting if len(segments)]
-        logmel = self._logmel(pushed) if pushed else None
-        at = 0
+        row = self._hold(self._logmel(pushed)) if pushed else 0
         for recording, first_segment, segments, is_last in self._waiting:
             for number in range(first_segment, first_segment + len(segments)):
-                assert logmel is not None
-                current = logmel[at]
-                at += 1
                 before = self._last.get(recording)
                 if before is not None:
                     assert before[0] == number - 1, f"segments of {recording} out of order"
-                    self._windows.append(_Window(recording, number - 1, before[1], current))
-                self._last[recording] = (number, current)
+                    self._windows.append(_Window(recording, number - 1, before[1], row))
+                self._last[recording] = (number, row)
+                row += 1
             if is_last:
                 self._last.pop(recording, None)
         self._waiting, self._num_waiting = [], 0
+
+    def _hold(self, logmel: Tensor) -> int:
+        """Keep segments for windows to come, and of the earlier ones those still needed; returns the first new row.
+
+        Rows are numbers and a batch is one gather: a tensor per segment would take Python's lock a thousand times a batch.
+        """
+        needed = {row for window in self._windows for row in (window.first, window.second)}
+        rows = sorted(needed | {row for _, row in self._last.values()})
+        if self._held is None or not rows:
+            self._held = logmel
+            return 0
+        new = {row: place for place, row in enumerate(rows)}
+        self._held = torch.cat((self._held.index_select(0, self._rows(rows)), logmel))
+        self._windows = [w._replace(first=new[w.first], second=new[w.second]) for w in self._windows]
+        self._last = {recording: (number, new[row]) for recording, (number, row) in self._last.items()}
+        return len(rows)
+
+    def _rows(self, rows: list[int]) -> Tensor:
+        index = torch.tensor(rows, pin_memory=self.device.type == "cuda")
+        return index.to(self.device, non_blocking=True)
 
     def _logmel(self, pushed: list[NDArray[np.float32]]) -> Tensor:
         """Lists of (n, ...) segments -> (N, 512, F) log-mel on the device."""
@@ -160,8 +178,9 @@ class WindowDetector:
             self._windows[self.knobs.batch_size :],
         )
         padded = windows + [windows[0]] * (self.knobs.batch_size - len(windows))
-        parts = [segment for window in padded for segment in (window.first, window.second)]
-        raw = torch.stack(parts).view(len(padded), CHUNK_FRAMES, NUM_BINS)
+        rows = self._rows([row for window in padded for row in (window.first, window.second)])
+        assert self._held is not None
+        raw = self._held.index_select(0, rows).view(len(padded), CHUNK_FRAMES, NUM_BINS)
         with torch.no_grad():
             tensors = self._infer(raw)
         self._in_flight.append(_answer(windows, tensors))
