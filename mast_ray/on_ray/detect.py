@@ -107,6 +107,7 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "spectrogram.short_recordings": config.spectrogram.short_recordings,
         "schema_version": SCHEMA_VERSION,
         "threshold": threshold,
+        "model_threshold": card.score_threshold,
         "model": card.weights_sha256,
         "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
         "table": table_hash,
@@ -235,6 +236,7 @@ class Sweep:
             "salvaged": written.num_salvaged,
             "hours": round(written.hours, 4),
             "detections": found.num_detections,
+            "model_threshold": self.settings.get("model_threshold"),
             "files": len(keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
         }

@@ -31,7 +31,7 @@ QUIET = {
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
     r"|process group for: env://|world_rank=|socket\.cpp|ray::|^:(actor|task|job)_|Token authentication|Moving model to device"
-    r"|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY"
+    r"|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY|find_unused_parameters=True"
 )
 
 

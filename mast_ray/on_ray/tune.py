@@ -270,8 +270,9 @@ def _searcher(config: Config, space: dict[str, Any], threshold: float) -> Any:
             from ray.tune.search.optuna import OptunaSearch
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
+            resolved = OptunaSearch.convert_search_space(space)
             return OptunaSearch(
-                space, metric="objective", mode="max", points_to_evaluate=first, seed=config.seed
+                resolved, metric="objective", mode="max", points_to_evaluate=first, seed=config.seed
             )
         case "random":
             from ray.tune.search.basic_variant import BasicVariantGenerator

@@ -93,7 +93,6 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
     manifests = {
         folder: m for folder, m in tree("manifest.json").items() if "stage" in m
     }  # checkpoints have manifests too
-    manifests = tree("manifest.json")
     recordings = table("recordings", RECORDINGS, ("recording_id", "path", "duration_s"))
     if detections is None:
         detections = _detections(run, keys, manifests)
@@ -162,7 +161,10 @@ def collect_run(
         or found.detections is not None
     ):
         raise DataError(f"{run.url} holds nothing to report on: give a folder that a mast verb wrote")
-    threshold = threshold if threshold is not None else _card_threshold(found.cards)
+    if threshold is None:
+        threshold = _detect_threshold(found.manifests) if detections is None else None
+    if threshold is None:
+        threshold = _card_threshold(found.cards)
     scores = Scores(threshold=threshold)
     if (
         found.detections is not None
@@ -224,6 +226,12 @@ def collect_run(
         warnings=tuple(warnings),
         **studies,
     )
+
+
+def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
+    """The own threshold of the model whose detections are reported."""
+    values = [m.get("counts", {}).get("model_threshold") for m in manifests.values() if m.get("stage") == "detect"]
+    return next((float(v) for v in values if is_figure(v)), None)
 
 
 def _card_threshold(cards: dict[str, dict[str, Any]]) -> float | None:

@@ -5,6 +5,7 @@ Whatever lies there is brought to schemas.DETECTIONS and schemas.RECORDINGS; fur
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote
@@ -101,6 +102,18 @@ def read_detections(uri: str, threshold: float | None = None) -> pa.Table:
     return table.set_column(table.column_names.index("site"), "site", site)
 
 
+def model_threshold(uri: str) -> float | None:
+    """The threshold of the model behind a folder of `mast detect`, as its manifest says; None where nothing does."""
+    if uri.endswith(".parquet"):
+        return None
+    try:
+        manifest = json.loads(open_storage(uri).read_bytes("manifest.json"))
+    except (FileNotFoundError, ValueError):
+        return None
+    value = manifest.get("counts", {}).get("model_threshold") if isinstance(manifest, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
 def read_recordings(uri: str) -> pa.Table:
     """A recordings table: the file itself, or recordings.parquet of a stage folder."""
     storage, key = open_storage(uri), "recordings.parquet"
@@ -111,6 +124,13 @@ def read_recordings(uri: str) -> pa.Table:
         raise DataError(f"{storage.url}/{key} does not exist: give recordings.parquet of a prepared archive")
     table = conform(read_parquet(storage, key), RECORDINGS, ("recording_id", "path", "duration_s"), uri)
     return table.set_column(table.column_names.index("site"), "site", pc.fill_null(table.column("site"), ""))
+
+
+def recordings_beside(uri: str) -> str | None:
+    """Where the recordings of a folder of detections stand, when they stand in it."""
+    if uri.endswith(".parquet") or open_storage(uri).stat("recordings.parquet") is None:
+        return None
+    return uri
 
 
 def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:

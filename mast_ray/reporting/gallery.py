@@ -40,7 +40,7 @@ MARKUP_BYTES = 3000  # of one example besides its picture and sound
 class GallerySettings:
     num_examples: int = 200
     window_s: float = 5.12
-    threshold: float = 0.0  # detections under it are shown but count as not made
+    threshold: float = 0.0  # detections under it count as not made; those down to half of it are shown
     iou: float = 0.5
     max_bytes: int = 9_000_000  # of pictures and sounds, so that the whole file stays under 10 MB
     num_neighbours: int = 5
@@ -292,6 +292,8 @@ def _boxes_in(
             & (source.corners[:, 0] < window[1])
             & (source.corners[:, 2] > window[0])
         )
+        if kind == "prediction":  # tables reach far below the threshold: hundreds of faint boxes would hide the call
+            touching &= (source.score >= threshold / 2) | (np.arange(len(touching)) == pick.row)
         for i in np.flatnonzero(touching):
             begin_s, low_hz, end_s, high_hz = (float(v) for v in source.corners[i])
             low_hz = LOW_HZ if np.isnan(low_hz) else low_hz  # a time-only label spans the whole band

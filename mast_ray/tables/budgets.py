@@ -22,8 +22,8 @@ class TrainingRates:
     infer: float
 
 
-CPU_TINY = TrainingRates(pretrain=40.0, train=12.0, infer=30.0)
-GPU_BASE = TrainingRates(pretrain=1900.0, train=500.0, infer=2000.0)
+CPU_TINY = TrainingRates(pretrain=30.0, train=12.0, infer=30.0)
+GPU_BASE = TrainingRates(pretrain=2000.0, train=660.0, infer=2300.0)
 SHARES = {"pretrain": 0.25, "detector": 0.30, "self_train.stage1": 0.25, "self_train.stage2": 0.20}
 
 

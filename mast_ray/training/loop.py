@@ -236,7 +236,7 @@ def _select(
     """Log a validation and keep the weights when they are the best so far."""
     value = measured.get(validation.metric, math.nan)
     sign = 1.0 if validation.better == "higher" else -1.0
-    improves = math.isfinite(value) and (position.best_step < 0 or sign * value > sign * position.best_value)
+    improves = math.isfinite(value) and (position.best_step < 0 or sign * value >= sign * position.best_value)
     if files.metrics is not None:
         files.metrics.add("validation", position.steps_done, position.samples_seen, measured)
         log.info("step %d: %s", position.steps_done, ", ".join(f"{k} {v:.4g}" for k, v in measured.items()))

@@ -7,8 +7,10 @@ import sys
 
 from mast_ray.config.errors import DataError
 from mast_ray.reporting.detection_tables import (
+    model_threshold,
     read_detections,
     read_recordings,
+    recordings_beside,
     recordings_of_audio,
     with_paths,
 )
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=None,
         metavar="Q",
-        help="leave out detections with a lower score (default: keep all)",
+        help="leave out detections with a lower score (default: the model's own threshold where `mast detect` knew it; 0 keeps all)",
     )
     add(
         "--recordings",
@@ -47,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
-    detections = read_detections(args.table, args.threshold)
-    recordings = read_recordings(args.recordings) if args.recordings else None
+    threshold = args.threshold if args.threshold is not None else model_threshold(args.table)
+    if args.threshold is None and threshold is not None:
+        print(f"scores of at least {threshold:.3f}, the model's own threshold (--threshold 0 keeps all)")
+    detections = read_detections(args.table, threshold)
+    known = args.recordings or (None if args.audio else recordings_beside(args.table))
+    recordings = read_recordings(known) if known else None
     detections = with_paths(detections, recordings)
     if detections.column("path").null_count:
         raise DataError(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.tabular import defused
-from mast_ray.reporting.detection_tables import read_detections, read_recordings
+from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.tables.storage import open_storage
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=None,
         metavar="Q",
-        help="count detections from this score on (default: all)",
+        help="count detections from this score on (default: the model's own threshold where `mast detect` knew it, else all)",
     )
     add(
         "--bands-hz",
@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
             "--bands-hz must be at least two rising frequencies, e.g. --bands-hz 0 1000 2000 4000 8000"
         )
     recordings = read_recordings(args.recordings)
-    detections = read_detections(args.table, args.threshold)
+    threshold = args.threshold if args.threshold is not None else model_threshold(args.table)
+    detections = read_detections(args.table, threshold)
     if len(recordings) == 0:
         raise DataError(f"{args.recordings} holds no recording: without effort there is no rate")
     tables = summarise(recordings, detections, args.seed, edges_hz).named()

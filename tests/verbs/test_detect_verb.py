@@ -56,13 +56,21 @@ def test_the_table_has_calibrated_probabilities_embeddings_and_local_time(table)
 
 def test_the_other_verbs_read_what_detect_wrote(table, tmp_path):
     arguments = ["--recordings", str(table), "--out", str(tmp_path / "summary")]
-    assert run_verb("summarise", [str(table), *arguments]) == 0
+    assert run_verb("summarise", [str(table), *arguments, "--threshold", "0"]) == 0
     calls = pd.read_csv(tmp_path / "summary" / "calls_by_site.csv")
     assert calls.effort_h.sum() == pytest.approx(4 * 12 / 3600, abs=1e-6)
     assert calls.calls.sum() == len(pd.read_parquet(table / "detections"))
     export = [str(table), "--to", "csv", "--out", str(tmp_path / "export")]
     assert run_verb("export", [*export, "--recordings", str(table)]) == 0
     assert any((tmp_path / "export").rglob("*.csv"))
+
+
+def test_only_what_the_model_itself_would_report_is_counted_unless_asked_otherwise(model, table, tmp_path):
+    own = json.loads((model / "card.json").read_text())["score_threshold"]
+    score = pd.read_parquet(table / "detections").score
+    assert run_verb("summarise", [str(table), "--recordings", str(table), "--out", str(tmp_path / "own")]) == 0
+    calls = pd.read_csv(tmp_path / "own" / "calls_by_site.csv").calls.sum()
+    assert calls == (score >= own).sum() < len(score)
 
 
 def test_the_same_command_again_has_nothing_to_do(model, archive, table, capsys):

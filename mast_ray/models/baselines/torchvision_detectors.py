@@ -27,9 +27,18 @@ _CHUNK = {"min_size": 128, "max_size": 1024, "image_mean": [0.0], "image_std": [
 _PYRAMID_CHANNELS: dict[EncoderSize, int] = {"tiny": 64, "small": 128, "base": 256}
 
 
+class _NarrowResNet(ResNet):
+    """Half of every stage's channels: the smallest size is for CPUs."""
+
+    def _make_layer(self, block, planes, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if planes == 64:  # the first stage follows the stem
+            self.inplanes = 32
+        return super()._make_layer(block, planes // 2, *args, **kwargs)
+
+
 def residual_network(size: EncoderSize) -> ResNet:
-    """ResNet-50 (`base`), ResNet-18 (`small`) or ResNet-10 (`tiny`) with one input channel and fresh
-    weights.
+    """ResNet-50 (`base`), ResNet-18 (`small`) or a ResNet-10 of half the width (`tiny`), with one input channel and
+    fresh weights.
     """
     match size:
         case "base":
@@ -37,8 +46,9 @@ def residual_network(size: EncoderSize) -> ResNet:
         case "small":
             network = ResNet(BasicBlock, [2, 2, 2, 2])
         case "tiny":
-            network = ResNet(BasicBlock, [1, 1, 1, 1])
-    network.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
+            network = _NarrowResNet(BasicBlock, [1, 1, 1, 1])
+            network.bn1 = nn.BatchNorm2d(32)
+    network.conv1 = nn.Conv2d(1, network.bn1.num_features, 7, 2, 3, bias=False)
     return network
 
 
