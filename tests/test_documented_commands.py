@@ -87,7 +87,9 @@ def test_programs_verbs_and_options_exist(page, where, command):
 
 
 def test_every_verb_is_run_by_a_test():
-    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name)
+    sources = "\n".join(
+        path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name
+    )
     sources += (ROOT / "mast_ray/verbs/run.py").read_text()  # run by the test of the five lines below
     unrun = [verb for verb in VERBS if f'"{verb}"' not in sources]
     assert not unrun
@@ -108,7 +110,9 @@ def test_the_five_lines_for_your_own_sound_run_as_printed(tmp_path):
 
     def mast(*argv):
         command = [sys.executable, "-m", "mast_ray", *argv]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
     synth = ("--hours", "0.3", "--sites", "2", "--days", "2", "--labelled-share", "0.6", "--density", "24")

@@ -71,9 +71,19 @@ What = Literal["both", "post", "training"]
 
 
 def run_tune(
-    config: Config, prepared: str, detector: str, out: str, *, what: What = "both", runner: Runner = "ray"
+    config: Config,
+    prepared: str,
+    detector: str,
+    out: str,
+    *,
+    what: What = "both",
+    runner: Runner = "ray",
+    self_trained: str = "",
 ) -> dict[str, Any]:
-    """Search; returns {"best": config keys, "objective": F1, "trials": rows}. Finished, it has nothing to do."""
+    """Search; returns {"best": config keys, "objective": F1, "trials": rows}. Finished, it has nothing to do.
+
+    `self_trained` names a folder of self-training from this detector whose stored detections are used.
+    """
     stage = open_storage(out, config.storage)
     refuse_foreign(stage, STAGE)
     archive = open_prepared(prepared, config.storage)
@@ -94,7 +104,8 @@ def run_tune(
             stack.enter_context(ray_session())
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
-        search = _Search(config, archive.storage.url, archive, model, stage, runner)
+        rounds = open_storage(self_trained, config.storage) if self_trained else None
+        search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
         found = search.run(what)
         best = apply_overrides(config, found["best"])
         stage.write_atomic(BEST_CONFIG, config_to_yaml(best).encode())
@@ -106,13 +117,23 @@ def run_tune(
 
 class _Search:
     def __init__(
-        self, config: Config, prepared: str, archive: Prepared, detector: str, stage: Storage, runner: Runner
+        self,
+        config: Config,
+        prepared: str,
+        archive: Prepared,
+        detector: str,
+        stage: Storage,
+        runner: Runner,
+        rounds: Storage | None,
     ) -> None:
         self.config, self.prepared, self.archive = config, prepared, archive
         self.detector, self.stage, self.runner = detector, stage, runner
+        # What self-training has stored of this detector is taken up; a store of another model refuses to be.
+        self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
+        self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
 
     def run(self, what: What) -> dict[str, Any]:
-        evaluation = self.stage.at("evaluation")
+        evaluation = self.evaluation
         scores = evaluate_model(
             self.config,
             self.detector,
@@ -142,7 +163,7 @@ class _Search:
         return {"best": best, "objective": top["objective"], "trials": rows}
 
     def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
-        pool = self.stage.at("detections").url
+        pool = self.pool.url
         run_pseudo_label(self.config, self.detector, self.prepared, pool, runner=self.runner)
         card = read_card(self.detector, config.storage)
         teacher = Teacher(card.weights_sha256, scores.threshold, 0.0, 1)

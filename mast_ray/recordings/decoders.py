@@ -29,7 +29,12 @@ RESUME_AFTER_FRAMES = tuple(
 )  # a FLAC frame is about 4096
 MAX_DAMAGED_STRETCHES = 100
 SIZE_FAULTS = (Reason.DATA_SIZE_ZERO, Reason.DATA_SIZE_UNKNOWN)
-PACKED_TYPES = {"PCM_16": "<i2", "PCM_24": "u1", "PCM_32": "<i4", "FLOAT": "<f4"}  # libsndfile's name -> bytes as stored
+PACKED_TYPES = {
+    "PCM_16": "<i2",
+    "PCM_24": "u1",
+    "PCM_32": "<i4",
+    "FLOAT": "<f4",
+}  # libsndfile's name -> bytes as stored
 MISSING_TOLERANCE_S = 0.25  # encoder delay and padding of MP3
 
 
@@ -137,7 +142,9 @@ class Decoder:
     def _open(self, start_frame: int = 0, is_direct: bool = False) -> tuple[WatchedFile, _Stream]:
         watched = WatchedFile(self._view())
         path = getattr(self._file, "name", None)
-        self._is_direct = is_direct and isinstance(self._file, io.BufferedReader) and isinstance(path, str | Path)
+        self._is_direct = (
+            is_direct and isinstance(self._file, io.BufferedReader) and isinstance(path, str | Path)
+        )
         try:
             stream = _Stream(path if self._is_direct else watched)
             if start_frame:

@@ -230,7 +230,9 @@ def collect_run(
 
 def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
     """The own threshold of the model whose detections are reported."""
-    values = [m.get("counts", {}).get("model_threshold") for m in manifests.values() if m.get("stage") == "detect"]
+    values = [
+        m.get("counts", {}).get("model_threshold") for m in manifests.values() if m.get("stage") == "detect"
+    ]
     return next((float(v) for v in values if is_figure(v)), None)
 
 

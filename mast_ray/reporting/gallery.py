@@ -292,7 +292,9 @@ def _boxes_in(
             & (source.corners[:, 0] < window[1])
             & (source.corners[:, 2] > window[0])
         )
-        if kind == "prediction":  # tables reach far below the threshold: hundreds of faint boxes would hide the call
+        if (
+            kind == "prediction"
+        ):  # tables reach far below the threshold: hundreds of faint boxes would hide the call
             touching &= (source.score >= threshold / 2) | (np.arange(len(touching)) == pick.row)
         for i in np.flatnonzero(touching):
             begin_s, low_hz, end_s, high_hz = (float(v) for v in source.corners[i])

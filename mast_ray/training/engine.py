@@ -109,7 +109,9 @@ class DeepSpeedEngine:
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
         self.device, self.zero_stage = device, zero_stage
         self.parameters = dict(objective.named_parameters())
-        for parameter in self.parameters.values():  # DeepSpeed views them as bytes: channels-last weights cannot be
+        for (
+            parameter
+        ) in self.parameters.values():  # DeepSpeed views them as bytes: channels-last weights cannot be
             parameter.data = parameter.data.flatten().view(parameter.shape)
         freeze_ungrouped(self.parameters, self.groups)
         self.grouped_names = [name for group in self.groups for name in group.names]

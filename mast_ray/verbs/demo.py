@@ -16,7 +16,7 @@ SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", help="folder of the run (default: demo)")
-    parser.add_argument("--hours", type=float, default=1.0, help="hours of synthetic audio")
+    parser.add_argument("--hours", type=float, default=0.9, help="hours of synthetic audio")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="Ray workers")
 
@@ -27,22 +27,32 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int) -> list[Step]:
     knobs = ("--recipe", "tiny", "--set", f"seed={seed}", "--set", f"cluster.num_workers={workers}")
     held_out = ("--set", "split.ood_sites=[SITE04]", "--set", "split.ood_dates=[2024-05-27]")
     labelled = ("--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv"))
-    few_trials = ("--set", "tune.trials=2", "--set", "tune.epochs_stage2=1", "--set", "self_train.max_chunks=96")
+    short = ("--set", "self_train.max_chunks=128", "--set", "self_train.stage2.epochs=1")
+    few_trials = (
+        "--set",
+        "tune.trials=2",
+        "--set",
+        "tune.epochs_stage2=1",
+        "--set",
+        "self_train.max_chunks=64",
+    )
     final = out / "self_trained" / "model"
     return [
         Step("make a synthetic archive: four sites, four days", "synth",
-             ("--out", str(archive), "--hours", f"{hours:g}", "--sites", "4", "--density", "24", "--snr-db", "18", "--seed", str(seed))),
+             ("--out", str(archive), "--hours", f"{hours:g}", "--sites", "4", "--labelled-share", "0.3", "--density", "24",
+              "--snr-db", "18", "--seed", str(seed))),
         Step("prepare: recordings to log-mel tables, labels, splits", "prepare",
              (str(archive / "audio"), *labelled, "--out", str(prepared), *knobs, *held_out)),
-        Step("pretrain on the unlabelled pool", "pretrain", (str(prepared), "--out", str(out / "encoder"), *knobs)),
+        Step("pretrain on the unlabelled pool", "pretrain", (str(prepared), "--out", str(out / "encoder"), *knobs, "--set", "pretrain.epochs=3")),
         Step("train a detector on one labelled day at one site", "train",
              (str(prepared), "--encoder", str(out / "encoder"), "--out", str(out / "detector"), *knobs)),
         Step("train the FCOS baseline with the same budget", "train",
              (str(prepared), "--out", str(out / "fcos"), *knobs, "--set", "model.name=fcos")),
         Step("self-train: two rounds of pseudo-labels, stage 1, stage 2", "self-train",
-             (str(prepared), "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *knobs)),
+             (str(prepared), "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *knobs, *short)),
         Step("tune thresholds and a few loss weights", "tune",
-             (str(prepared), "--detector", str(out / "detector"), "--out", str(out / "tune"), *knobs, *few_trials)),
+             (str(prepared), "--detector", str(out / "detector"), "--out", str(out / "tune"), "--self-trained", str(out / "self_trained"),
+              *knobs, *few_trials)),
         Step("evaluate FCOS", "evaluate", (str(out / "fcos"), str(prepared), "--out", str(out / "scores" / "fcos"), *knobs)),
         Step("evaluate the supervised detector", "evaluate",
              (str(out / "detector"), str(prepared), "--out", str(out / "scores" / "detector"), *knobs)),

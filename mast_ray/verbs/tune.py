@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detector", required=True, help="folder written by `mast train`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
+        "--self-trained",
+        default="",
+        metavar="DIR",
+        help="folder of `mast self-train` that began with this detector: its stored detections are used, nothing is inferred again",
+    )
+    parser.add_argument(
         "--only", choices=("post", "training"), default="", help="one of the two searches (default: both)"
     )
     parser.add_argument(
@@ -35,8 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     found = run_tune(
-        args.config, args.prepared, args.detector, args.out, what=args.only or "both", runner=args.runner
-    )
+        args.config, args.prepared, args.detector, args.out, what=args.only or "both", runner=args.runner,
+        self_trained=args.self_trained,
+    )  # fmt: skip
     split = args.config.tune.objective_split
     for row in best_rows(found["trials"]):
         sample = ", ".join(

@@ -68,7 +68,9 @@ def test_the_other_verbs_read_what_detect_wrote(table, tmp_path):
 def test_only_what_the_model_itself_would_report_is_counted_unless_asked_otherwise(model, table, tmp_path):
     own = json.loads((model / "card.json").read_text())["score_threshold"]
     score = pd.read_parquet(table / "detections").score
-    assert run_verb("summarise", [str(table), "--recordings", str(table), "--out", str(tmp_path / "own")]) == 0
+    assert (
+        run_verb("summarise", [str(table), "--recordings", str(table), "--out", str(tmp_path / "own")]) == 0
+    )
     calls = pd.read_csv(tmp_path / "own" / "calls_by_site.csv").calls.sum()
     assert calls == (score >= own).sum() < len(score)
 

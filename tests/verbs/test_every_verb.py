@@ -37,22 +37,46 @@ def test_pseudo_label_counts_every_chunk_of_the_pool(made, capsys):
 
 
 def test_embed_writes_embeddings_neighbours_and_a_map(made):
-    argv = [str(made / "encoder"), str(made / "prepared"), "--what", "chunks", "--map", "pca", "--out", str(made / "near")]
+    argv = [
+        str(made / "encoder"),
+        str(made / "prepared"),
+        "--what",
+        "chunks",
+        "--map",
+        "pca",
+        "--out",
+        str(made / "near"),
+    ]
     assert run_verb("embed", argv) == 0
-    assert {"embeddings.parquet", "neighbours.parquet", "map.png"} <= {p.name for p in (made / "near").iterdir()}
+    assert {"embeddings.parquet", "neighbours.parquet", "map.png"} <= {
+        p.name for p in (made / "near").iterdir()
+    }
 
 
 def test_compare_fills_its_tables(made):
     methods = ("--methods", "mast,mast_st", "--seeds", "1", "--encoder", str(made / "encoder"))
-    assert run_verb("compare", [str(made / "prepared"), *methods, "--out", str(made / "compared"), *SHORT]) == 0
+    assert (
+        run_verb("compare", [str(made / "prepared"), *methods, "--out", str(made / "compared"), *SHORT]) == 0
+    )
     written = {path.suffix for path in (made / "compared").iterdir()}
     assert {".md", ".csv", ".tex"} <= written
 
 
 def test_label_budget_draws_curves_and_plans_what_to_annotate(made):
     grid = ("--budgets", "4", "--strategies", "random", "--seeds", "1", "--encoder", str(made / "encoder"))
-    assert run_verb("label-budget", [str(made / "prepared"), *grid, "--out", str(made / "budget"), *SHORT]) == 0
-    plan = ["plan", str(made / "prepared"), "--num", "3", "--strategy", "time_balanced", "--audio", str(made / "archive/audio")]
+    assert (
+        run_verb("label-budget", [str(made / "prepared"), *grid, "--out", str(made / "budget"), *SHORT]) == 0
+    )
+    plan = [
+        "plan",
+        str(made / "prepared"),
+        "--num",
+        "3",
+        "--strategy",
+        "time_balanced",
+        "--audio",
+        str(made / "archive/audio"),
+    ]
     assert run_verb("label-budget", [*plan, "--out", str(made / "next")]) == 0
     assert any((made / "next").rglob("*.txt")) and any((made / "next").rglob("*.wav"))
 
