@@ -52,13 +52,13 @@ def tiny() -> Config:
             "pretrain.learning_rate": 1e-3,
             "pretrain.min_learning_rate": 1e-5,
             "pretrain.warmup_epochs": 0.5,
-            "detector.epochs": 9,
+            "detector.epochs": 8,
             "detector.augment_probability": 0.3,  # some hundred steps are too few to learn from distorted calls
             "detector.batch_size": 4,  # many small steps: of nearly equal cost on a CPU, and F1 rises sooner
             "detector.learning_rate": 1e-3,
             "detector.warmup_epochs": 1,
             "detector.ema_decay": 0.90,
-            "detector.validate_every_epochs": 3,
+            "detector.validate_every_epochs": 4,
             "detector.backbone_multiplier": 0.3,
             "self_train.stage1.epochs": 1,
             "self_train.stage1.batch_size": 4,

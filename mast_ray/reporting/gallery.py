@@ -33,7 +33,9 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.storage import Storage
 
 LONGEST_WINDOW_S = 15.0
-MARKUP_BYTES = 3000  # of one example besides its picture and sound
+MARKUP_BYTES = 3000  # of one example besides its picture, its sound and its boxes
+BOX_BYTES = 450  # of one box in the page
+MIN_CLIP_BYTES = 20_000  # for a picture and a sound one can still judge
 
 
 @dataclass(frozen=True)
@@ -233,14 +235,15 @@ def _render(
         if len(samples) < SAMPLE_RATE_HZ // 10:
             passed_over += 1
             continue
-        share = settings.max_bytes // max(settings.num_examples, 1) - MARKUP_BYTES
-        image, sound = clip_uris(samples, logmel, share)
-        num_bytes += len(image) + len(sound) + MARKUP_BYTES
-        if num_bytes > settings.max_bytes:
-            break
         boxes, focus = _boxes_in(
             window, row, pick, found, known, matches, recording["path"], settings.threshold
         )
+        markup = MARKUP_BYTES + BOX_BYTES * len(boxes)
+        share = max(MIN_CLIP_BYTES, settings.max_bytes // max(settings.num_examples, 1) - markup)
+        image, sound = clip_uris(samples, logmel, share)
+        num_bytes += len(image) + len(sound) + markup
+        if num_bytes > settings.max_bytes:
+            break
         example = Example(
             kind=pick.kind,
             path=recording["path"],

@@ -27,7 +27,15 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int) -> list[Step]:
     knobs = ("--recipe", "tiny", "--set", f"seed={seed}", "--set", f"cluster.num_workers={workers}")
     held_out = ("--set", "split.ood_sites=[SITE04]", "--set", "split.ood_dates=[2024-05-27]")
     labelled = ("--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv"))
-    short = ("--set", "self_train.max_chunks=128", "--set", "self_train.stage2.epochs=1")
+    brief = (
+        "--set",
+        "detector.epochs=6",
+        "--set",
+        "detector.validate_every_epochs=6",
+        "--set",
+        "detector.warmup_epochs=0.5",
+    )
+    short = ("--set", "self_train.max_chunks=96", "--set", "self_train.stage2.epochs=1")
     few_trials = (
         "--set",
         "tune.trials=2",
@@ -43,11 +51,11 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int) -> list[Step]:
               "--snr-db", "18", "--seed", str(seed))),
         Step("prepare: recordings to log-mel tables, labels, splits", "prepare",
              (str(archive / "audio"), *labelled, "--out", str(prepared), *knobs, *held_out)),
-        Step("pretrain on the unlabelled pool", "pretrain", (str(prepared), "--out", str(out / "encoder"), *knobs, "--set", "pretrain.epochs=3")),
+        Step("pretrain on the unlabelled pool", "pretrain", (str(prepared), "--out", str(out / "encoder"), *knobs, "--set", "pretrain.epochs=2")),
         Step("train a detector on one labelled day at one site", "train",
-             (str(prepared), "--encoder", str(out / "encoder"), "--out", str(out / "detector"), *knobs)),
+             (str(prepared), "--encoder", str(out / "encoder"), "--out", str(out / "detector"), *knobs, *brief)),
         Step("train the FCOS baseline with the same budget", "train",
-             (str(prepared), "--out", str(out / "fcos"), *knobs, "--set", "model.name=fcos")),
+             (str(prepared), "--out", str(out / "fcos"), *knobs, *brief, "--set", "model.name=fcos")),
         Step("self-train: two rounds of pseudo-labels, stage 1, stage 2", "self-train",
              (str(prepared), "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *knobs, *short)),
         Step("tune thresholds and a few loss weights", "tune",

@@ -280,5 +280,7 @@ def test_a_cluster_gives_one_actor_per_gpu_with_its_share_of_cores():
     config = tone_config(**{"cluster.use_gpu": "auto"})
     assert slots_of(config, 96, 8) == Slots("cuda", 8, 12.0, 1.0)
     assert slots_of(config, 16, 0) == Slots("cpu", 16, 1.0)
-    growing = tone_config(**{"cluster.use_gpu": "yes", "cluster.num_workers": 8})
+    sections = ("detector", "self_train.stage1", "self_train.stage2")
+    divisible = {f"{section}.batch_size": 8 for section in sections}
+    growing = tone_config(**{"cluster.use_gpu": "yes", "cluster.num_workers": 8, **divisible})
     assert slots_of(growing, 4, 0) == Slots("cuda", 8, 4.0, 1.0)

@@ -14,7 +14,7 @@ from mast_ray.reporting.collect_studies import budget_series
 
 def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
     # 110 chunks in batches of 8: 13 steps x 24 epochs = 312. With 25 chunks an epoch has 3 steps.
-    knobs = tiny().detector.model_copy(update={"epochs": 24, "validate_every_epochs": 1})
+    knobs = tiny().detector.model_copy(update={"epochs": 24, "validate_every_epochs": 1, "batch_size": 8})
     changed = stretched(knobs, 25, 110)
     assert changed["epochs"] == 104
     assert changed["warmup_epochs"] == pytest.approx(1 * 104 / 24)
