@@ -93,7 +93,11 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
     manifests = {
         folder: m for folder, m in tree("manifest.json").items() if "stage" in m
     }  # checkpoints have manifests too
-    recordings = table("recordings", RECORDINGS, ("recording_id", "path", "duration_s"))
+    recordings = _knowing_labels(
+        table("recordings", RECORDINGS, ("recording_id", "path", "duration_s")),
+        [folder for folder, m in manifests.items() if m.get("stage") == "prepare"],
+        run,
+    )
     if detections is None:
         detections = _detections(run, keys, manifests)
     if recordings is not None:
@@ -105,6 +109,22 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
         manifests, tree("card.json"), recordings, table("labels", LABELS, ("recording_id", "begin_s", "end_s")),
         table("rejects", REJECTS, ("path", "reason")), table("splits", SPLITS, ("recording_id", "split")), detections, side,
     )  # fmt: skip
+
+
+def _knowing_labels(recordings: pa.Table | None, prepared: list[str], run: Storage) -> pa.Table | None:
+    """The prepared archive's recordings where they are the same ones: `detect` does not know which were annotated."""
+    for folder in prepared:
+        key = f"{folder}/recordings.parquet" if folder else "recordings.parquet"
+        if recordings is None or run.stat(key) is None:
+            continue
+        known = conform(
+            read_parquet(run, key), RECORDINGS, ("recording_id", "path", "duration_s"), f"{run.url}/{key}"
+        )
+        if set(recordings.column("recording_id").to_pylist()) <= set(
+            known.column("recording_id").to_pylist()
+        ):
+            return known
+    return recordings
 
 
 def _json(run: Storage, key: str) -> Any:
