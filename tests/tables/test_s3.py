@@ -181,7 +181,7 @@ def test_an_archive_prepared_on_s3_is_read_through_faults_like_one_on_disk(endpo
         inputs = PrepareInputs(
             "s3://archive/noise", "s3://archive/prepared", str(noise_archive.parent / "labels.csv")
         )
-        assert prepare(inputs, config, runner="here") == 0
+        assert prepare(inputs, config, runner="here") == 4
         remote = open_prepared("s3://archive/prepared", config.storage)
         for name in ("recordings", "index", "labels", "splits"):
             assert getattr(remote, name).equals(getattr(prepared, name))
