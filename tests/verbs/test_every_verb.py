@@ -9,7 +9,7 @@ from mast_ray.verbs.main import run_verb
 pytestmark = pytest.mark.slow
 
 SHORT = (
-    "--recipe", "tiny", "--runner", "here", "--set", "split.ood_sites=[SITE02]", "--set", "pretrain.max_steps=2",
+    "--recipe", "tiny", "--runner", "here", "--set", "split.ood_sites=[SITE03]", "--set", "pretrain.max_steps=2",
     "--set", "detector.max_steps=2", "--set", "self_train.stage1.max_steps=2", "--set", "self_train.stage2.max_steps=2",
     "--set", "self_train.rounds=1", "--set", "evaluate.bootstrap=20",
 )  # fmt: skip
@@ -19,7 +19,7 @@ SHORT = (
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verbs")
     archive, prepared = folder / "archive", folder / "prepared"
-    synth = ("--hours", "0.2", "--sites", "2", "--days", "2", "--labelled-share", "0.6", "--density", "24")
+    synth = ("--hours", "0.4", "--sites", "3", "--days", "3", "--labelled-share", "0.4", "--density", "24")
     assert run_verb("synth", ["--out", str(archive), *synth]) == 0
     labelled = ("--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv"))
     assert run_verb("prepare", [str(archive / "audio"), *labelled, "--out", str(prepared), *SHORT]) == 0
@@ -82,6 +82,6 @@ def test_label_budget_draws_curves_and_plans_what_to_annotate(made):
 
 
 def test_doctor_says_what_is_missing_here(made, capsys):
-    assert run_verb("doctor", ["--folder", str(made), "--storage", str(made)]) in (0, 2, 3, 4)
+    assert run_verb("doctor", ["--folder", str(made), "--storage", str(made)]) == 0
     said = capsys.readouterr().out
-    assert "Python" in said and "torch" in said and "disk" in said.lower()
+    assert "python" in said and "torch" in said and "storage" in said and "disk" in said
