@@ -103,6 +103,7 @@ def test_every_make_target_is_run_by_ci_or_named_as_long():
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_five_lines_for_your_own_sound_run_as_printed(tmp_path):
     lines = [line for heading, line in fenced(ROOT / "README.md") if "Your own sound" in heading]
     assert [words(line)[0] for line in lines] == ["mast", "mast", "open", "mast", "mast"]
@@ -115,7 +116,7 @@ def test_the_five_lines_for_your_own_sound_run_as_printed(tmp_path):
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
-    synth = ("--hours", "0.3", "--sites", "2", "--days", "2", "--labelled-share", "0.6", "--density", "24")
+    synth = ("--hours", "0.15", "--sites", "2", "--days", "2", "--labelled-share", "0.6", "--density", "24")
     mast("synth", "--out", "made", *synth)
     (tmp_path / "made/audio").rename(tmp_path / "recordings")
     (tmp_path / "made/annotations").rename(tmp_path / "raven_tables")
