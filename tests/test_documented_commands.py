@@ -95,7 +95,7 @@ def test_every_verb_is_run_by_a_test():
     assert not unrun
 
 
-def test_every_make_target_is_run_by_ci_or_named_as_long():
+def test_ci_runs_lint_the_quick_tests_and_those_that_start_services():
     ci = (ROOT / ".ci/run").read_text()
     for target in ("lint", "test", "test-services"):
         assert f"make {target}" in ci
