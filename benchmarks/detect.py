@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import shutil
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,9 @@ import torch
 from mast_ray.config.recipes import field, tiny
 from mast_ray.config.tree import Config
 from mast_ray.models.build import build_detector
+from mast_ray.on_ray.decode_lanes import DecodeKnobs, DecodeLanes
 from mast_ray.on_ray.detect import Sweep, settings_of
-from mast_ray.on_ray.detect_plan import decode_lanes, local_slots
+from mast_ray.on_ray.detect_plan import decode_lanes, local_slots, slots_of
 from mast_ray.on_ray.detect_work import DetectWork
 from mast_ray.on_ray.load_work import WorkMaker, inference_knobs, work_of
 from mast_ray.spectrogram.chunking import SegmentStream
@@ -46,6 +50,7 @@ from mast_ray.training.plain_engine import autocast
 from mast_ray.verbs.main import config_of, run_verb
 
 NUM_SYNTHESISED = 16
+ARCHIVE_BYTES = 10**15  # said to be there: a large archive's detector is compiled
 
 
 def make_archive(folder: Path, container: str, minutes: float, hours: float) -> Path:
@@ -128,7 +133,7 @@ def sync(device: torch.device) -> None:
 
 def bare_rate(work: DetectWork, seconds: float) -> float:
     """Windows per second of the model alone, batches lying ready on the device."""
-    windows = work._detector
+    windows = work.detector
     batch = torch.randn(windows.knobs.batch_size, CHUNK_FRAMES, NUM_BINS, device=windows.device) * 3 - 8
     with torch.no_grad():
         for _ in range(2):
@@ -151,7 +156,8 @@ def sweep(
     items = list_archive(source).items
     sweeping = Sweep(source, stage, items, config, None, settings_of(config, card, 0.0, ""))
     if runner == "ray":
-        sweeping.run("ray", WorkMaker(str(model), source, stage, config, None, 0.0, sweeping.num_bytes))
+        wanted_bytes = ARCHIVE_BYTES if torch.cuda.is_available() else 0
+        sweeping.run("ray", WorkMaker(str(model), source, stage, config, None, 0.0, wanted_bytes))
     else:  # the detector that was loaded and compiled before
         work._archive, work._stage = source, stage
         sweeping.run("here", lambda slots: lambda: work)
@@ -160,9 +166,11 @@ def sweep(
     for commit in read_commits(stage):
         for name, value in commit.notes.items():
             notes[name] = notes.get(name, 0.0) + value
-    lanes = work._decode.num_lanes
-    actors = 1 if runner == "here" else os.cpu_count() or 1
+    slots = slots_of(config, os.cpu_count() or 1, torch.cuda.device_count())
+    actors = 1 if runner == "here" else slots.num_actors
+    lanes = work._decode.num_lanes if runner == "here" else decode_lanes(config.detect, slots)
     return {
+        "workers": actors,
         "wall_s": wall_s,
         "audio_s": notes["audio_s"],
         "x_real_time": notes["audio_s"] / wall_s,
@@ -174,6 +182,30 @@ def sweep(
         "work_x_real_time": notes["audio_s"] / notes["work_s"] * actors,  # without starts and ends
         "outside_units": 1 - notes["work_s"] / actors / wall_s,
     }
+
+
+def decode_rate(archive: Path, knobs: DecodeKnobs, seconds: float) -> float:
+    """Times real time of the decoding threads alone, what they give thrown away."""
+    source = open_storage(archive)
+    lanes = DecodeLanes(source, list_archive(source).items, knobs, None)
+    begun_s, num_segments = time.perf_counter(), 0
+    with lanes.started():
+        for piece in lanes.pieces():
+            num_segments += len(piece.segments)
+            if time.perf_counter() - begun_s > seconds:
+                break
+        wall_s = time.perf_counter() - begun_s
+    return num_segments * HOP_S / wall_s
+
+
+def decode_rate_of_processes(archive: Path, knobs: DecodeKnobs, seconds: float) -> float:
+    """The same with a process for every thread: what the cores could give without Python's lock."""
+    one = replace(knobs, num_lanes=1)
+    with ProcessPoolExecutor(knobs.num_lanes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for length_s in (0.1, seconds):  # the first time they start
+            calls = [pool.submit(decode_rate, archive, one, length_s) for _ in range(knobs.num_lanes)]
+            total = sum(call.result() for call in calls)
+    return total
 
 
 def plain_loop(
@@ -253,12 +285,12 @@ def main() -> None:
             )
         card = write_model(open_storage(folder / "model"), detector.state_dict(), card)
         begun_s = time.perf_counter()
-        wanted_bytes = 10**15 if device.type == "cuda" else 0  # compile as a large archive would
+        wanted_bytes = ARCHIVE_BYTES if device.type == "cuda" else 0
         work = work_of(
             detector, card, config, slots, open_storage(folder), open_storage(folder), None, 0.0, wanted_bytes
         )
         bare = bare_rate(work, min(args.seconds, 10.0))
-        knobs = work._detector.knobs
+        knobs = work.detector.knobs
         result |= {
             "batch_size": knobs.batch_size, "precision": knobs.precision, "compile": knobs.compile,
             "decode_threads": decode_lanes(config.detect, slots), "score_floor": knobs.score_floor,
@@ -270,11 +302,17 @@ def main() -> None:
             plain = plain_loop(archive, config, card, detector, device, args.seconds)
             ours = sweep(archive, folder / f"out-{name}", config, card, work, args.runner, folder / "model")
             share = ours["x_real_time"] / (bare * HOP_S)
-            result[name] = {"sweep": ours, "plain_loop": plain, "share_of_bare": share, "limited_by": limit_of(ours),
+            decode = {
+                "threads_x_real_time": decode_rate(archive, work._decode, args.seconds),
+                "processes_x_real_time": decode_rate_of_processes(archive, work._decode, args.seconds),
+            }
+            result[name] = {"sweep": ours, "plain_loop": plain, "decoding_alone": decode, "share_of_bare": share, "limited_by": limit_of(ours),
                             "ratio": ours["x_real_time"] / plain["x_real_time"]}  # fmt: skip
             print(
-                f"{name}: {ours['x_real_time']:,.0f} x real time ({100 * share:.0f} % of the bare rate), limited by "
+                f"{name}: {ours['x_real_time']:,.0f} x real time ({100 * share:.0f} % of the bare rate; without starts "
+                f"and ends {ours['work_x_real_time']:,.0f} x), limited by "
                 f"{limit_of(ours)}; plain loop {plain['x_real_time']:,.0f} x; ratio {result[name]['ratio']:.2f}\n"
+                f"  decoding alone: {', '.join(f'{k} {v:,.0f}' for k, v in decode.items())}\n"
                 f"  {json.dumps({k: round(v, 3) for k, v in ours.items()})}"
             )
     finally:

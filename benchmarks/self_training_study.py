@@ -60,6 +60,10 @@ def arguments() -> argparse.Namespace:
     add("--scale", type=float, default=1.0, help="factor on every number of epochs")
     add("--runner", choices=("ray", "here"), default="ray")
     add("--steps", nargs="+", choices=STEPS, default=list(STEPS))
+    add(
+        "--stages", choices=("slow", "fast"), default="slow",
+        help="self-training with the paper's rates and unfreezing, or with those of supervised training: few epochs move little with the first",
+    )  # fmt: skip
     add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     add("--out", type=Path)
     return parser.parse_args()
@@ -129,6 +133,11 @@ def knobs(args: argparse.Namespace) -> list[str]:
             "self_train.stage2.unfreeze_start_epoch": 1, "self_train.stage2.unfreeze_every_epochs": 2,
             "self_train.stage2.unfreeze_blocks": 6,
         }  # fmt: skip
+    if args.stages == "fast":
+        for stage, rate in (("stage1", 3e-4), ("stage2", 1e-4)):
+            fast = {"batch_size": 32, "learning_rate": rate, "backbone_multiplier": 0.3, "unfrozen_blocks": 12,
+                    "unfreeze_blocks": 0, "unfreeze_every_epochs": 0, "unfreeze_start_epoch": 0}  # fmt: skip
+            chosen |= {f"self_train.{stage}.{name}": value for name, value in fast.items()}
     pairs = [f"{key}={value}" for key, value in chosen.items()] + args.sets
     return ["--recipe", args.recipe, *(part for pair in pairs for part in ("--set", pair))]
 

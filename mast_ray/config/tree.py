@@ -172,6 +172,8 @@ class DetectConfig(Section):
     """Windows per inference batch; 0: chosen for the device."""
     decode_threads: int = Field(0, ge=0)
     """Decoding threads feeding one detector; 0: the cores there are."""
+    workers_per_gpu: int = Field(0, ge=0, le=8)
+    """Processes that share a GPU, each with its own decoding threads; 0: as many as its cores can feed."""
     embeddings: Literal["none", "projection", "neck", "encoder"] = "none"
     """Box embedding stored beside each detection."""
     song_gap_s: float = Field(0.0, ge=0)

@@ -19,6 +19,10 @@ from mast_ray.tables.units import Item, Unit, group_units, items_per_unit
 BYTES_PER_HOUR = 3600 * 96_000  # 48 kHz, 16 bit, mono
 MOST_UNITS = 20_000
 GPU_FACTOR = 8  # hours per unit on a GPU over those on a CPU: half a minute of work either way
+THREADS_PER_WORKER = (
+    4  # more decoding threads than that wait for Python's lock and make the detector wait for it
+)
+MOST_WORKERS_PER_GPU = 4
 COMPILE_FROM_HOURS = 50  # below, a minute of compiling does not pay
 
 
@@ -45,15 +49,27 @@ def local_slots(config: Config) -> Slots:
 
 
 def slots_of(config: Config, num_cpus: float, num_gpus: float) -> Slots:
-    """A cluster: one actor per GPU with its share of the cores, or one per `cluster.cpus_per_worker` cores.
+    """A cluster: actors that share a GPU and its share of the cores, or one per `cluster.cpus_per_worker` cores.
 
     A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more.
     """
     if config.cluster.use_gpu == "yes" or (config.cluster.use_gpu == "auto" and num_gpus >= 1):
         present = max(1, int(num_gpus))
-        return Slots("cuda", max(present, config.cluster.num_workers), max(1.0, num_cpus // present), 1.0)
+        cores = max(1, int(num_cpus // present))
+        per_gpu = config.detect.workers_per_gpu or workers_per_gpu(cores)
+        return Slots(
+            "cuda",
+            max(present, config.cluster.num_workers) * per_gpu,
+            max(1.0, float(cores // per_gpu)),
+            1.0 / per_gpu,
+        )
     per_actor = config.cluster.cpus_per_worker
     return Slots("cpu", max(1, int(num_cpus // per_actor), config.cluster.num_workers), per_actor)
+
+
+def workers_per_gpu(cores: int) -> int:
+    """Processes for one GPU with so many cores."""
+    return max(1, min(MOST_WORKERS_PER_GPU, cores // THREADS_PER_WORKER))
 
 
 def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: SiteTable | None) -> list[Item]:

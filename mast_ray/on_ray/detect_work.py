@@ -60,10 +60,10 @@ class DetectWork:
         sites: SiteTable | None = None,
     ) -> None:
         self._archive, self._stage, self._sites = archive, stage, sites
-        self._detector, self._decode, self._rows = detector, decode, rows
+        self.detector, self._decode, self._rows = detector, decode, rows
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
-        begun_s, waited_s = time.perf_counter(), self._detector.waited_s
+        begun_s, waited_s = time.perf_counter(), self.detector.waited_s
         recordings = {item.item_id: _Recording(item) for item in items}
         notes = {"decode_s": 0.0, "starved_s": 0.0}
         with ThreadPoolExecutor(1, thread_name_prefix="stitch") as stitching:
@@ -75,7 +75,7 @@ class DetectWork:
                 self._stitch_when_complete(recording, stitching)
 
             for group in attempt.groups(items):
-                self._detector.begin(found)
+                self.detector.begin(found)
                 lanes = DecodeLanes(self._archive, group, self._decode, self._sites)
                 with lanes.started():
                     taken_s = time.perf_counter()
@@ -84,7 +84,7 @@ class DetectWork:
                         attempt.beat()
                         self._take(recordings[piece.item.item_id], piece, stitching)
                         taken_s = time.perf_counter()
-                self._detector.flush()
+                self.detector.flush()
                 notes["decode_s"] += lanes.busy_s
             tables = [(r, r.rows.result()) for r in recordings.values() if r.rows is not None]
         attempt.beat()
@@ -93,7 +93,7 @@ class DetectWork:
         notes |= {
             "audio_s": sum(r.ending.record["duration_s"] for r in done if r.ending and r.ending.record),
             "detections": float(sum(len(table) for _, table in tables)),
-            "device_s": self._detector.waited_s - waited_s,
+            "device_s": self.detector.waited_s - waited_s,
             "work_s": time.perf_counter() - begun_s,
         }
         return WorkDone([_outcome(r) for r in recordings.values()], files, notes)
@@ -101,7 +101,7 @@ class DetectWork:
     def _take(self, recording: _Recording, piece: Piece, stitching: ThreadPoolExecutor) -> None:
         recording.ending = piece.ending
         is_last = piece.ending is not None
-        self._detector.push(recording.item.item_id, piece.first_segment, piece.segments, is_last)
+        self.detector.push(recording.item.item_id, piece.first_segment, piece.segments, is_last)
         if is_last:
             self._stitch_when_complete(recording, stitching)
 

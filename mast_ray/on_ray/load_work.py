@@ -49,17 +49,10 @@ class _MakeWork:
     def __call__(self) -> DetectWork:
         of = self.maker
         detector, card = load_detector(of.model, of.config.storage)
-        return work_of(
-            detector,
-            card,
-            of.config,
-            self.slots,
-            of.archive,
-            of.stage,
-            of.sites,
-            of.threshold,
-            of.archive_bytes,
-        )
+        places = (of.archive, of.stage, of.sites)
+        work = work_of(detector, card, of.config, self.slots, *places, of.threshold, of.archive_bytes)
+        work.detector.warm_up()
+        return work
 
 
 def work_of(

@@ -95,6 +95,13 @@ class WindowDetector:
         self.waited_s = 0.0  # for the device's answers (on a CPU: all of inference)
         self.begin(lambda recording, boxes: None)
 
+    def warm_up(self) -> None:
+        """Let the compiler work before the first unit: its minute is no stall of that unit."""
+        if self.knobs.compile == "yes":
+            silence = torch.zeros(self.knobs.batch_size, CHUNK_FRAMES, NUM_BINS, device=self.device)
+            with torch.no_grad():
+                self._infer(silence)
+
     def begin(self, found: Callable[[str, WindowBoxes], None]) -> None:
         """Forget everything of an earlier unit; `found` hears of the next one's."""
         self._found = found

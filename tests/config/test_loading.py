@@ -1,5 +1,7 @@
 """Strict loading, overrides, replay and the rules between knobs."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -153,3 +155,9 @@ def test_the_markdown_table_has_a_row_per_knob():
     table = knobs_markdown({name: recipe() for name, recipe in RECIPES.items()})
     assert table.count("\n") == len(leaf_keys(Config)) + 2
     assert yaml.safe_load("a: 1") == {"a": 1}
+
+
+def test_the_knobs_in_the_docs_are_those_of_the_code():
+    text = (Path(__file__).parents[2] / "docs" / "knobs.md").read_text()
+    made = knobs_markdown({name: recipe() for name, recipe in RECIPES.items()})
+    assert text.endswith(made), "run: mast config --markdown, and put it under the heading of docs/knobs.md"

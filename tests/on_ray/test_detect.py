@@ -276,11 +276,15 @@ def test_units_are_bounded_by_recordings_and_hours(num_items, num_bytes, num_uni
     assert [i for unit in units for i in unit.items] == items
 
 
-def test_a_cluster_gives_one_actor_per_gpu_with_its_share_of_cores():
+def test_a_gpu_is_shared_by_as_many_actors_as_its_cores_can_feed():
     config = tone_config(**{"cluster.use_gpu": "auto"})
-    assert slots_of(config, 96, 8) == Slots("cuda", 8, 12.0, 1.0)
+    assert slots_of(config, 96, 8) == Slots("cuda", 24, 4.0, 1 / 3)
+    assert slots_of(config, 16, 1) == Slots("cuda", 4, 4.0, 0.25)
+    assert slots_of(config, 4, 2) == Slots("cuda", 2, 2.0, 1.0)
+    alone = tone_config(**{"cluster.use_gpu": "auto", "detect.workers_per_gpu": 1})
+    assert slots_of(alone, 96, 8) == Slots("cuda", 8, 12.0, 1.0)
     assert slots_of(config, 16, 0) == Slots("cpu", 16, 1.0)
     sections = ("detector", "self_train.stage1", "self_train.stage2")
     divisible = {f"{section}.batch_size": 8 for section in sections}
     growing = tone_config(**{"cluster.use_gpu": "yes", "cluster.num_workers": 8, **divisible})
-    assert slots_of(growing, 4, 0) == Slots("cuda", 8, 4.0, 1.0)
+    assert slots_of(growing, 2, 0) == Slots("cuda", 8, 2.0, 1.0)
