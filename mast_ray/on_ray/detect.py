@@ -187,8 +187,8 @@ class Sweep:
         from mast_ray.on_ray.session import ray_session
         from mast_ray.on_ray.units import cluster_slots, interruptible
 
-        stack.enter_context(interruptible())
         stack.enter_context(ray_session())
+        stack.enter_context(interruptible())  # after Ray, which sets its own handlers
         return cluster_slots(self.config)
 
     def _work_off(

@@ -159,3 +159,43 @@ def test_ray_gives_the_tables_of_a_single_process_even_when_a_raylet_is_killed(
         cluster.shutdown()
     assert committed_keys(tmp_path) == committed_keys(undisturbed)
     assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.ray
+def test_a_termination_signal_on_ray_ends_the_run_soon_and_it_goes_on_later(archive, undisturbed, tmp_path):
+    process = start_sweep(archive, tmp_path, "ray", wait_s=0.5)
+    wait_for_commits(open_storage(tmp_path), 2, process)
+    asked_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert time.monotonic() - asked_s < 20
+    assert sweep_tones(archive, tmp_path) == 4
+    assert committed_keys(tmp_path) == committed_keys(undisturbed)
+
+
+@pytest.mark.ray
+def test_when_the_head_dies_the_driver_says_so_within_two_minutes_and_can_go_on(
+    archive, undisturbed, tmp_path
+):
+    from ray.cluster_utils import Cluster
+
+    paths = os.pathsep.join([str(HERE), str(HERE.parent.parent)])
+    os.environ |= {"PYTHONPATH": paths, "TONES_WAIT_S": "0.5", "OMP_NUM_THREADS": "1"}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        process = start_sweep(archive, tmp_path, "ray", wait_s=0.5, RAY_ADDRESS=cluster.address)
+        wait_for_commits(open_storage(tmp_path), 2, process)
+        assert process.poll() is None
+        cluster.head_node.kill_gcs_server(check_alive=False)
+        asked_s = time.monotonic()
+        text, _ = process.communicate(timeout=150)
+        assert process.returncode not in (0, 4), text
+        assert time.monotonic() - asked_s < 120
+    finally:
+        for name in ("PYTHONPATH", "TONES_WAIT_S"):
+            os.environ.pop(name)
+        cluster.shutdown()
+    assert sweep_tones(archive, tmp_path) == 4
+    assert committed_keys(tmp_path) == committed_keys(undisturbed)
+    assert_same(tmp_path, undisturbed)
