@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.site_tables import SiteTable
 from mast_ray.tables.preparing import metadata_of
-from mast_ray.tables.units import Item, Unit, group_units, items_per_unit
+from mast_ray.tables.units import Item, Unit, group_units
 
 BYTES_PER_HOUR = 3600 * 96_000  # 48 kHz, 16 bit, mono
 MOST_UNITS = 20_000
+MOST_UNITS_ON_CPUS = 2_000
+UNITS_PER_ACTOR = 8
 GPU_FACTOR = 8  # hours per unit on a GPU over those on a CPU: half a minute of work either way
 THREADS_PER_WORKER = (
     4  # more decoding threads than that wait for Python's lock and make the detector wait for it
@@ -94,11 +96,11 @@ def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, slots: Slots) 
             decode_lanes(knobs, slots) * num_bytes / max(1, num_items),
         )
     )
-    if slots.device == "cuda":  # a few units for every GPU, however small the archive
-        share = -(-num_items // (4 * slots.num_actors))
+    share = -(-num_items // (UNITS_PER_ACTOR * slots.num_actors))  # all have work, however small the archive
+    if slots.device == "cuda":
         most_items = max(4, min(knobs.recordings_per_unit * 2 * factor, share), num_items // MOST_UNITS)
     else:
-        most_items = items_per_unit(num_items, knobs.recordings_per_unit)
+        most_items = max(4, min(knobs.recordings_per_unit, share), num_items // MOST_UNITS_ON_CPUS)
     return group_units(items, most_items, most_bytes)
 
 

@@ -43,7 +43,9 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         return
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    if not os.environ.get("MAST_DEBUG"):  # Ray's C++ lines about restarts and signals: what failed is said in Python
+    if not os.environ.get(
+        "MAST_DEBUG"
+    ):  # Ray's C++ lines about restarts and signals: what failed is said in Python
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
     if not address:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy as np
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.models.upsampling_theory import UpsamplingAdvice, advise, optimal_ratio
 from mast_ray.recordings.annotations import read_annotations
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S, boxes_from_seconds_hertz
 
 HELP = "upsampling ratio and worst-case IoU that fit your own boxes"
+BOX_COLUMNS = ("begin_s", "end_s", "low_hz", "high_hz")
 _BUILT = (2, 4)  # what the upsampling adapter does
 
 
@@ -52,21 +54,36 @@ def box_extents(annotations: Path) -> tuple[np.ndarray, int]:
     """((N, 2) frames and bins of every box as a chunk sees it, how many labels were left out)."""
     labels = read_annotations(annotations).annotations
     timed = [label for label in labels if not label.is_time_only]
-    columns = [
-        [getattr(label, name) for label in timed] for name in ("begin_s", "end_s", "low_hz", "high_hz")
-    ]
-    boxes, is_representable = boxes_from_seconds_hertz(
-        *(np.asarray(column, np.float64) for column in columns)
-    )
-    boxes = boxes[is_representable]
-    if len(boxes) == 0:
+    extents = extents_of(*([getattr(label, name) for label in timed] for name in BOX_COLUMNS))
+    if len(extents) == 0:
         raise DataError(
             f"{annotations}: none of {len(labels)} labels has a frequency band under 8 kHz:\n"
             "give a table with low and high frequencies"
         )
-    extents = boxes[:, 2:] - boxes[:, :2]
-    # An event longer than a chunk is cut into chunks.
-    return np.minimum(extents, (CHUNK_FRAMES, np.inf)), len(labels) - len(boxes)
+    return extents, len(labels) - len(extents)
+
+
+def extents_of(
+    begin_s: Sequence[float], end_s: Sequence[float], low_hz: Sequence[float], high_hz: Sequence[float]
+) -> np.ndarray:
+    """(N, 2) frames and bins of the boxes that have some under 8 kHz; an event longer than a chunk is cut into chunks."""
+    columns = (np.asarray(column, np.float64) for column in (begin_s, end_s, low_hz, high_hz))
+    boxes, is_representable = boxes_from_seconds_hertz(*columns)
+    return np.minimum((boxes[:, 2:] - boxes[:, :2])[is_representable], (CHUNK_FRAMES, np.inf))
+
+
+def size_lines(extents: np.ndarray) -> list[str]:
+    """How large boxes are, and a word of warning where the detector's cells are too coarse for many of them."""
+    frames, bins = np.median(extents, axis=0)
+    built = next(choice for choice in advise(extents, _BUILT[0] * _BUILT[1]) if choice.factors == _BUILT)
+    lines = [f"median box {frames * FRAME_SHIFT_S:.2f} s x {bins:.0f} of 128 mel bins"]
+    if built.share_at_least_half < 0.5:
+        lines += [
+            f"only {100 * built.share_at_least_half:.0f} % of the boxes are so large that the detector's cells ("
+            f"{built.strides[0] * FRAME_SHIFT_S:.2f} s x {built.strides[1]:g} bins) fit half of them wherever they lie:",
+            "expect low F1 at IoU 0.5; one box around a whole song instead of one per syllable would help more than more data",
+        ]
+    return lines
 
 
 def _figures(extents: np.ndarray, num_left_out: int, choices: list[UpsamplingAdvice]) -> dict[str, object]:

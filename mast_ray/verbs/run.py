@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
+from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.pipeline import Step, method_table, run_steps
 
 HELP = """From a folder of recordings and a few expert boxes to a detector, its figures, boxes for every recording and a report.
@@ -119,6 +120,9 @@ def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> 
     print(
         f"\n{pool} chunks to learn from, {labelled} labelled ones to train on, {len(archive.labels)} boxes in all"
     )
+    extents = extents_of(*(archive.labels.column(name).to_pylist() for name in BOX_COLUMNS))
+    if len(extents):
+        print("\n".join(f"  {line}" for line in size_lines(extents)))
     for name, taken in budget.minutes.items():
         epochs = budget.overrides.get(f"{name}.epochs")
         print(

@@ -267,7 +267,8 @@ def test_units_follow_site_and_date_so_that_few_files_are_made():
 
 
 @pytest.mark.parametrize(
-    ("num_items", "num_bytes", "num_units"), [(1000, 5_760_000, 250), (10_000_000 // 1000, 34_560_000, 313)]
+    ("num_items", "num_bytes", "num_units"),
+    [(40, 5_760_000, 10), (1000, 5_760_000, 32), (10_000_000 // 1000, 34_560_000, 313)],
 )
 def test_units_are_bounded_by_recordings_and_hours(num_items, num_bytes, num_units):
     items = [Item(str(n), f"{n:09d}.wav", num_bytes, "") for n in range(num_items)]
