@@ -27,6 +27,7 @@ from mast_ray.reporting.collect_studies import (
     figure_tables,
     flat,
     is_figure,
+    models_table,
     read_rows,
     round_series,
     table_of,
@@ -232,7 +233,7 @@ def collect_run(
         stages=stages_table(found.manifests),
         effort=effort,
         headline=tuple(headline),
-        tables=(*scores.tables, *studies.pop("tables", ())),
+        tables=(*scores.tables[:1], *studies.pop("models"), *scores.tables[1:], *studies.pop("tables")),
         curves=scores.curves,
         threshold=scores.threshold,
         overlap=scores.overlap,
@@ -314,9 +315,9 @@ def _studies(run: Storage, side: dict[str, list[str]]) -> dict[str, Any]:
         out["label_budget"], out["label_budget_metric"] = budget_series(rows)
     if "trials" in side and (rows := read_rows(run, side["trials"][0])):
         out["trials"] = trials_of(rows)
-    out["tables"] = tuple(
-        table for key in side.get("metrics", []) for table in _metric_tables(_json(run, key), key)
-    )
+    metrics = {key: _json(run, key) for key in side.get("metrics", [])}
+    out["models"] = models_table(metrics)
+    out["tables"] = tuple(table for key, tree in metrics.items() for table in _metric_tables(tree, key))
     return out
 
 

@@ -20,7 +20,7 @@ from mast_ray.evaluation.scoring import By, Scored, breakdown_by, figures_of, sc
 from mast_ray.reporting.contents import Cell, Histogram, Interval, Reliability, ResultTable, ThresholdCurve
 
 SPLIT_NAMES = {
-    "val": "validation", "test": "in-domain test", "temporal_ood": "temporal OOD", "site_ood": "site OOD", "ood_dev": "OOD development",
+    "val": "validation", "test": "in-domain test", "temporal_ood": "unseen dates", "site_ood": "unseen sites", "ood_dev": "OOD development",
     "train": "training", "": "unassigned",
 }  # fmt: skip
 SHOWN = ("val", "test", "temporal_ood", "site_ood", "ood_dev")

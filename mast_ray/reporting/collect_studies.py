@@ -15,12 +15,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from mast_ray.reporting.charts import Series
+from mast_ray.reporting.collect_scores import SPLIT_NAMES
 from mast_ray.reporting.contents import Cell, Interval, ResultTable, Trials
 from mast_ray.tables.storage import Storage
 
 Rows = list[dict[str, Any]]
 BUDGET_X = ("num_chunks", "num_labels", "budget", "n", "N")
 STRATEGY = ("strategy", "sampling", "method")
+ROUND_SCORES = "/evaluation/metrics.json"  # of self-training: the table of rounds has them
 THRESHOLDS = ("q", "threshold", "score_threshold", "confidence_threshold")
 
 
@@ -213,3 +215,31 @@ def figure_tables(tree: Mapping[str, Any], source: str) -> tuple[ResultTable, ..
     return tuple(
         table_of(f"Evaluation by {by}{split}", list(cells.values()), note) for by, cells in tables.items()
     )
+
+
+def models_table(metrics: dict[str, Any]) -> tuple[ResultTable, ...]:
+    """Scored models side by side, split by split; nothing where fewer than two were scored."""
+    scored = {
+        key.split("/")[-2]: tree["splits"]
+        for key, tree in metrics.items()
+        if not key.endswith(ROUND_SCORES) and "/" in key
+        if isinstance(tree, dict) and isinstance(tree.get("splits"), dict)
+    }
+    if len(scored) < 2:
+        return ()
+    splits = list(dict.fromkeys(split for own in scored.values() for split in own))
+    rows = [
+        {"model": model}
+        | {f"F1, {SPLIT_NAMES.get(split, split)}": own.get(split, {}).get("f1") for split in splits}
+        for model, own in scored.items()
+    ]
+    sizes = {SPLIT_NAMES.get(n, n): row for own in scored.values() for n, row in own.items()}
+    counted = "; ".join(
+        f"{n}: {r['num_truth']} calls in {r['recordings']} recordings" for n, r in sizes.items()
+    )
+    note = (
+        "As `mast evaluate` scores them, chunk by chunk: a call that lies in two chunks counts in both, so these differ a "
+        "little from the figures per recording. Below each its 95 % interval; where they overlap, a difference may be noise. "
+        f"{counted}."
+    )
+    return (table_of("Models side by side", [flat(row) for row in rows], note),)

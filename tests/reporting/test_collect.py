@@ -11,7 +11,14 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import tiny
 from mast_ray.reporting.collect import collect_run, find_files
 from mast_ray.reporting.collect_provenance import effort_of
-from mast_ray.reporting.collect_studies import budget_series, flat, round_series, table_of, trials_of
+from mast_ray.reporting.collect_studies import (
+    budget_series,
+    flat,
+    models_table,
+    round_series,
+    table_of,
+    trials_of,
+)
 from mast_ray.reporting.contents import Interval
 from mast_ray.reporting.report import render_report
 from mast_ray.tables.schemas import SPLITS
@@ -85,7 +92,7 @@ def test_splits_are_scored_apart(run, season, tmp_path):
     ]
     pq.write_table(pa.Table.from_pylist(rows, schema=SPLITS), tmp_path / "prepared" / "splits.parquet")
     data = collect_run(run, now=NOW)
-    assert [row[0] for row in data.tables[0].rows] == ["validation", "in-domain test", "site OOD"]
+    assert [row[0] for row in data.tables[0].rows] == ["validation", "in-domain test", "unseen sites"]
     assert sum(row[2] for row in data.tables[0].rows) == len(season.labels)
     assert data.headline[3][0] == "F1, in-domain test"
 
@@ -217,3 +224,16 @@ def test_odd_side_tables_do_no_harm():
     assert round_series([{"loss": 3.0}]) == ()
     assert flat({"a": {"b": {"c": 1}}, "curve": [1, 2, 3, 4]}) == {"a.b.c": 1}
     assert table_of("t", [{"a": 1}, {"b": "x"}]).rows == ((1, None), (None, "x"))
+
+
+def test_models_that_were_scored_stand_side_by_side_and_one_alone_does_not():
+    def scored(f1):
+        figure = {"estimate": f1, "low": f1 - 0.1, "high": f1 + 0.1}
+        return {"splits": {"site_ood": {"recordings": 8, "num_truth": 90, "f1": figure, "ap_area": figure}}}
+
+    metrics = {"scores/fcos/metrics.json": scored(0.5), "scores/self_trained/metrics.json": scored(0.25)}
+    (table,) = models_table(metrics)
+    assert table.columns == ("model", "F1, unseen sites")
+    assert table.rows == (("fcos", Interval(0.5, 0.4, 0.6)), ("self_trained", Interval(0.25, 0.15, 0.35)))
+    assert "unseen sites: 90 calls in 8 recordings" in table.note
+    assert models_table({"scores/fcos/metrics.json": scored(0.5)}) == ()
