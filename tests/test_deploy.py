@@ -11,8 +11,8 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The fields of KubeRay's RayJob v1 resource that a job file may use, in our own words; unknown names fail, because
-# the API server would drop them silently.
+# The fields of KubeRay's RayJob v1 resource that our job file uses, in our own words, each looked up in KubeRay's API reference (the whole
+# definition is a megabyte); unknown names fail, because the API server would drop them silently.
 QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^[0-9.]+(m|[kMGTPE]i?)?$"}]}
 CONTAINER = {
     "type": "object",
