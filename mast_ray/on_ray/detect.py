@@ -6,6 +6,7 @@ The driver lists, plans, hands out units and adds up; it never sees audio, and h
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -67,7 +68,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
     table_text = text_of(inputs.table, "--table", config.storage) if inputs.table else ""
     sites = parse_site_table(table_text, inputs.table) if inputs.table else None
     settings = settings_of(config, card, threshold, text_hash(table_text))
-    sweeping = Sweep(archive, stage, listing.items, config, sites, settings)
+    sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
     if (code := sweeping.code_if_done()) is not None:
         return code
     if dry_run:
@@ -107,7 +108,6 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "spectrogram.short_recordings": config.spectrogram.short_recordings,
         "schema_version": SCHEMA_VERSION,
         "threshold": threshold,
-        "model_threshold": card.score_threshold,
         "model": card.weights_sha256,
         "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
         "table": table_hash,
@@ -133,6 +133,7 @@ class Sweep:
         config: Config,
         sites: SiteTable | None,
         settings: dict[str, Any],
+        model_threshold: float | None = None,
     ) -> None:
         self.archive, self.stage, self.config, self.sites, self.settings = (
             archive,
@@ -141,6 +142,7 @@ class Sweep:
             sites,
             settings,
         )
+        self.model_threshold = model_threshold  # for the readers of the table: the boxes do not depend on it
         self.items = order_by_site_and_date(items, config.audio, sites)
         self.num_bytes = sum(item.num_bytes for item in self.items)
         self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
@@ -154,6 +156,10 @@ class Sweep:
         assert manifest is not None
         counts = manifest["counts"]
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
+        if counts.get("model_threshold") != self.model_threshold:
+            counts["model_threshold"] = self.model_threshold
+            self.stage.write_atomic(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+            print(f"the model's own threshold is {self.model_threshold} now")
         return PARTIAL if counts["rejected"] else OK
 
     def plan(self, slots: Slots) -> tuple[list[Unit], list[Unit]]:
@@ -236,7 +242,7 @@ class Sweep:
             "salvaged": written.num_salvaged,
             "hours": round(written.hours, 4),
             "detections": found.num_detections,
-            "model_threshold": self.settings.get("model_threshold"),
+            "model_threshold": self.model_threshold,
             "files": len(keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
         }

@@ -102,6 +102,16 @@ def read_detections(uri: str, threshold: float | None = None) -> pa.Table:
     return table.set_column(table.column_names.index("site"), "site", site)
 
 
+def chosen_threshold(wanted: float | None, uri: str) -> float | None:
+    """What the user asked for, or else the threshold of the model that made the table, said aloud."""
+    if wanted is not None:
+        return wanted
+    threshold = model_threshold(uri)
+    if threshold is not None:
+        print(f"scores of at least {threshold:.3f}, the model's own threshold (--threshold 0 keeps all)")
+    return threshold
+
+
 def model_threshold(uri: str) -> float | None:
     """The threshold of the model behind a folder of `mast detect`, as its manifest says; None where nothing does."""
     if uri.endswith(".parquet"):

@@ -7,7 +7,7 @@ import sys
 
 from mast_ray.config.errors import DataError
 from mast_ray.reporting.detection_tables import (
-    model_threshold,
+    chosen_threshold,
     read_detections,
     read_recordings,
     recordings_beside,
@@ -49,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
-    threshold = args.threshold if args.threshold is not None else model_threshold(args.table)
-    if args.threshold is None and threshold is not None:
-        print(f"scores of at least {threshold:.3f}, the model's own threshold (--threshold 0 keeps all)")
-    detections = read_detections(args.table, threshold)
+    detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
     known = args.recordings or (None if args.audio else recordings_beside(args.table))
     recordings = read_recordings(known) if known else None
     detections = with_paths(detections, recordings)

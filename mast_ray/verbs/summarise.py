@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.tabular import defused
-from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
+from mast_ray.reporting.detection_tables import chosen_threshold, read_detections, read_recordings
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.tables.storage import open_storage
 
@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
             "--bands-hz must be at least two rising frequencies, e.g. --bands-hz 0 1000 2000 4000 8000"
         )
     recordings = read_recordings(args.recordings)
-    threshold = args.threshold if args.threshold is not None else model_threshold(args.table)
-    detections = read_detections(args.table, threshold)
+    detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
     if len(recordings) == 0:
         raise DataError(f"{args.recordings} holds no recording: without effort there is no rate")
     tables = summarise(recordings, detections, args.seed, edges_hz).named()

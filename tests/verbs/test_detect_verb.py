@@ -1,11 +1,13 @@
 """`mast detect` with a small real model: what it writes opens in the other verbs, and mistakes are named."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 from synthetic_model import write_tiny_detector
 
+from mast_ray.reporting.detection_tables import model_threshold
 from mast_ray.verbs.main import run_verb
 
 KNOBS = [
@@ -79,6 +81,19 @@ def test_the_same_command_again_has_nothing_to_do(model, archive, table, capsys)
     extra = ["--set", "detect.embeddings=projection"]
     assert run_verb("detect", [str(model), str(archive), "--out", str(table), *KNOBS, *extra]) == 0
     assert "already done, skipping" in capsys.readouterr().out
+
+
+def test_a_retuned_threshold_is_taken_over_without_detecting_again(model, archive, table, tmp_path, capsys):
+    retuned, out = tmp_path / "model", tmp_path / "table"
+    shutil.copytree(model, retuned)
+    shutil.copytree(table, out)
+    card = json.loads((retuned / "card.json").read_text()) | {"score_threshold": 0.123}
+    (retuned / "card.json").write_text(json.dumps(card))
+    extra = ["--set", "detect.embeddings=projection"]
+    assert run_verb("detect", [str(retuned), str(archive), "--out", str(out), *KNOBS, *extra]) == 0
+    text = capsys.readouterr().out
+    assert "already done, skipping" in text and "own threshold is 0.123 now" in text
+    assert model_threshold(str(out)) == 0.123 != model_threshold(str(table))
 
 
 def test_a_dry_run_prints_inventory_and_plan_and_writes_nothing(model, archive, tmp_path, capsys):
