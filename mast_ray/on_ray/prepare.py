@@ -195,6 +195,11 @@ def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
         print(
             f"{counts['labels_of_rejected_recordings']:,} labels belong to rejected recordings and are left out"
         )
+    if counts["labels_beyond_the_end"]:
+        print(
+            f"{counts['labels_beyond_the_end']:,} labels begin after the end of their recording and are left out "
+            f"(e.g. {counts['label_beyond_the_end']}): is the table of another file, or its time that of several?"
+        )
     print_split(split)
     print(f"prepared: {stage.url}")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import ray
 import ray.data
 
 import mast_ray
+from mast_ray.config.errors import TemporaryError
 
 QUIET = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
@@ -48,7 +50,9 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     ):  # Ray's C++ lines about restarts and signals: what failed is said in Python
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
-    if not address:
+    if address:
+        refuse_silence(address)
+    else:
         _let_workers_import_us()
     options: dict[str, Any] = (
         {"address": address}
@@ -56,13 +60,43 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         # "local", or Ray would join whatever cluster somebody has started on this machine
         else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
-    ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
-    if not os.environ.get("MAST_DEBUG"):
+    is_quiet = not os.environ.get("MAST_DEBUG")
+    with _without_stderr() if is_quiet else nullcontext():
+        ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
+    if is_quiet:
         _show_our_lines_only()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
+    """A cluster that does not answer is named at once: Ray itself would try for two minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdigit():  # auto, local, or whatever else Ray may know
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        raise TemporaryError(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}):\n"
+            "start it (`mast doctor` looks closer), or unset RAY_ADDRESS to work on this machine alone"
+        ) from error
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Ray's start writes about its own settings past Python; what fails is raised. MAST_DEBUG=1 shows it all."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 def _show_our_lines_only() -> None:

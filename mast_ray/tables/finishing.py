@@ -91,16 +91,31 @@ def _reject(item: Item, about: Mapping[str, object]) -> dict[str, object]:
     return {"path": item.path, "recording_id": item.item_id, "num_bytes": item.num_bytes, **about}
 
 
-def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) -> tuple[pa.Table, int]:
-    """Labels of readable recordings, each once, sorted; and how many belong to rejected recordings."""
-    id_of = dict(
-        zip(recordings.column("path").to_pylist(), recordings.column("recording_id").to_pylist(), strict=True)
+@dataclass(frozen=True)
+class LeftOut:
+    """Labels that no chunk can show."""
+
+    of_rejected: int = 0
+    beyond_end: int = 0
+    example: str = ""  # of one beyond the end
+
+
+def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) -> tuple[pa.Table, LeftOut]:
+    """Labels of readable recordings, each once, sorted; and what was left out: of rejected recordings, and beyond the end of theirs."""
+    paths, ids, durations_s = (
+        recordings.column(name).to_pylist() for name in ("path", "recording_id", "duration_s")
     )
+    id_of, duration_of = dict(zip(paths, ids, strict=True)), dict(zip(paths, durations_s, strict=True))
     rows = set()
-    num_orphans = 0
+    num_orphans = num_beyond = 0
+    example = ""
     for a in annotations.annotations:
         if a.path not in id_of:
             num_orphans += 1
+            continue
+        if a.begin_s >= duration_of[a.path]:
+            num_beyond += 1
+            example = example or f"{a.path}: a box at {a.begin_s:g} s of {duration_of[a.path]:g} s"
             continue
         score = 1.0 if a.score is None else float(a.score)
         rows.add((id_of[a.path], a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, score, source))
@@ -108,7 +123,7 @@ def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) 
     ordered = sorted(rows, key=lambda row: (order[row[0]], *(-1.0 if v is None else v for v in row[1:])))  # type: ignore[misc]
     columns = list(zip(*ordered, strict=True)) or [()] * len(LABELS)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, LABELS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=LABELS), num_orphans
+    return pa.Table.from_arrays(arrays, schema=LABELS), LeftOut(num_orphans, num_beyond, example)
 
 
 def index_table(
@@ -185,7 +200,12 @@ def finish(
             f"not one of {len(items)} recordings could be read: see {stage.url}/rejects.parquet\n"
             f"most common reason: {_most_common(rejects)}"
         )
-    labels, num_orphans = labels_table(annotations, recordings, annotation_source)
+    labels, left_out = labels_table(annotations, recordings, annotation_source)
+    if left_out.beyond_end and not len(labels):
+        raise DataError(
+            f"every box of {annotation_source} begins after the end of its recording ({left_out.example}):\n"
+            "the table is of other recordings, or counts its time over several files"
+        )
     index = index_table(stage, recordings, items, commits)
     hashes = {}
     tables = {"recordings": recordings, "rejects": rejects, "labels": labels, "index": index}
@@ -201,7 +221,9 @@ def finish(
         "hours": round(sum(recordings.column("duration_s").to_pylist()) / 3600.0, 4),
         "chunks": sum(recordings.column("num_chunks").to_pylist()),
         "labels": len(labels),
-        "labels_of_rejected_recordings": num_orphans,
+        "labels_of_rejected_recordings": left_out.of_rejected,
+        "labels_beyond_the_end": left_out.beyond_end,
+        "label_beyond_the_end": left_out.example,
         "chunks_by_split": split.chunks,
         "tables": hashes,
     }

@@ -131,3 +131,11 @@ def test_a_baseline_trains_through_the_same_door_with_the_same_budget(prepared, 
     assert summary["steps"] == 2 and summary["train_chunks"] == detector[1]["train_chunks"]
     model, card = load_detector(tmp_path / "fcos")
     assert card.model["name"] == "fcos" and hasattr(model, "detect")
+
+
+def test_an_encoder_of_another_size_is_refused_with_the_remedy(prepared, encoder, tmp_path):
+    config = small_config(**{"model.size": "small"})
+    with pytest.raises(ConfigError, match=r"is of size tiny, model.size=small: use --set model.size=tiny"):
+        run_train_detector(
+            config, prepared, str(tmp_path / "out"), init_encoder=str(encoder[0]), runner="here"
+        )

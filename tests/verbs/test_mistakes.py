@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from s3_server import free_port
 
-from mast_ray.config.errors import CONFIG, DATA
+from mast_ray.config.errors import CONFIG, DATA, TEMPORARY
+from mast_ray.tables.storage import LocalStorage
 from mast_ray.verbs.main import main
 
 
@@ -27,6 +30,10 @@ def place(tmp_path_factory) -> Path:
     (root / "foreign.txt").write_text(
         "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin File\n"
         "1\tSpectrogram 1\t1\t0.5\t1.0\t900\t1100\tsomething_else.wav\n"
+    )
+    (root / "beyond.txt").write_text(
+        "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin File\n"
+        "1\tSpectrogram 1\t1\t700.5\t701.0\t900\t1100\tA_20240506_040000.wav\n"
     )
     (root / "words.csv").write_text("who,what\nme,nothing\n")
     (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
@@ -60,6 +67,7 @@ MISTAKES = [
     (["prepare", "{p}/texts", "--out", "{p}/o3", "--runner", "here"], DATA, ["texts"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/foreign.txt", "--out", "{p}/o4", "--runner", "here"], DATA, ["something_else"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/words.csv", "--out", "{p}/o5", "--runner", "here"], DATA, ["words.csv"]),
+    (["prepare", "{p}/audio", "--annotations", "{p}/beyond.txt", "--out", "{p}/o15", "--runner", "here"], DATA, ["700.5 s of 12 s", "several files"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/none.txt", "--out", "{p}/o6", "--runner", "here"], DATA, ["none.txt"]),
     (["prepare", "{p}/audio", "--out", "{p}/o7", "--runner", "here", "--set", "audio.timezone=Makassar"], CONFIG, ["Makassar", "timezone"]),
     (["pretrain", "{p}/not_a_model", "--out", "{p}/o8", "--runner", "here"], DATA, ["prepared"]),
@@ -91,6 +99,29 @@ def test_a_mistake_is_answered_in_three_lines_with_its_exit_code(typed, code, wo
     assert "Traceback" not in said
     for word in words:
         assert word in said, said
+
+
+def test_a_cluster_that_does_not_answer_is_named_at_once(place, capsys, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    assert main(["prepare", str(place / "audio"), "--out", str(place / "o16")]) == TEMPORARY
+    said = capsys.readouterr().err
+    assert "no Ray cluster answers at RAY_ADDRESS=127.0.0.1:" in said and "unset RAY_ADDRESS" in said
+    assert len(said.strip().splitlines()) <= 3 and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [(errno.ENOSPC, TEMPORARY, "no space left"), (errno.EACCES, DATA, "no permission for")],
+)
+def test_a_full_disk_and_a_locked_folder_are_told_apart(error, code, words, place, capsys, monkeypatch):
+    def refuse(self, key, data, *rest, **options):
+        raise OSError(error, os.strerror(error), key)
+
+    monkeypatch.setattr(LocalStorage, "write_atomic", refuse)
+    typed = ["prepare", str(place / "audio"), "--out", str(place / f"o-{error}"), "--runner", "here"]
+    assert main(typed) == code
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said and len(said.strip().splitlines()) <= 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
