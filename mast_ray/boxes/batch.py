@@ -51,6 +51,7 @@ class Detections:
     corners: Tensor  # (B, K, 4) float32
     score: Tensor  # (B, K) float32 in [0, 1]; 0 in unused slots
     is_valid: Tensor  # (B, K) bool
+    parts: Tensor | None = None  # (B, K, 2) classification and centerness, where they were asked for
 
 
 def pad_boxes(

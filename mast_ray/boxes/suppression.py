@@ -74,6 +74,9 @@ def suppress_one(corners: Tensor, score: Tensor, iou_threshold: float) -> Tensor
 def _take(detections: Detections, order: Tensor, is_valid: Tensor) -> Detections:
     corners = detections.corners.gather(-2, order[..., None].expand(*order.shape, 4))
     score = detections.score.gather(-1, order)
+    parts = detections.parts
+    if parts is not None:
+        parts = parts.gather(-2, order[..., None].expand(*order.shape, 2))
     return Detections(
-        torch.where(is_valid[..., None], corners, 0.0), torch.where(is_valid, score, 0.0), is_valid
+        torch.where(is_valid[..., None], corners, 0.0), torch.where(is_valid, score, 0.0), is_valid, parts
     )

@@ -171,6 +171,8 @@ class SelfTrainConfig(Section):
     """Groups (site and hour) with fewer detections fall back to the threshold of their site, then of the whole pool."""
     nms_overlap: Share = 0.5
     """Overlap threshold of suppression (paper: 0.5)."""
+    score_weight: Share = 0.5
+    """Exponent of the classification in the score of a pseudo-box; centerness has the rest (0.5: as the detector scores)."""
     min_duration_s: float = Field(0.1, ge=0)
     """Shortest valid pseudo-box."""
     min_bins: int = Field(2, ge=1)

@@ -136,12 +136,14 @@ class MastDetector(nn.Module):
         score_floor: float = 0.01,
         nms_overlap: float = 0.5,
         max_detections: int = 300,
+        with_parts: bool = False,
     ) -> Detections:
         """Forward, score = sqrt(cls * centerness), decode, suppress: one call that compiles and reads
-        nothing back.
+        nothing back. `with_parts` keeps cls and centerness, so that they can be weighed otherwise later.
         """
         outputs = self(logmel)
-        score = (outputs.score_logit.sigmoid() * outputs.centerness_logit.sigmoid()).sqrt()  # (B, P)
+        classification, centerness = outputs.score_logit.sigmoid(), outputs.centerness_logit.sigmoid()
+        score = (classification * centerness).sqrt()  # (B, P)
         count = min(max(self.architecture.num_candidates, max_detections), score.shape[1])
         best, index = score.topk(count, dim=1)  # (B, candidates)
         points = self.points(score.device)
@@ -149,9 +151,14 @@ class MastDetector(nn.Module):
         corners = clip(
             boxes_of_distances(distances, points.centres[index], points.strides[index]), *self.extent
         )
+        parts = (
+            torch.stack((classification.gather(1, index), centerness.gather(1, index)), dim=-1)
+            if with_parts
+            else None
+        )
         on_host = score.device.type == "cpu" and not torch.compiler.is_compiling()
         return suppress(
-            Detections(corners, best, best >= score_floor),
+            Detections(corners, best, best >= score_floor, parts),
             nms_overlap,
             max_detections,
             num_steps=None if on_host else _SUPPRESSION_STEPS,

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mast_ray.models.detector import MastDetector
 from mast_ray.on_ray.validation import Inputs
 from mast_ray.tables.reader import ChunkReader, RawChunks
 from mast_ray.training.feed import on_device
@@ -30,6 +31,7 @@ class StoredDetections:
     score_floor: float = 0.01
     nms_overlap: float = 0.7
     max_detections: int = 300
+    with_parts: bool = False  # classification and centerness beside the score, where a detector has them
 
 
 class BatchBoxes(NamedTuple):
@@ -39,11 +41,12 @@ class BatchBoxes(NamedTuple):
     boxes: NDArray[np.float32]  # (K, 4) frames and bins of the chunk
     score: NDArray[np.float32]  # (K,)
     num_chunks: int
+    parts: NDArray[np.float32] | None = None  # (K, 2) classification and centerness
 
 
 class _Answer(NamedTuple):
     num_chunks: int
-    tensors: tuple[Tensor, ...]  # corners, score, is_valid, on the host
+    tensors: tuple[Tensor, ...]  # corners, score, is_valid, parts where wanted, on the host
     ready: torch.cuda.Event | None
 
 
@@ -60,16 +63,23 @@ class ChunkDetector:
     ) -> None:
         self.inputs, self.batch_size, self.stored = inputs, batch_size, stored
         self._detector = detector.to(inputs.device).eval()
+        has_parts = isinstance(detector, MastDetector)  # a baseline has a score only
+        self._more = {"with_parts": True} if stored.with_parts and has_parts else {}
         self._infer = torch.compile(self.inferred, dynamic=False) if compiled == "yes" else self.inferred
 
-    def inferred(self, values: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, F) stored values -> corners, score, is_valid of every slot"""
+    def inferred(self, values: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
+        """(B, T, F) stored values -> corners, score, is_valid of every slot, and parts where wanted"""
         logmel = self.inputs.normalisation(values, scale, offset, self.inputs.tail)
         with autocast(self.inputs.device, self.inputs.precision):
             found = self._detector.detect(
-                logmel, self.stored.score_floor, self.stored.nms_overlap, self.stored.max_detections
+                logmel,
+                self.stored.score_floor,
+                self.stored.nms_overlap,
+                self.stored.max_detections,
+                **self._more,
             )
-        return found.corners.float(), found.score.float(), found.is_valid
+        answer = (found.corners.float(), found.score.float(), found.is_valid)
+        return answer if found.parts is None else (*answer, found.parts.float())
 
     @torch.no_grad()  # not inference_mode: cached grids must stay usable in training
     def answers(self, batches: Iterable[RawChunks]) -> Iterator[_Answer]:
@@ -94,9 +104,10 @@ class ChunkDetector:
             for answer in self.answers(batches):
                 if answer.ready is not None:
                     answer.ready.synchronize()
-                corners, score, is_valid = (tensor[: answer.num_chunks].numpy() for tensor in answer.tensors)
+                corners, score, is_valid, *rest = (t[: answer.num_chunks].numpy() for t in answer.tensors)
                 chunk = np.nonzero(is_valid)[0] + first
-                yield BatchBoxes(chunk, corners[is_valid], score[is_valid], answer.num_chunks)
+                parts = rest[0][is_valid] if rest else None
+                yield BatchBoxes(chunk, corners[is_valid], score[is_valid], answer.num_chunks, parts)
                 first += answer.num_chunks
 
 

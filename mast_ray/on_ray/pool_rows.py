@@ -23,12 +23,15 @@ from mast_ray.tables.schemas import DETECTIONS
 
 ROWS_PER_GROUP = 200_000
 BATCHES_AHEAD = 8
+POOL_DETECTIONS = pa.schema(
+    [*DETECTIONS, ("classification", pa.float32()), ("centerness", pa.float32())]
+)  # null where not kept: for a search over how the two make a score
 _REPEATED = ("recording_id", "path", "site", "model_sha")
 _MEASURED = ("begin_s", "end_s", "low_hz", "high_hz", "score")
 
 
 def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sha: str) -> pa.Table:
-    """(K,) rows of the DETECTIONS schema for detections of `chunks`, clipped to the end of their recordings."""
+    """(K,) rows of the POOL_DETECTIONS schema for detections of `chunks`, clipped to the end of their recordings."""
     recording, number = chunks.recording[found.chunk], chunks.chunk[found.chunk]
     boxes = found.boxes.astype(np.float64)
     boxes[:, 0::2] += (number.astype(np.int64) * SEGMENT_FRAMES)[:, None]
@@ -58,8 +61,14 @@ def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sh
         "utc_offset_s": fact("utc_offset_s"),
         "model_sha": pa.repeat(model_sha, len(inside)),
     }
-    arrays = [pa.array(columns[field.name]).cast(field.type) for field in DETECTIONS]
-    return pa.Table.from_arrays(arrays, schema=DETECTIONS)
+    for number_of_part, name in enumerate(("classification", "centerness")):
+        columns[name] = (
+            pa.nulls(len(inside), pa.float32())
+            if found.parts is None
+            else found.parts[inside, number_of_part]
+        )
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in POOL_DETECTIONS]
+    return pa.Table.from_arrays(arrays, schema=POOL_DETECTIONS)
 
 
 class PoolWriter:
@@ -69,7 +78,7 @@ class PoolWriter:
         self._prepared, self._model_sha = prepared, model_sha
         self._writer = pq.ParquetWriter(
             path,
-            DETECTIONS,
+            POOL_DETECTIONS,
             compression="zstd",
             compression_level=1,
             use_dictionary=list(_REPEATED),

@@ -22,6 +22,7 @@ from mast_ray.on_ray.chunk_detector import ChunkDetector, StoredDetections
 from mast_ray.on_ray.pool_rows import PoolWriter
 from mast_ray.on_ray.training_work import data_hash
 from mast_ray.on_ray.validation import Inputs
+from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.lease import Lease, held_lease
@@ -65,7 +66,8 @@ class PoolTask:
     def stored(self) -> StoredDetections:
         knobs = self.config.evaluate
         loose = max(LOOSE_OVERLAP, self.config.self_train.nms_overlap, knobs.nms_overlap)
-        return StoredDetections(knobs.score_floor, loose, knobs.max_detections)
+        searched = self.splits != ("pool",) or self.config.self_train.score_weight != EVEN_WEIGHT
+        return StoredDetections(knobs.score_floor, loose, knobs.max_detections, with_parts=searched)
 
 
 def run_pseudo_label(
@@ -95,6 +97,8 @@ def run_pseudo_label(
         "nms_overlap": task.stored.nms_overlap,
         "max_detections": task.stored.max_detections,
     }
+    if task.stored.with_parts and task.splits == ("pool",):
+        settings["parts"] = True
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     manifest = read_manifest(stage)

@@ -21,7 +21,14 @@ from mast_ray.evaluation.matching import match
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.on_ray.split_scores import score_chunks
 from mast_ray.self_training.governor import pool_figures
-from mast_ray.self_training.operator import PoolDetections, Validity, at_threshold, chunk_weights, is_valid
+from mast_ray.self_training.operator import (
+    EVEN_WEIGHT,
+    PoolDetections,
+    Validity,
+    at_threshold,
+    chunk_weights,
+    is_valid,
+)
 from mast_ray.self_training.policies import group_thresholds
 from mast_ray.self_training.pool import (
     ChunkGroups,
@@ -79,6 +86,8 @@ def make_pseudo_labels(
     if made is None:
         raise DataError(f"{detections.url} is not finished: run `mast pseudo-label` again")
     settings = knobs.model_dump(mode="json", include=_POLICY_KNOBS) | {"seed": config.seed} | asdict(teacher)
+    if knobs.score_weight != EVEN_WEIGHT:
+        settings["score_weight"] = knobs.score_weight
     key, inputs = (
         text_hash(json.dumps(settings, sort_keys=True)),
         {"detections": made["key"], **made["inputs"]},
@@ -117,7 +126,8 @@ def _labelled(
 ) -> _Labelled:
     threshold = knobs.threshold if knobs.policy == "fixed" else teacher.threshold
     by_group = knobs.policy.startswith("per_group")
-    found = read_pool(detections, prepared, chunks, 0.0 if by_group else threshold, knobs.nms_overlap)
+    lowest = 0.0 if by_group else threshold
+    found = read_pool(detections, prepared, chunks, lowest, knobs.nms_overlap, knobs.score_weight)
     possible = found.where(is_valid(found, validity_of(knobs)))
     groups = chunk_groups(prepared, chunks)
     chosen = group_thresholds(

@@ -23,6 +23,7 @@ import pyarrow as pa
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.on_ray.model_scores import evaluate_model
 from mast_ray.on_ray.prepare import lease_or_stop
 from mast_ray.on_ray.pseudo_label import Runner, run_pseudo_label
@@ -35,13 +36,13 @@ from mast_ray.on_ray.pseudo_stage import (
     validity_of,
 )
 from mast_ray.on_ray.round_table import ROUNDS, round_row, rounds_text, write_rounds
-from mast_ray.on_ray.split_scores import ModelScores
+from mast_ray.on_ray.split_scores import ModelScores, score_chunks
 from mast_ray.on_ray.train import run_train_detector
 from mast_ray.on_ray.training_work import data_hash
 from mast_ray.recordings.annotations import read_annotations
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of, weight_drift
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
-from mast_ray.self_training.operator import PoolDetections, is_valid
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
 from mast_ray.self_training.pool import keys_of, read_pool
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.finishing import labels_table
@@ -194,23 +195,30 @@ class _SelfTraining:
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
         run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
-        about = Teacher(
-            teacher.card.weights_sha256, teacher.scores.threshold, self._kept_share(teacher), number
-        )
+        about = Teacher(teacher.card.weights_sha256, *self._threshold(teacher), number)
         detections = open_storage(found, self.config.storage)
         return make_pseudo_labels(
             self.config, self.archive, detections, self._folder(number, "pseudo"), about
         )
 
-    def _kept_share(self, teacher: _Generation) -> float:
-        """Share of validation candidates at or above the threshold: what quantile matching keeps in every group."""
+    def _threshold(self, teacher: _Generation) -> tuple[float, float]:
+        """Threshold of the teacher, and the share of validation candidates at or above it: what quantile matching keeps in
+        every group. Scores that are weighed otherwise than the detector's own have a threshold of their own.
+        """
+        threshold, knobs = teacher.scores.threshold, self.config.self_train
         if "val" not in teacher.scores.splits:
-            return 0.0
+            return threshold, 0.0
         chunks = chunks_of_split(self.archive, "val")
         stage = open_storage(self._folder(teacher.round, "evaluation"), self.config.storage)
-        found = read_pool(stage, self.archive, chunks, overlap=self.config.self_train.nms_overlap)
-        score = found.score[is_valid(found, validity_of(self.config.self_train))]
-        return float((score >= teacher.scores.threshold).mean()) if len(score) else 0.0
+        found = read_pool(
+            stage, self.archive, chunks, overlap=knobs.nms_overlap, score_weight=knobs.score_weight
+        )
+        if knobs.score_weight != EVEN_WEIGHT:
+            scored = score_chunks(self.archive, chunks, found, self.archive.labels, self.config.evaluate.iou)
+            own = best_threshold(scored.matches)
+            threshold = own if np.isfinite(own) else threshold
+        score = found.score[is_valid(found, validity_of(knobs))]
+        return threshold, float((score >= threshold).mean()) if len(score) else 0.0
 
     def _judged(
         self, pseudo: PseudoLabels | None, before: PseudoLabels | None

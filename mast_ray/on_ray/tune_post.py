@@ -1,4 +1,4 @@
-"""Search over post-processing: q policy and value, suppression and validity, over stored detections and without new inference.
+"""Search over post-processing: q policy and value, suppression, validity and how scores are made, over stored detections and without new inference.
 
 A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity costs one matching, and a thousand
 thresholds on top of it cost milliseconds. The objective is F1 on validation or `ood_dev`, never on a test split.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
 from mast_ray.on_ray.split_scores import score_chunks, splits_present
 from mast_ray.self_training.operator import (
+    EVEN_WEIGHT,
     PoolDetections,
     Validity,
     at_threshold,
     is_valid,
     survives_suppression,
+    weighed,
 )
 from mast_ray.self_training.policies import Policy, group_thresholds
 from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
@@ -38,6 +40,7 @@ from mast_ray.tables.storage import Storage
 OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
 DURATIONS_S = (0.0, 0.05, 0.1)
 BINS = (1, 2, 3)
+SCORE_WEIGHTS = (0.0, 0.25, 0.4, 0.6, 0.75, 1.0)  # of classification; the detector's own is 0.5
 GROUP_POLICIES: tuple[Policy, ...] = ("per_group_mixture", "per_group_quantile")
 TRIALS, CURVE, BEST = "post_trials.parquet", "thresholds.csv", "post.json"
 
@@ -49,6 +52,7 @@ class PostSetting:
     nms_overlap: float
     min_duration_s: float
     min_bins: int
+    score_weight: float = EVEN_WEIGHT
 
     @property
     def validity(self) -> Validity:
@@ -65,7 +69,7 @@ class PostSearch:
 
     def overrides(self) -> dict[str, Any]:
         """The best setting as config keys."""
-        names = ("policy", "threshold", "nms_overlap", "min_duration_s", "min_bins")
+        names = ("policy", "threshold", "nms_overlap", "min_duration_s", "min_bins", "score_weight")
         return {f"self_train.{name}": self.best[name] for name in names} | {
             "evaluate.nms_overlap": self.best["nms_overlap"]
         }
@@ -82,25 +86,31 @@ def search_post(
     found: PoolDetections,
     settings: Sequence[PostSetting] | None = None,
 ) -> PostSearch:
-    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on chunks whose labels are known."""
+    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on chunks whose labels are known.
+
+    How classification and centerness make a score is searched last, at the best suppression and validity: all of them together
+    would take five times as long.
+    """
     thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
     groups, iou = chunk_groups(prepared, chunks), config.evaluate.iou
     rows: list[dict[str, Any]] = []
     curves = []
-    suppressed: dict[float, PoolDetections] = {}
-    for setting in settings or settings_grid():
-        if setting.nms_overlap not in suppressed:
-            suppressed[setting.nms_overlap] = found.where(survives_suppression(found, setting.nms_overlap))
-        possible = suppressed[setting.nms_overlap]
+    suppressed: dict[tuple[float, float], PoolDetections] = {}
+
+    def best_row() -> int:  # the first among equals: the simplest
+        return max(range(len(rows)), key=lambda n: float(np.nan_to_num(rows[n]["objective"], nan=-1.0)))
+
+    def attempt(setting: PostSetting) -> None:
+        place = (setting.nms_overlap, setting.score_weight)
+        if place not in suppressed:
+            scores = weighed(found, setting.score_weight)
+            suppressed[place] = scores.where(survives_suppression(scores, setting.nms_overlap))
+        possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
         scored = score_chunks(prepared, chunks, possible, prepared.labels, iou)
         curve = f1_over_thresholds(scored.matches, thresholds)
         at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
-        base = {
-            "nms_overlap": setting.nms_overlap,
-            "min_duration_s": setting.min_duration_s,
-            "min_bins": setting.min_bins,
-        }
+        base = asdict(setting)
         threshold = float(thresholds[at])
         rows.append(base | {"policy": "fixed", "threshold": threshold, "objective": float(curve.f1[at]),
                             "precision": float(curve.precision[at]), "recall": float(curve.recall[at])})  # fmt: skip
@@ -110,11 +120,15 @@ def search_post(
             metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, iou).matches, 0.0)
             rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
                                 "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
-    best = max(
-        rows, key=lambda row: np.nan_to_num(row["objective"], nan=-1.0)
-    )  # the first among equals: the simplest
-    curve = curves[rows.index(best) // (1 + len(GROUP_POLICIES))]
-    return PostSearch(rows, best, curve._asdict())
+
+    for setting in settings or settings_grid():
+        attempt(setting)
+    if found.parts is not None:
+        best = rows[best_row()]
+        for weight in SCORE_WEIGHTS:
+            attempt(PostSetting(best["nms_overlap"], best["min_duration_s"], best["min_bins"], weight))
+    number = best_row()
+    return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict())
 
 
 def at_policy(
@@ -147,7 +161,8 @@ def objective_chunks(prepared: Prepared, split: str) -> ChunkSet:
 def run_post_search(config: Config, prepared: Prepared, detections: Storage, out: Storage) -> PostSearch:
     """Search over the detections of a finished stage and leave tables of everything tried."""
     chunks = objective_chunks(prepared, config.tune.objective_split)
-    search = search_post(config, prepared, chunks, read_pool(detections, prepared, chunks))
+    found = read_pool(detections, prepared, chunks, with_parts=True)
+    search = search_post(config, prepared, chunks, found)
     write_table(out, TRIALS, pa.Table.from_pylist(search.rows))
     out.write_atomic(CURVE, csv_bytes(tuple(search.curve), zip(*search.curve.values(), strict=True)))
     document = {"split": config.tune.objective_split, "best": search.best, "settings": search.overrides()}

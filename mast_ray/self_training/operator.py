@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.validity import is_valid_box
+from mast_ray.config.errors import DataError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+EVEN_WEIGHT = 0.5  # of classification and centerness in a score
 MOST_PAIRS = 2_000_000  # box pairs compared at once: bounds memory to a few hundred megabytes
 
 
@@ -31,10 +33,27 @@ class PoolDetections:
     boxes: Floats  # (N, 4) frames and bins of the chunk
     score: Floats  # (N,)
     num_chunks: int
+    parts: Floats | None = None  # (N, 2) classification and centerness, where they were stored
 
     def where(self, keep: Flags) -> PoolDetections:
         """Only the detections that are kept; the chunks stay the same."""
-        return replace(self, chunk=self.chunk[keep], boxes=self.boxes[keep], score=self.score[keep])
+        parts = None if self.parts is None else self.parts[keep]
+        return replace(
+            self, chunk=self.chunk[keep], boxes=self.boxes[keep], score=self.score[keep], parts=parts
+        )
+
+
+def weighed(detections: PoolDetections, score_weight: float) -> PoolDetections:
+    """Scores made anew as classification^w centerness^(1 - w); the detector's own are those of w = 1/2."""
+    if score_weight == EVEN_WEIGHT:
+        return detections
+    if detections.parts is None:
+        raise DataError(
+            "these detections hold a score only (a baseline's, or an older version's):\n"
+            "leave self_train.score_weight at 0.5, or detect again into a new folder"
+        )
+    classification, centerness = detections.parts.T
+    return replace(detections, score=classification**score_weight * centerness ** (1.0 - score_weight))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
-from mast_ray.self_training.operator import PoolDetections, survives_suppression
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, survives_suppression, weighed
 from mast_ray.spectrogram.grid import (
     FRAME_SHIFT_S,
     HOP_S,
@@ -32,28 +32,47 @@ from mast_ray.tables.units import read_commits
 
 Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
+PARTS = ["classification", "centerness"]
 PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32())])
 
 
 def read_pool(
-    stage: Storage, prepared: Prepared, chunks: ChunkSet, min_score: float = 0.0, overlap: float | None = None
+    stage: Storage,
+    prepared: Prepared,
+    chunks: ChunkSet,
+    min_score: float = 0.0,
+    overlap: float | None = None,
+    score_weight: float = EVEN_WEIGHT,
+    with_parts: bool = False,
 ) -> PoolDetections:
     """Detections of a finished pseudo-label stage in some chunks, from `min_score` on.
 
     File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory holds survivors only.
-    Leaving out low scores first is exact, because they never suppress higher ones.
+    Leaving out low scores first is exact, because they never suppress higher ones. Scores are made anew for another weight.
     """
     keys = sorted(file.key for commit in read_commits(stage) for file in commit.files)
     if not keys:
         raise DataError(f"{stage.url} holds no detections: give a folder written by `mast pseudo-label`")
     filesystem, root = stage.arrow()
+    is_reweighed = score_weight != EVEN_WEIGHT
     parts = []
     for key in keys:
         with filesystem.open_input_file(f"{root}/{key}") as source:
-            table = pq.read_table(source, columns=COLUMNS, filters=pc.field("score") >= min_score)
-        part = pool_of_table(table, prepared, chunks)
+            table = _detections(source, 0.0 if is_reweighed else min_score, with_parts or is_reweighed)
+        part = weighed(pool_of_table(table, prepared, chunks), score_weight)
+        if is_reweighed:
+            part = part.where(part.score >= min_score)
         parts.append(part if overlap is None else part.where(survives_suppression(part, overlap)))
     return joined(parts, len(chunks))
+
+
+def _detections(source: pa.NativeFile, min_score: float, with_parts: bool) -> pa.Table:
+    names = [*COLUMNS, *PARTS] if with_parts else COLUMNS
+    if with_parts:
+        stored = pq.read_schema(source).names
+        source.seek(0)
+        names = [name for name in names if name in stored]
+    return pq.read_table(source, columns=names, filters=pc.field("score") >= min_score)
 
 
 def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
@@ -63,6 +82,9 @@ def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
         np.concatenate([np.zeros((0, 4)), *(part.boxes for part in parts)]),
         np.concatenate([np.zeros(0), *(part.score for part in parts)]),
         num_chunks,
+        np.concatenate([np.zeros((0, 2)), *(part.parts for part in parts if part.parts is not None)])
+        if parts and all(part.parts is not None for part in parts)
+        else None,
     )
 
 
@@ -83,7 +105,14 @@ def pool_of_table(table: pa.Table, prepared: Prepared, chunks: ChunkSet) -> Pool
     start = number[found] * SEGMENT_FRAMES
     times = (begin_s / FRAME_SHIFT_S - start, end_s / FRAME_SHIFT_S - start)
     boxes = np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
-    return PoolDetections(order[place[found]], boxes, score, len(chunks))
+    return PoolDetections(order[place[found]], boxes, score, len(chunks), _parts(table, found))
+
+
+def _parts(table: pa.Table, rows: Ints) -> NDArray[np.float64] | None:
+    """(N, 2) classification and centerness of some rows; None where they were not stored."""
+    if any(name not in table.column_names or table.column(name).null_count for name in PARTS):
+        return None
+    return np.stack([table.column(name).to_numpy().astype(np.float64)[rows] for name in PARTS], axis=1)
 
 
 def keys_of(chunks: ChunkSet) -> Ints:

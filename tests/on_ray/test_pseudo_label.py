@@ -13,6 +13,7 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.loading import apply_overrides
 from mast_ray.on_ray.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
 from mast_ray.self_training.pool import keys_of, read_pool
 from mast_ray.tables.chunk_sets import chunks_of_split
@@ -88,6 +89,27 @@ def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
         expected = expected[expected[:, 0] < expected[:, 2]]
         assert np.allclose(stored.boxes[own], expected, atol=1e-2)
         assert (np.diff(stored.score[own]) <= 0).all()
+
+
+def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_them(
+    archive, config, detector, labelled, tmp_path
+):
+    prepared = open_prepared(str(archive))
+    pool, held_out = chunks_of_split(prepared, "pool"), chunks_of_split(prepared, "val")
+    assert read_pool(open_storage(str(labelled)), prepared, pool, with_parts=True).parts is None
+    arguments = (detector, str(archive), str(tmp_path / "val"))
+    run_pseudo_label(config, *arguments, splits=("val",), runner="here")
+    stage = open_storage(str(tmp_path / "val"))
+    stored = read_pool(stage, prepared, held_out, with_parts=True)
+    assert np.allclose(np.sqrt(stored.parts.prod(axis=1)), stored.score, atol=1e-6) and len(stored.score) > 5
+    by_class = read_pool(stage, prepared, held_out, score_weight=1.0)
+    assert np.array_equal(by_class.score, stored.parts[:, 0])
+    weighed = apply_overrides(config, {"self_train.score_weight": 0.8})
+    run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner="here")
+    again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
+    assert again.parts is not None and len(again.score) == len(
+        read_pool(open_storage(str(labelled)), prepared, pool).score
+    )
 
 
 def test_a_lost_unit_is_done_again_and_nothing_else(archive, config, detector, labelled, tmp_path):

@@ -1,5 +1,7 @@
 """The search over post-processing gives what filtering and evaluating one by one gives, and prefers the simpler of equals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_archive import make_prepared, small_config
@@ -8,7 +10,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.on_ray.split_scores import score_chunks
-from mast_ray.on_ray.tune_post import PostSetting, objective_chunks, search_post
+from mast_ray.on_ray.tune_post import SCORE_WEIGHTS, PostSetting, objective_chunks, search_post
 from mast_ray.self_training.operator import PoolDetections, pseudo_boxes
 from mast_ray.tables.chunk_sets import box_table, chunks_of_split
 from mast_ray.tables.prepared import open_prepared
@@ -70,6 +72,29 @@ def test_policies_by_group_are_tried_beside_a_fixed_threshold(prepared, config, 
     changed = apply_overrides(config, keys)
     assert changed.self_train.nms_overlap == changed.evaluate.nms_overlap == 0.5
     assert changed.self_train.threshold == search.best["threshold"]
+
+
+def test_a_better_weighing_of_classification_and_centerness_is_found(prepared, config, stored):
+    chunks, found = stored
+    truth = box_table(prepared, chunks, prepared.labels)
+    is_near = np.arange(len(found.score)) < 3 * len(truth.corners)  # the first ones lie on labels
+    rng = np.random.default_rng(3)
+    classification = np.where(is_near, 0.9, 0.2)  # tells them apart
+    centerness = rng.uniform(0.01, 1.0, len(is_near))  # tells nothing
+    split = replace(
+        found,
+        score=np.sqrt(classification * centerness),
+        parts=np.stack([classification, centerness], axis=1),
+    )
+    search = search_post(config, prepared, chunks, split, [PostSetting(0.5, 0.0, 1)])
+    weights = [row["score_weight"] for row in search.rows if row["policy"] == "fixed"]
+    assert weights == [0.5, *SCORE_WEIGHTS]
+    by_weight = {row["score_weight"]: row["objective"] for row in search.rows if row["policy"] == "fixed"}
+    assert by_weight[1.0] > by_weight[0.5] > by_weight[0.0]
+    assert search.best["score_weight"] > 0.5
+    assert search.curve["f1"].max() == search.best["objective"] or search.best["policy"] != "fixed"
+    changed = apply_overrides(config, search.overrides())
+    assert changed.self_train.score_weight == search.best["score_weight"]
 
 
 def test_a_search_on_a_split_that_is_not_there_is_refused_with_a_remedy(prepared):

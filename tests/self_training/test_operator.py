@@ -1,10 +1,13 @@
 """The pseudo-label operator on hand-worked tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torchvision.ops import nms
 
+from mast_ray.config.errors import DataError
 from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
@@ -12,6 +15,7 @@ from mast_ray.self_training.operator import (
     is_valid,
     pseudo_boxes,
     survives_suppression,
+    weighed,
 )
 
 LONG = (100.0, 20.0, 200.0, 40.0)
@@ -90,3 +94,16 @@ def test_no_detections_give_no_pseudo_boxes_and_no_error():
     empty = pool([])
     assert len(pseudo_boxes(empty, 0.1, 0.5, Validity()).score) == 0
     assert chunk_weights(empty, "drop", 0.3)[0].tolist() == []
+
+
+def test_scores_are_made_anew_from_classification_and_centerness():
+    stored = pool([(0, LONG, 0.6), (1, LONG, 0.36)])  # sqrt(0.9 x 0.4) and sqrt(0.16 x 0.81)
+    stored = replace(stored, parts=np.array([[0.9, 0.4], [0.16, 0.81]]))
+    assert weighed(stored, 0.5) is stored
+    assert weighed(stored, 1.0).score.tolist() == [0.9, 0.16]
+    assert weighed(stored, 0.0).score.tolist() == [0.4, 0.81]
+    assert weighed(stored, 0.25).score == pytest.approx([0.9**0.25 * 0.4**0.75, 0.16**0.25 * 0.81**0.75])
+    last = weighed(stored, 0.0).where(np.array([False, True]))
+    assert last.parts.tolist() == [[0.16, 0.81]] and last.score.tolist() == [0.81]
+    with pytest.raises(DataError, match=r"leave self_train\.score_weight at 0\.5"):
+        weighed(replace(stored, parts=None), 0.7)
