@@ -9,20 +9,18 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import soundfile
 import soxr
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.decoding import read_blocks
 from mast_ray.spectrogram.grid import NUM_BINS, SAMPLE_RATE_HZ
-from mast_ray.spectrogram.logmel import LogMel
+from mast_ray.spectrogram.logmel import LogMel, one_thread
 from mast_ray.tables.storage import Storage
 
 MARGIN_S = 0.05  # read around a window, so that resampling has settled inside it
@@ -97,17 +95,6 @@ def sound_uri(samples: Samples) -> str:
     file = io.BytesIO()
     soundfile.write(file, audible, SAMPLE_RATE_HZ, format="OGG", subtype="VORBIS", compression_level=0.9)
     return "data:audio/ogg;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Frames of a few seconds are too little work to share: waiting threads made them 100 times slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def grey_pixels(samples: Samples, logmel: LogMel) -> NDArray[np.uint8]:

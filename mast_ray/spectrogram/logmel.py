@@ -15,6 +15,8 @@ within 1e-6.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -184,3 +186,14 @@ def _filter_groups() -> list[tuple[slice, slice, Tensor]]:
             )
         )
     return groups
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch without threads of its own: beside other work on the same cores they wait for each other (6 to 100 times slower when busy)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import MastError
@@ -26,7 +24,7 @@ from mast_ray.recordings.faults import Reason, UnreadableRecording
 from mast_ray.recordings.headers import Header
 from mast_ray.recordings.site_tables import SiteTable
 from mast_ray.spectrogram.chunking import ShortRecordings, num_chunks_of, segments_of_blocks
-from mast_ray.spectrogram.logmel import LogMel, num_frames_of
+from mast_ray.spectrogram.logmel import LogMel, num_frames_of, one_thread
 from mast_ray.tables.frames_writer import FramesWriter
 from mast_ray.tables.ledger import Attempt
 from mast_ray.tables.storage import Storage
@@ -115,17 +113,6 @@ def record_of(
         "fingerprint": reading.fingerprint,
         "salvage": [str(salvage.reason), salvage.detail, salvage.readable_s] if salvage else None,
     }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Units run side by side: torch's own threads would only fight over the cores (six times slower when they are busy)."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def limits_of(audio: AudioConfig) -> Limits:

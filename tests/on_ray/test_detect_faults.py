@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,16 +136,27 @@ def test_a_faulty_store_and_three_kills_change_nothing(archive, undisturbed, tmp
         assert_same("", undisturbed, stage)
 
 
-@pytest.mark.ray
-def test_ray_gives_the_tables_of_a_single_process_even_when_a_raylet_is_killed(
-    archive, undisturbed, tmp_path
-):
+@contextmanager
+def cluster_of(num_cpus):
+    """A Ray cluster of one head; its workers know the tone detector."""
     from ray.cluster_utils import Cluster
 
     paths = os.pathsep.join([str(HERE), str(HERE.parent.parent)])
     os.environ |= {"PYTHONPATH": paths, "TONES_WAIT_S": "0.5", "OMP_NUM_THREADS": "1"}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_cpus, "include_dashboard": False})
     try:
+        yield cluster
+    finally:
+        for name in ("PYTHONPATH", "TONES_WAIT_S"):
+            os.environ.pop(name)
+        cluster.shutdown()
+
+
+@pytest.mark.ray
+def test_ray_gives_the_tables_of_a_single_process_even_when_a_raylet_is_killed(
+    archive, undisturbed, tmp_path
+):
+    with cluster_of(num_cpus=1) as cluster:
         second = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
         process = start_sweep(archive, tmp_path, "ray", wait_s=0.5, RAY_ADDRESS=cluster.address)
@@ -153,10 +165,6 @@ def test_ray_gives_the_tables_of_a_single_process_even_when_a_raylet_is_killed(
         cluster.remove_node(second, allow_graceful=False)
         text, _ = process.communicate(timeout=200)
         assert process.returncode == 4, text
-    finally:
-        for name in ("PYTHONPATH", "TONES_WAIT_S"):
-            os.environ.pop(name)
-        cluster.shutdown()
     assert committed_keys(tmp_path) == committed_keys(undisturbed)
     assert_same(tmp_path, undisturbed)
 
@@ -178,12 +186,7 @@ def test_a_termination_signal_on_ray_ends_the_run_soon_and_it_goes_on_later(arch
 def test_when_the_head_dies_the_driver_says_so_within_two_minutes_and_can_go_on(
     archive, undisturbed, tmp_path
 ):
-    from ray.cluster_utils import Cluster
-
-    paths = os.pathsep.join([str(HERE), str(HERE.parent.parent)])
-    os.environ |= {"PYTHONPATH": paths, "TONES_WAIT_S": "0.5", "OMP_NUM_THREADS": "1"}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
+    with cluster_of(num_cpus=2) as cluster:
         process = start_sweep(archive, tmp_path, "ray", wait_s=0.5, RAY_ADDRESS=cluster.address)
         wait_for_commits(open_storage(tmp_path), 2, process)
         assert process.poll() is None
@@ -192,10 +195,6 @@ def test_when_the_head_dies_the_driver_says_so_within_two_minutes_and_can_go_on(
         text, _ = process.communicate(timeout=150)
         assert process.returncode not in (0, 4), text
         assert time.monotonic() - asked_s < 120
-    finally:
-        for name in ("PYTHONPATH", "TONES_WAIT_S"):
-            os.environ.pop(name)
-        cluster.shutdown()
     assert sweep_tones(archive, tmp_path) == 4
     assert committed_keys(tmp_path) == committed_keys(undisturbed)
     assert_same(tmp_path, undisturbed)
