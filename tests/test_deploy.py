@@ -6,6 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -131,6 +132,17 @@ def test_the_rayjob_fits_the_schema_and_a_mistyped_field_does_not():
     job["spec"]["rayClusterSpec"]["workerGroupSpec"] = []
     with pytest.raises(jsonschema.ValidationError, match="workerGroupSpec"):
         jsonschema.validate(job, RAYJOB)
+
+
+def test_the_pods_of_the_rayjob_fit_kubernetes_own_schema_and_a_mistyped_field_does_not():
+    cluster = load("deploy/rayjob.yaml")["spec"]["rayClusterSpec"]
+    templates = [cluster["headGroupSpec"]["template"], *(g["template"] for g in cluster["workerGroupSpecs"])]
+    for template in templates:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mast"}, **template}
+        kubernetes_validate.validate(pod, "1.34", strict=True)
+        template["spec"]["containers"][0]["resource"] = {}
+        with pytest.raises(kubernetes_validate.ValidationError, match="resource"):
+            kubernetes_validate.validate(pod, "1.34", strict=True)
 
 
 def test_clusters_ask_for_a_token_and_files_hold_no_secret():
