@@ -89,7 +89,10 @@ class Checkpoints:
                 ) from error
             return False
         self._failures_in_a_row = 0
-        self._prune()
+        try:
+            self._prune()
+        except STORAGE_FAULTS as error:  # the new one stands: an old one too many is no reason to stop
+            log.warning("old checkpoints stay in %s for now (%s)", self.storage.url, error)
         return True
 
     def newest_good(self) -> str | None:

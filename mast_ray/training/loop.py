@@ -305,4 +305,7 @@ class _Writer:
             return
         self._named.append(state.position.best_step)
         if len(self._named) == self._named.maxlen:
-            self.files.best.keep_only(set(self._named))
+            try:
+                self.files.best.keep_only(set(self._named))
+            except STORAGE_FAULTS as error:
+                log.warning("old weights stay for now (%s)", error)

@@ -129,3 +129,19 @@ def test_two_failures_in_a_row_are_survived_and_the_third_stops_the_run_and_says
         checkpoints.write(state(10))
     assert "No space left" in str(error.value) and len(str(error.value).splitlines()) <= 3
     assert checkpoints.newest_good() == "step-0000000004"
+
+
+def test_old_checkpoints_that_cannot_be_removed_stop_nothing_and_go_later(tmp_path, monkeypatch, caplog):
+    checkpoints = Checkpoints(LocalStorage(str(tmp_path)))
+    assert checkpoints.write(state(2)) and checkpoints.write(state(4))
+
+    def away(*arguments):
+        raise TemporaryError("cannot list the store: try again later")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(LocalStorage, "delete", away)
+        outage.setattr(Checkpoints, "names", away)
+        assert checkpoints.write(state(6)) and "stay in" in caplog.text
+    assert len(checkpoints.names()) == 3
+    assert checkpoints.write(state(8))
+    assert checkpoints.names() == ["step-0000000006", "step-0000000008"]

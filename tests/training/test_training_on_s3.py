@@ -72,8 +72,10 @@ def test_an_outage_is_survived_for_two_checkpoints_and_stops_the_run_at_the_thir
 
         storage = storage_at(proxy.endpoint, "long", io_deadline_s=0.5, max_attempts=2, request_timeout_s=2.0)
         long = Outage(SCHEDULE)
-        long.away = tuple(range(4, 16))
+        long.away = tuple(
+            range(7, 16)
+        )  # checkpoint 3 is whole by then, 6 perhaps: it is written while steps go on
         with pytest.raises(TemporaryError, match="3 checkpoints in a row"):
             toy_fit(storage, toy_engine(), long)
         proxy.always_503 = False
-        assert toy_files(storage).checkpoints.newest_good() == "step-0000000003"
+        assert toy_files(storage).checkpoints.newest_good() in ("step-0000000003", "step-0000000006")
