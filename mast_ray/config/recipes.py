@@ -60,6 +60,7 @@ def tiny() -> Config:
             "detector.ema_decay": 0.90,
             "detector.validate_every_epochs": 4,
             "detector.backbone_multiplier": 0.3,
+            "self_train.score_parts": True,
             "self_train.stage1.epochs": 1,
             "self_train.stage1.batch_size": 4,
             "self_train.stage1.learning_rate": 5e-4,

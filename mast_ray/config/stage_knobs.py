@@ -173,6 +173,8 @@ class SelfTrainConfig(Section):
     """Overlap threshold of suppression (paper: 0.5)."""
     score_weight: Share = 0.5
     """Exponent of the classification in the score of a pseudo-box; centerness has the rest (0.5: as the detector scores)."""
+    score_parts: bool = False
+    """Store classification and centerness of the pool's detections too, so that `mast tune --self-trained` can use another weight."""
     min_duration_s: float = Field(0.1, ge=0)
     """Shortest valid pseudo-box."""
     min_bins: int = Field(2, ge=1)

@@ -66,8 +66,9 @@ class PoolTask:
     def stored(self) -> StoredDetections:
         knobs = self.config.evaluate
         loose = max(LOOSE_OVERLAP, self.config.self_train.nms_overlap, knobs.nms_overlap)
-        searched = self.splits != ("pool",) or self.config.self_train.score_weight != EVEN_WEIGHT
-        return StoredDetections(knobs.score_floor, loose, knobs.max_detections, with_parts=searched)
+        wanted = self.config.self_train.score_parts or self.config.self_train.score_weight != EVEN_WEIGHT
+        with_parts = wanted or self.splits != ("pool",)
+        return StoredDetections(knobs.score_floor, loose, knobs.max_detections, with_parts)
 
 
 def run_pseudo_label(
@@ -97,8 +98,6 @@ def run_pseudo_label(
         "nms_overlap": task.stored.nms_overlap,
         "max_detections": task.stored.max_detections,
     }
-    if task.stored.with_parts and task.splits == ("pool",):
-        settings["parts"] = True
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     manifest = read_manifest(stage)

@@ -42,6 +42,8 @@ from mast_ray.on_ray.trial import (
 from mast_ray.on_ray.tune_post import objective_chunks, run_post_search
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
+from mast_ray.self_training.operator import EVEN_WEIGHT
+from mast_ray.self_training.pool import has_parts
 from mast_ray.tables.outputs import refuse_other_settings
 from mast_ray.tables.prepared import Prepared, open_prepared, write_table
 from mast_ray.tables.stages import (
@@ -131,6 +133,7 @@ class _Search:
         # What self-training has stored of this detector is taken up; a store of another model refuses to be.
         self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
+        self.has_rounds = rounds is not None
 
     def run(self, what: What) -> dict[str, Any]:
         evaluation = self.evaluation
@@ -163,12 +166,17 @@ class _Search:
         return {"best": best, "objective": top["objective"], "trials": rows}
 
     def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
-        pool = self.pool.url
-        run_pseudo_label(self.config, self.detector, self.prepared, pool, runner=self.runner)
+        is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
+        pool = self.pool
+        if is_reweighed and self.has_rounds and not has_parts(pool):
+            log.info("%s holds scores only, another weight needs their parts: detecting again", pool.url)
+            pool = self.stage.at("detections")
+        run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         card = read_card(self.detector, config.storage)
-        teacher = Teacher(card.weights_sha256, scores.threshold, 0.0, 1)
-        task = TrialTask(config, self.prepared, self.detector, pool, teacher, self.stage.url)
-        rows = search_training(task, scores.threshold)
+        threshold = config.self_train.threshold if is_reweighed else scores.threshold
+        teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
+        task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
+        rows = search_training(task, threshold)
         names = list(dict.fromkeys(name for row in rows for name in row))
         write_table(self.stage, "trials.parquet", pa.table({n: [row.get(n) for row in rows] for n in names}))
         self.stage.write_atomic(

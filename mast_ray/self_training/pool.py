@@ -66,6 +66,18 @@ def read_pool(
     return joined(parts, len(chunks))
 
 
+def has_parts(stage: Storage) -> bool:
+    """Whether a finished stage holds classification and centerness beside its scores."""
+    filesystem, root = stage.arrow()
+    for key in sorted(file.key for commit in read_commits(stage) for file in commit.files if file.num_rows):
+        with filesystem.open_input_file(f"{root}/{key}") as source:
+            file = pq.ParquetFile(source)
+            if PARTS[0] not in file.schema_arrow.names:
+                return False
+            return file.read_row_group(0, columns=PARTS[:1]).column(0).null_count == 0
+    return False
+
+
 def _detections(source: pa.NativeFile, min_score: float, with_parts: bool) -> pa.Table:
     names = [*COLUMNS, *PARTS] if with_parts else COLUMNS
     if with_parts:

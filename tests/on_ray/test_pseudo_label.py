@@ -15,7 +15,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.on_ray.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
-from mast_ray.self_training.pool import keys_of, read_pool
+from mast_ray.self_training.pool import has_parts, keys_of, read_pool
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader
@@ -32,7 +32,7 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config():
-    return small_config(**{"evaluate.max_detections": 20})
+    return small_config(**{"evaluate.max_detections": 20, "self_train.score_parts": False})
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,7 @@ def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_the
     prepared = open_prepared(str(archive))
     pool, held_out = chunks_of_split(prepared, "pool"), chunks_of_split(prepared, "val")
     assert read_pool(open_storage(str(labelled)), prepared, pool, with_parts=True).parts is None
+    assert not has_parts(open_storage(str(labelled)))
     arguments = (detector, str(archive), str(tmp_path / "val"))
     run_pseudo_label(config, *arguments, splits=("val",), runner="here")
     stage = open_storage(str(tmp_path / "val"))
@@ -107,6 +108,7 @@ def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_the
     weighed = apply_overrides(config, {"self_train.score_weight": 0.8})
     run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner="here")
     again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
+    assert has_parts(open_storage(str(tmp_path / "pool")))
     assert again.parts is not None and len(again.score) == len(
         read_pool(open_storage(str(labelled)), prepared, pool).score
     )
