@@ -133,7 +133,6 @@ class _Search:
         # What self-training has stored of this detector is taken up; a store of another model refuses to be.
         self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
-        self.has_rounds = rounds is not None
 
     def run(self, what: What) -> dict[str, Any]:
         evaluation = self.evaluation
@@ -167,10 +166,7 @@ class _Search:
 
     def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
-        pool = self.pool
-        if is_reweighed and self.has_rounds and not has_parts(pool):
-            log.info("%s holds scores only, another weight needs their parts: detecting again", pool.url)
-            pool = self.stage.at("detections")
+        pool = usable_pool(self.pool, self.stage.at("detections"), is_reweighed)
         run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         card = read_card(self.detector, config.storage)
         threshold = config.self_train.threshold if is_reweighed else scores.threshold
@@ -184,6 +180,14 @@ class _Search:
         )
         self.stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
         return rows
+
+
+def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
+    """Where trials find detections of the pool: those of self-training, unless they lack what another weight of the score needs."""
+    if not is_reweighed or stored.url == own.url or has_parts(stored):
+        return stored
+    log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)
+    return own
 
 
 def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.on_ray.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
+from mast_ray.on_ray.tune import usable_pool
 from mast_ray.self_training.pool import has_parts, keys_of, read_pool
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
@@ -109,6 +110,13 @@ def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_the
     run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner="here")
     again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
     assert has_parts(open_storage(str(tmp_path / "pool")))
+    own, scores_only, whole = (open_storage(str(p)) for p in (tmp_path / "own", labelled, tmp_path / "pool"))
+    assert (
+        usable_pool(scores_only, own, is_reweighed=True) is own
+    )  # of a search by `mast tune --self-trained`
+    assert usable_pool(scores_only, own, is_reweighed=False) is scores_only
+    assert usable_pool(whole, own, is_reweighed=True) is whole
+    assert usable_pool(own, own, is_reweighed=True) is own
     assert again.parts is not None and len(again.score) == len(
         read_pool(open_storage(str(labelled)), prepared, pool).score
     )
