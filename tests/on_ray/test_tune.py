@@ -1,6 +1,7 @@
 """Eight short trials, two at a time; a killed driver goes on, and finished trials are not run again."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,7 +100,10 @@ def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
     }
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert f"resuming: {len(finished)} trials are finished" in again.stdout
+    resumed = re.search(r"resuming: (\d+) trials are finished", again.stdout)
+    assert (
+        resumed is not None and len(finished) <= int(resumed[1]) < 8
+    )  # a trial may outlive its driver by a moment
     after = {
         name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns
         for name in finished
