@@ -6,7 +6,6 @@ The driver lists, plans, hands out units and adds up; it never sees audio, and h
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.stages import (
     MANIFEST,
     is_current,
+    put_manifest,
     read_manifest,
     refuse_foreign,
     text_hash,
@@ -158,7 +158,7 @@ class Sweep:
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
         if counts.get("model_threshold") != self.model_threshold:
             counts["model_threshold"] = self.model_threshold
-            self.stage.write_atomic(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+            put_manifest(self.stage, manifest)
             print(f"the model's own threshold is {self.model_threshold} now")
         return PARTIAL if counts["rejected"] else OK
 

@@ -107,8 +107,13 @@ def write_manifest(
         "finished_utc": now.isoformat(timespec="seconds"),
         "config": config.model_dump(mode="json"),
     }
-    stage.write_atomic(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    put_manifest(stage, manifest)
     return manifest
+
+
+def put_manifest(stage: Storage, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest as it is."""
+    stage.write_atomic(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
 
 def is_current(manifest: Mapping[str, Any] | None, name: str, key: str, inputs: Mapping[str, str]) -> bool:
