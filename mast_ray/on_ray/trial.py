@@ -1,13 +1,13 @@
 """One trial of the training search: pseudo-labels with the sampled threshold, a short stage 1, a short stage 2, all in one process.
 
-Pseudo-labels come from detections stored once, so a trial infers nothing but validation. Its folder holds its own checkpoints: a trial that
-was killed goes on where it was.
+Pseudo-labels come from detections stored once, so a trial infers nothing but validation. Its folder holds its diary and its own checkpoints:
+a trial that was killed goes on where it was.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,14 @@ from mast_ray.config.tree import Config
 from mast_ray.on_ray.pseudo_stage import Teacher, make_pseudo_labels
 from mast_ray.on_ray.training_work import CHECKPOINTS, SUMMARY, DetectorTask
 from mast_ray.self_training.curriculum import steps_of
+from mast_ray.self_training.trial_records import FOLDER, LAST, RESULT, Diary, Report, trial_name
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.storage import Storage, open_storage
 from mast_ray.training.labels import LabelSource
 from mast_ray.training.worker import LocalWorker, first_device
 
-RESULT = "trial.json"
 FACTORS = ("backbone_multiplier", "learning_rate")  # sampled as factors of each stage's own value
 LOSSES = ("lambda_cls", "lambda_box", "lambda_iou", "lambda_con")
-Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,22 @@ class TrialTask:
     detector: str
     detections: str  # of the pool, by that detector
     teacher: Teacher
-    out: str  # trials/<name> below it are their folders
+    out: str  # trials/<name of the sample> below it are their folders
     num_threads: int = 1
 
 
 class TrialWorker(LocalWorker):
     """Tells the search the best F1 so far after every validation of a stage."""
 
-    def __init__(self, device: torch.device, report: Report, known: Mapping[str, Any]) -> None:
+    def __init__(self, device: torch.device, diary: Diary, known: Mapping[str, Any]) -> None:
         super().__init__(device)
-        self._report, self._known, self._best = report, dict(known), 0.0
+        self._diary, self._known, self._best = diary, dict(known), 0.0
 
     def report(self, metrics: Mapping[str, float]) -> None:
         if "f1" in metrics:
             self._best = max(self._best, float(np.nan_to_num(metrics["f1"])))
-            self._report(self._known | {"objective": self._best})
+            at = f"{self._known['stage']}:{metrics['step']:.0f}"
+            self._diary.tell(self._known | {"objective": self._best}, at)
 
 
 def sampled_overrides(config: Config, sample: Mapping[str, float]) -> dict[str, Any]:
@@ -84,13 +84,14 @@ def short_config(config: Config) -> Config:
     return apply_overrides(config, overrides)
 
 
-def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: Report) -> dict[str, Any]:
+def run_trial(task: TrialTask, sample: Mapping[str, float], report: Report) -> dict[str, Any]:
     """Train with a sample; `report` hears after every epoch. A finished trial answers from its folder."""
-    folder = open_storage(task.out, task.config.storage).at(f"trials/{name}")
+    folder = open_storage(task.out, task.config.storage).at(f"{FOLDER}/{trial_name(sample)}")
     if folder.stat(RESULT) is not None:
         known: dict[str, Any] = json.loads(folder.read_bytes(RESULT))
         report(known)
         return known
+    diary = Diary(folder, sample, report)
     torch.set_num_threads(task.num_threads)
     config = apply_overrides(short_config(task.config), sampled_overrides(task.config, sample))
     prepared = open_prepared(task.prepared, config.storage)
@@ -102,7 +103,7 @@ def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: R
         "boxes_per_chunk": pseudo.figures["figures"]["boxes_per_chunk"],
     }
     if pseudo.figures["train_chunks"] == 0:  # a threshold above every score
-        return _told(folder, result, report)
+        return diary.tell(result, LAST)
     models = {"teacher": task.detector}
     for step in steps_of(config.self_train.curriculum):
         models[step.name] = folder.at(step.name).url
@@ -113,7 +114,7 @@ def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: R
         )  # fmt: skip
         own = folder.at(step.name)
         if own.stat(SUMMARY) is None:  # written when a training is finished
-            worker = TrialWorker(first_device(config.cluster.use_gpu), report, result | {"stage": step.name})
+            worker = TrialWorker(first_device(config.cluster.use_gpu), diary, result | {"stage": step.name})
             learner.run(worker)
         found = json.loads(own.read_bytes(SUMMARY))["best"]
         result |= {
@@ -123,13 +124,7 @@ def run_trial(task: TrialTask, name: str, sample: Mapping[str, float], report: R
             "score_threshold": float(found.get("threshold", 1.0)),
         }
         drop_checkpoints(own)
-    return _told(folder, result, report)
-
-
-def _told(folder: Storage, result: dict[str, Any], report: Report) -> dict[str, Any]:
-    folder.write_atomic(RESULT, json.dumps(result).encode())
-    report(result)
-    return result
+    return diary.tell(result, LAST)
 
 
 def drop_checkpoints(folder: Storage) -> None:

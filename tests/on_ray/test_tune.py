@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,9 +63,34 @@ def test_a_shortened_stage_keeps_its_share_of_warm_up_and_unfreezing():
     assert (short.epochs, short.warmup_epochs, short.unfreeze_start_epoch) == (1, 0.5, 0.25)
 
 
+def _ended_at(command, environment, is_time, how) -> tuple[int, str]:
+    """Send a running driver a signal at some moment; its exit code and what it printed."""
+    driver = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    pause = threading.Event()
+    while driver.poll() is None and not is_time():
+        pause.wait(0.05)
+    if driver.poll() is None:
+        os.kill(driver.pid, how)
+    printed, _ = driver.communicate(timeout=60)
+    return driver.returncode, printed[-3000:]
+
+
+def _are_there(out: Path, file: str, count: int) -> bool:
+    return len(list(out.glob(f"trials/*/{file}"))) >= count
+
+
+def _weights_written(out: Path) -> dict[str, int]:
+    return {
+        path.parent.name: (path.parent / "stage2" / "weights.safetensors").stat().st_mtime_ns
+        for path in out.glob("trials/*/trial.json")
+    }
+
+
 @pytest.mark.ray
 @pytest.mark.slow
-def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
+def test_eight_trials_two_at_a_time_survive_their_drivers(tmp_path):
     config = small_config(**KNOBS)
     archive = make_prepared(tmp_path / "small", num_recordings=5, seconds=12)
     detector = write_seed_detector(config, archive, tmp_path / "detector")
@@ -83,32 +109,28 @@ def test_eight_trials_two_at_a_time_survive_a_killed_driver(tmp_path):
     ]
     command += ["--config", str(record), "--runner", "here"]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "TUNE_GLOBAL_CHECKPOINT_S": "1"}
-    driver = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    pause = threading.Event()
-    while driver.poll() is None and len(list(out.glob("trials/*/trial.json"))) < 3:
-        pause.wait(0.05)
-    assert driver.poll() is None, driver.stderr.read()[-2000:]
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.communicate()
-    finished = {path.parent.name for path in out.glob("trials/*/trial.json")}
-    before = {
-        name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns
-        for name in finished
-    }
+    environment |= {"PYTHONPATH": str(REPOSITORY)}
+    seen: dict[str, int] = {}  # finished trials and when their weights were written
+    ends = [
+        ("diary.json", 1, signal.SIGKILL),
+        ("trial.json", 2, signal.SIGINT),
+        ("trial.json", 2, signal.SIGKILL),
+    ]
+    for number, (file, count, how) in enumerate(ends):
+        is_time = partial(_are_there, out, file, count + len(seen))
+        code, printed = _ended_at(command, environment, is_time, how)
+        assert code == (130 if how == signal.SIGINT else -signal.SIGKILL), printed
+        assert ("resuming" in printed) == (number > 0), printed
+        written = _weights_written(out)
+        assert seen.items() <= written.items()
+        seen = written
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert again.returncode == 0, again.stderr[-3000:]
     resumed = re.search(r"resuming: (\d+) trials are finished", again.stdout)
-    assert (
-        resumed is not None and len(finished) <= int(resumed[1]) < 8
-    )  # a trial may outlive its driver by a moment
-    after = {
-        name: (out / "trials" / name / "stage2" / "weights.safetensors").stat().st_mtime_ns
-        for name in finished
-    }
-    assert before == after
+    # a trial may outlive its driver by a moment
+    assert resumed is not None and len(seen) <= int(resumed[1]) < 8
+    assert seen.items() <= _weights_written(out).items()
+    finished = set(seen)
 
     table = pq.read_table(out / "trials.parquet").to_pylist()
     assert len(table) == 8 and finished <= {row["trial"] for row in table}

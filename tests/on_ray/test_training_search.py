@@ -1,0 +1,94 @@
+"""What a search that goes on tells its searcher and its scheduler."""
+
+from types import SimpleNamespace
+
+import pytest
+from small_archive import small_config
+
+from mast_ray.self_training.trial_records import TrialRecord, read_trials, trial_name
+from mast_ray.tables.storage import open_storage
+
+pytest.importorskip("ray.tune")
+from mast_ray.on_ray.training_search import scheduler, search_ranges, searcher
+
+
+def _record(value: float, status: str, objectives: tuple[float, ...]) -> TrialRecord:
+    sample = {"lambda_iou": value, "threshold": 0.2}
+    result = {"objective": objectives[-1]} if objectives else {}
+    return TrialRecord(trial_name(sample), sample, value, objectives, 1.0, status, result)
+
+
+KNOWN = [
+    _record(1.0, "done", (0.3, 0.4, 0.6)),
+    _record(2.0, "stopped early", (0.2,)),
+    _record(3.0, "open", (0.5,)),
+]
+
+
+def _config(**knobs):
+    return small_config(**{"tune.parameters": ("lambda_iou", "threshold"), **knobs})
+
+
+def _space(config):
+    from ray import tune
+
+    return {name: tune.loguniform(*limits) for name, limits in search_ranges(config, 0.2).items()}
+
+
+def test_a_new_search_begins_with_the_settings_as_they_are():
+    config = _config()
+    first = searcher(config, _space(config), 0.2, []).suggest("a")
+    assert first == {"lambda_iou": config.self_train.stage1.lambda_iou, "threshold": 0.2}
+
+
+def test_optuna_goes_on_with_what_was_under_way_and_knows_what_is_finished():
+    config = _config()
+    found = searcher(config, _space(config), 0.2, KNOWN)
+    assert [(t.params, t.value) for t in found._ot_study.trials if t.state.is_finished()] == [
+        (KNOWN[0].sample, 0.6),
+        (KNOWN[1].sample, 0.2),
+    ]
+    assert found.suggest("a") == KNOWN[2].sample
+    new = found.suggest("b")
+    low, high = search_ranges(config, 0.2)["lambda_iou"]
+    assert low <= new["lambda_iou"] <= high and new not in [record.sample for record in KNOWN]
+
+
+def test_a_search_that_goes_on_does_not_propose_again_what_it_had():
+    config = _config()
+    fresh = searcher(config, _space(config), 0.2, [])
+    before = [fresh.suggest(str(number)) for number in range(4)]
+    known = [
+        TrialRecord(trial_name(s), s, float(n), (0.1,), 1.0, "done", {"objective": 0.1})
+        for n, s in enumerate(before)
+    ]
+    later = searcher(config, _space(config), 0.2, known)
+    assert all(later.suggest(f"x{number}") not in before for number in range(4))
+
+
+def test_halving_stops_a_trial_that_is_worse_than_trials_of_an_earlier_start(tmp_path):
+    stage = open_storage(tmp_path)
+    config = _config(**{"tune.epochs_stage1": 2, "tune.epochs_stage2": 1})
+    poor = SimpleNamespace(trial_id="poor", config={"lambda_iou": 9.0})
+    report = {"epochs": 1, "objective": 0.1}
+    fresh = scheduler(config, stage, [])
+    fresh.on_trial_add(None, poor)
+    assert fresh.on_trial_result(None, poor, report) == "CONTINUE"  # nothing to compare with
+    told = scheduler(config, stage, KNOWN)
+    told.on_trial_add(None, poor)
+    assert told.on_trial_result(None, poor, report) == "STOP"
+    assert stage.stat(f"trials/{trial_name(poor.config)}/stopped.json") is not None
+    good = SimpleNamespace(trial_id="good", config={"lambda_iou": 8.0})
+    told.on_trial_add(None, good)
+    assert told.on_trial_result(None, good, report | {"objective": 0.9}) == "CONTINUE"
+    assert told.set_search_properties("objective", "max")
+    assert read_trials(stage) == []  # telling history writes nothing but the stop
+
+
+def test_a_search_without_early_stopping_has_no_scheduler(tmp_path):
+    assert scheduler(_config(**{"tune.scheduler": "none"}), open_storage(tmp_path), KNOWN) is None
+
+
+def test_ranges_lie_around_the_threshold_of_validation():
+    low, high = search_ranges(_config(), 0.4)["threshold"]
+    assert low == pytest.approx(0.1) and high == pytest.approx(0.76)
