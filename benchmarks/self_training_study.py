@@ -6,7 +6,8 @@ verbs a user would type. The table has F1 and AP with 95 % intervals over record
     python benchmarks/self_training_study.py --work DIR --clips-dir CLIPS --scenes-dir SCENES                  # one GPU
     python benchmarks/self_training_study.py --work DIR --hours 1 --size tiny --recipe tiny --scale 0.2        # two CPU cores
 
-Finished steps are skipped, so `--steps` can spread a study over several sittings.
+Finished steps are skipped, so `--steps` can spread a study over several sittings. `control` trains as many further steps as self-training did, on expert
+labels alone: what it gains is training time. `--seed 1` trains and self-trains again, on the same archive and encoder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-STEPS = ("synth", "prepare", "pretrain", "picture", "train", "self-train", "table")
+STEPS = ("synth", "prepare", "pretrain", "picture", "train", "self-train", "control", "table")
 
 
 def main() -> None:
@@ -36,6 +37,8 @@ def main() -> None:
                 draw_reconstruction(args)
             case "table":
                 print_table(args, seconds)
+            case "control":
+                mast("self-train", *argv_of(step, args))
             case _:
                 mast(step, *argv_of(step, args))
         seconds[step] = round(seconds.get(step, 0.0) + time.perf_counter() - started, 1)
@@ -64,6 +67,7 @@ def arguments() -> argparse.Namespace:
         "--stages", choices=("slow", "fast"), default="slow",
         help="self-training with the paper's rates and unfreezing, or with those of supervised training: few epochs move little with the first",
     )  # fmt: skip
+    add("--seed", type=int, default=0)
     add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     add("--out", type=Path)
     return parser.parse_args()
@@ -94,18 +98,33 @@ def argv_of(step: str, args: argparse.Namespace) -> list[str]:
             return [prepared, "--out", str(work / "encoder"), "--runner", args.runner, *knobs(args)]
         case "train":
             init = ["--encoder", str(work / "encoder")]
-            return [prepared, *init, "--out", str(work / "detector"), "--runner", args.runner, *knobs(args)]
+            return [prepared, *init, "--out", own(args, "detector"), "--runner", args.runner, *knobs(args)]
         case _:
-            init = ["--detector", str(work / "detector"), "--truth", f"{archive}/truth.csv"]
-            return [
-                prepared,
-                *init,
-                "--out",
-                str(work / "self_trained"),
-                "--runner",
-                args.runner,
-                *knobs(args),
-            ]
+            init = ["--detector", own(args, "detector"), "--truth", f"{archive}/truth.csv"]
+            extra = control_knobs(args) if step == "control" else []
+            out = own(args, "control" if step == "control" else "self_trained")
+            return [prepared, *init, "--out", out, "--runner", args.runner, *knobs(args), *extra]
+
+
+def own(args: argparse.Namespace, folder: str) -> str:
+    """A folder of this seed."""
+    return str(args.work / (f"{folder}_seed{args.seed}" if args.seed else folder))
+
+
+def control_knobs(args: argparse.Namespace) -> list[str]:
+    """Expert labels only, with stage 1's rate and as many steps per round as both stages of self-training had."""
+    first = Path(own(args, "self_trained")) / "round1"
+    stages = [json.loads((first / name / "summary.json").read_text()) for name in ("stage1", "stage2")]
+    steps = sum(stage["steps"] for stage in stages)
+    record = json.loads((first.parent / "manifest.json").read_text())["config"]["self_train"]
+    epochs = max(1, round(steps * record["stage2"]["batch_size"] / stages[1]["train_chunks"]))
+    chosen = {
+        "self_train.curriculum": "stage2_only",
+        "self_train.stage2.epochs": epochs,
+        "self_train.stage2.validate_every_epochs": max(1, epochs // 3),
+        "self_train.stage2.learning_rate": record["stage1"]["learning_rate"],
+    }
+    return [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
 
 
 def knobs(args: argparse.Namespace) -> list[str]:
@@ -113,6 +132,7 @@ def knobs(args: argparse.Namespace) -> list[str]:
     spec = json.loads((args.work / "archive" / "spec.json").read_text())
     dates = sorted({line.split(",")[2][:10] for line in recordings_of(args) if ",temporal_ood," in line})
     chosen: dict[str, object] = {
+        "seed": args.seed,
         "split.ood_sites": f"[SITE{spec['num_sites']:02d}]",
         "split.ood_dates": f"[{','.join(dates)}]",
         "model.size": args.size,
@@ -189,13 +209,15 @@ def draw_reconstruction(args: argparse.Namespace) -> None:
 
 
 def print_table(args: argparse.Namespace, seconds: dict[str, float]) -> None:
-    rounds = json.loads((args.work / "self_trained" / "rounds.json").read_text())
-    result = {
+    result: dict[str, object] = {
         "configuration": {k: str(v) for k, v in vars(args).items()},
         "seconds": seconds,
-        "rounds": rounds,
     }
-    print(json.dumps(rounds, indent=1)[:6000])
+    for title, folder in (("rounds", "self_trained"), ("control", "control")):
+        table = Path(own(args, folder)) / "rounds.json"
+        if table.exists():
+            result[title] = json.loads(table.read_text())
+            print(title, json.dumps(result[title], indent=1)[:6000])
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -69,7 +69,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
     sites = parse_site_table(table_text, inputs.table) if inputs.table else None
     settings = settings_of(config, card, threshold, text_hash(table_text))
     sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
-    if (code := sweeping.code_if_done()) is not None:
+    if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
         return code
     if dry_run:
         inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
@@ -148,7 +148,7 @@ class Sweep:
         self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
         self.key = text_hash(repr(sorted(settings.items())))
 
-    def code_if_done(self) -> int | None:
+    def code_if_done(self, writes: bool = True) -> int | None:
         """The exit code of an earlier run that has done just this."""
         manifest = read_manifest(self.stage)
         if not is_current(manifest, STAGE, self.key, self.inputs):
@@ -156,7 +156,7 @@ class Sweep:
         assert manifest is not None
         counts = manifest["counts"]
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
-        if counts.get("model_threshold") != self.model_threshold:
+        if writes and counts.get("model_threshold") != self.model_threshold:
             counts["model_threshold"] = self.model_threshold
             put_manifest(self.stage, manifest)
             print(f"the model's own threshold is {self.model_threshold} now")

@@ -90,7 +90,10 @@ def test_a_retuned_threshold_is_taken_over_without_detecting_again(model, archiv
     card = json.loads((retuned / "card.json").read_text()) | {"score_threshold": 0.123}
     (retuned / "card.json").write_text(json.dumps(card))
     extra = ["--set", "detect.embeddings=projection"]
-    assert run_verb("detect", [str(retuned), str(archive), "--out", str(out), *KNOBS, *extra]) == 0
+    command = [str(retuned), str(archive), "--out", str(out), *KNOBS, *extra]
+    assert run_verb("detect", [*command, "--dry-run"]) == 0
+    assert model_threshold(str(out)) == model_threshold(str(table))
+    assert run_verb("detect", command) == 0
     text = capsys.readouterr().out
     assert "already done, skipping" in text and "own threshold is 0.123 now" in text
     assert model_threshold(str(out)) == 0.123 != model_threshold(str(table))
