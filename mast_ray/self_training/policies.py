@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Policy = Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"]
 FEWEST_SCORES = 20  # a mixture of two on fewer scores is noise
+MOST_SCORES = 2048  # a mixture is fitted to so many quantiles of more: 80 million scores of a pool take no longer
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def mixture_threshold(score: Floats) -> float | None:
     logit = np.log(clipped / (1 - clipped))
     if np.ptp(logit) < 1e-6:
         return None
+    if len(logit) > MOST_SCORES:
+        logit = np.quantile(logit, (np.arange(MOST_SCORES) + 0.5) / MOST_SCORES)
     model = GaussianMixture(2, random_state=0, n_init=1, reg_covar=1e-3).fit(logit[:, None])
     low, high = np.argsort(model.means_[:, 0])
     means, spread = model.means_[:, 0], np.sqrt(model.covariances_[:, 0, 0])
@@ -77,17 +81,36 @@ def group_thresholds(
         estimate: Callable[[Floats], float | None] = lambda values: quantile_threshold(values, kept_share)  # noqa: E731
     else:
         estimate = mixture_threshold
-    site = site_of_group[group] if num_groups else group
-    pool = _estimate(estimate, score, min_detections)
-    sites = {int(s): _estimate(estimate, score[site == s], min_detections) for s in np.unique(site_of_group)}
+    own, of_site = _parts(score, group, num_groups), np.asarray(site_of_group)
+
+    @cache
+    def at_site(site: int) -> float | None:
+        members = np.flatnonzero(of_site == site)
+        return _estimate(estimate, np.concatenate([own[index] for index in members]), min_detections)
+
+    @cache
+    def at_pool() -> float | None:
+        return _estimate(estimate, score, min_detections)
+
     values, sources = np.empty(num_groups), []
     for index in range(num_groups):
-        own = _estimate(estimate, score[group == index], min_detections)
-        candidates = (("group", own), ("site", sites[int(site_of_group[index])]), ("pool", pool))
-        source, value = next(((s, v) for s, v in candidates if v is not None), ("fixed", threshold))
+        value, source = _estimate(estimate, own[index], min_detections), "group"
+        if value is None:
+            value, source = at_site(int(of_site[index])), "site"
+        if value is None:
+            value, source = at_pool(), "pool"
+        if value is None:
+            value, source = threshold, "fixed"
         values[index] = value
         sources.append(source)
     return GroupThresholds(values, tuple(sources))
+
+
+def _parts(score: Floats, group: Ints, num_groups: int) -> list[Floats]:
+    """The scores of every group, by one sort."""
+    order = np.argsort(group, kind="stable")
+    ends = np.searchsorted(group[order], np.arange(num_groups), side="right")
+    return np.split(score[order], ends)[:num_groups]
 
 
 def _estimate(estimate: Callable[[Floats], float | None], score: Floats, fewest: int) -> float | None:

@@ -51,3 +51,23 @@ def test_fixed_and_tuned_are_one_value_for_all():
     for policy in ("fixed", "tuned"):
         result = group_thresholds(policy, np.array([]), np.array([], int), np.array([0, 0, 1]), 0.17)
         assert result.threshold.tolist() == [0.17] * 3 and set(result.source) == {policy}
+
+
+def test_a_mixture_of_very_many_scores_is_fitted_to_their_quantiles():
+    rng = np.random.default_rng(3)
+    logit = np.concatenate([rng.normal(-3, 0.6, 60_000), rng.normal(1.5, 0.8, 9_000)])
+    score = 1 / (1 + np.exp(-logit))
+    few = rng.choice(score, 2_000, replace=False)
+    assert mixture_threshold(score) == pytest.approx(mixture_threshold(few), abs=0.02)
+    assert mixture_threshold(score) == mixture_threshold(rng.permutation(score))
+
+
+def test_groups_are_found_in_any_order_of_the_scores():
+    rng = np.random.default_rng(4)
+    group = rng.integers(0, 5, 4_000)
+    score = np.clip(rng.beta(1 + group, 4), 0.01, 0.99)
+    found = group_thresholds("per_group_quantile", score, group, np.array([0, 0, 1, 1, 2, 2]), 0.3, 0.2, 100)
+    expected = [np.quantile(score[group == index], 0.8) for index in range(5)]
+    assert found.threshold[:5] == pytest.approx(expected) and found.source[:5] == ("group",) * 5
+    # the sixth group is empty: its site's scores are those of the fifth
+    assert (found.threshold[5], found.source[5]) == (pytest.approx(expected[4]), "site")
