@@ -191,10 +191,9 @@ class Sweep:
         if runner == "here":
             return local_slots(self.config)
         from mast_ray.on_ray.session import ray_session
-        from mast_ray.on_ray.units import cluster_slots, interruptible
+        from mast_ray.on_ray.units import cluster_slots
 
         stack.enter_context(ray_session())
-        stack.enter_context(interruptible())  # after Ray, which sets its own handlers
         return cluster_slots(self.config)
 
     def _work_off(

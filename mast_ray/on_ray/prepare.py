@@ -138,10 +138,9 @@ class _Preparation:
         with ExitStack() as stack:
             if self.runner == "ray":
                 from mast_ray.on_ray.session import ray_session
-                from mast_ray.on_ray.units import interruptible, run_units
+                from mast_ray.on_ray.units import run_units
 
                 stack.enter_context(ray_session())
-                stack.enter_context(interruptible())  # after Ray, which sets its own handlers
                 reports = run_units(
                     self.stage, pending, lease.run, work, max_deaths=max_deaths, timeout_s=timeout_s
                 )

@@ -232,10 +232,9 @@ def _work_off(
     with ExitStack() as stack:
         if runner == "ray":
             from mast_ray.on_ray.session import ray_session
-            from mast_ray.on_ray.units import interruptible, run_units
+            from mast_ray.on_ray.units import run_units
 
             stack.enter_context(ray_session())
-            stack.enter_context(interruptible())  # after Ray, which sets its own handlers
             reports = run_units(stage, pending, lease.run, make_work=make_work, **_actors(task, len(pending)))
         else:
             reports = run_here(

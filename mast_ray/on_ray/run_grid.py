@@ -100,10 +100,9 @@ def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
     import ray
 
     from mast_ray.on_ray.session import ray_session
-    from mast_ray.on_ray.units import interruptible
 
     cluster = config.cluster
-    with ray_session(), interruptible():  # after Ray, which sets its own handlers
+    with ray_session():
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         num_gpus = 1 if cluster.use_gpu == "yes" or (cluster.use_gpu == "auto" and has_gpus) else 0
         task = ray.remote(

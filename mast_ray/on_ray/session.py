@@ -21,6 +21,7 @@ import ray.data
 
 import mast_ray
 from mast_ray.config.errors import TemporaryError
+from mast_ray.config.signals import interruptible
 
 QUIET = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
@@ -39,9 +40,10 @@ CHATTER = re.compile(
 
 @contextmanager
 def ray_session(num_cpus: int | None = None) -> Iterator[None]:
-    """Ray for the length of a block."""
+    """Ray for the length of a block; SIGTERM ends it like Ctrl-C does."""
     if ray.is_initialized():
-        yield
+        with interruptible():
+            yield
         return
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -65,10 +67,11 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
     if is_quiet:
         _show_our_lines_only()
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with interruptible():  # Ray's start has set handlers of its own
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def refuse_silence(address: str, timeout_s: float = 10.0) -> None:

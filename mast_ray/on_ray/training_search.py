@@ -23,7 +23,6 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.trial import FACTORS, LOSSES, TrialTask, drop_checkpoints, run_trial
-from mast_ray.on_ray.units import interruptible
 from mast_ray.self_training.trial_records import (
     EPOCHS,
     FOLDER,
@@ -115,8 +114,7 @@ def _run_missing(
             **place,
         ),
     )
-    with interruptible():
-        grid = tuner.fit()
+    grid = tuner.fit()
     return {
         trial_name(result.config): result.error
         for result in grid

@@ -7,10 +7,7 @@ actors that build something expensive (a model on a GPU) once. Interrupted by SI
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -128,22 +125,3 @@ def cluster_slots(config: Config) -> Slots:
     """What the running cluster offers for detection."""
     offered = ray.cluster_resources()
     return slots_of(config, offered.get("CPU", 1.0), offered.get("GPU", 0.0))
-
-
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """SIGTERM ends the block like Ctrl-C does; the event is set then."""
-    stopped = threading.Event()
-
-    def stop(signum: int, frame: object) -> None:
-        stopped.set()
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -18,7 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Policy = Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"]
 FEWEST_SCORES = 20  # a mixture of two on fewer scores is noise
-MOST_SCORES = 2048  # a mixture is fitted to so many quantiles of more: 80 million scores of a pool take no longer
+MOST_SCORES = (
+    2048  # a mixture is fitted to so many quantiles of more: 80 million scores of a pool take no longer
+)
 
 
 @dataclass(frozen=True)

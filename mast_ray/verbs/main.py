@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mast_ray import __version__
 from mast_ray.config.errors import CONFIG, DATA, TEMPORARY, MastError
+from mast_ray.config.signals import interruptible
 
 VERBS: dict[str, tuple[str, str]] = {
     # verb: (module, one line of help), in the order a newcomer meets them
@@ -99,7 +100,8 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
         args = parser.parse_args(argv)
         if getattr(module, "USES_CONFIG", False):
             args.config = config_of(args.recipe, args.config_file, args.sets)
-        return module.run(args)
+        with interruptible():
+            return module.run(args)
     except MastError as error:
         if debug:
             raise

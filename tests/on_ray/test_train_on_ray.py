@@ -89,7 +89,10 @@ def test_workers_killed_at_random_steps_cost_nothing_but_time(prepared, undistur
     assert disturbed["best"] == undisturbed["best"]
 
 
-def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepared, undisturbed, tmp_path):
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
+def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(
+    prepared, undisturbed, tmp_path, how, code
+):
     out, config = tmp_path / "out", tmp_path / "config.yaml"
     config.write_text(config_to_yaml(small_config(**KNOBS)))
     command = [
@@ -105,8 +108,12 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepa
         assert driver.poll() is None, driver.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
+    os.kill(driver.pid, how)
+    _, said = driver.communicate(timeout=60)
+    assert driver.returncode == code, said
+    if how == signal.SIGTERM:
+        assert said.strip().splitlines()[-1].startswith("interrupted: run the same command again"), said
+        assert "Traceback" not in said and len(said.splitlines()) <= 30, said
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert again.returncode == 0, again.stderr[-2000:]
     assert "already done" not in again.stdout

@@ -112,14 +112,14 @@ def test_eight_trials_two_at_a_time_survive_their_drivers(tmp_path):
     environment |= {"PYTHONPATH": str(REPOSITORY)}
     seen: dict[str, int] = {}  # finished trials and when their weights were written
     ends = [
-        ("diary.json", 1, signal.SIGKILL),
+        ("diary.json", 1, signal.SIGTERM),
         ("trial.json", 2, signal.SIGINT),
         ("trial.json", 2, signal.SIGKILL),
     ]
     for number, (file, count, how) in enumerate(ends):
         is_time = partial(_are_there, out, file, count + len(seen))
         code, printed = _ended_at(command, environment, is_time, how)
-        assert code == (130 if how == signal.SIGINT else -signal.SIGKILL), printed
+        assert code == (-signal.SIGKILL if how == signal.SIGKILL else 130), printed
         assert ("resuming" in printed) == (number > 0), printed
         written = _weights_written(out)
         assert seen.items() <= written.items()
