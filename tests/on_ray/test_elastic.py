@@ -13,7 +13,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.on_ray.train import run_pretrain
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.long]  # Ray needs its time to give a node up
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
