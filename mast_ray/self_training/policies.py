@@ -18,9 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Policy = Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"]
 FEWEST_SCORES = 20  # a mixture of two on fewer scores is noise
-MOST_SCORES = (
-    2048  # a mixture is fitted to so many quantiles of more: 80 million scores of a pool take no longer
-)
+REGULARISATION = 1e-3  # added to variances of logits
+# A mixture is fitted to so many quantiles of more scores: 80 million of a pool take no longer.
+MOST_SCORES = 2048
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ def mixture_threshold(score: Floats) -> float | None:
         return None
     if len(logit) > MOST_SCORES:
         logit = np.quantile(logit, (np.arange(MOST_SCORES) + 0.5) / MOST_SCORES)
-    model = GaussianMixture(2, random_state=0, n_init=1, reg_covar=1e-3).fit(logit[:, None])
+    weights, centres, variances = two_parts(logit)
+    model = GaussianMixture(
+        2, reg_covar=REGULARISATION, weights_init=weights, means_init=centres[:, None],
+        precisions_init=1 / (variances[:, None, None] + REGULARISATION),
+    ).fit(logit[:, None])  # fmt: skip
     low, high = np.argsort(model.means_[:, 0])
     means, spread = model.means_[:, 0], np.sqrt(model.covariances_[:, 0, 0])
     if means[high] - means[low] < max(spread[low], spread[high]):
@@ -55,6 +59,22 @@ def mixture_threshold(score: Floats) -> float | None:
     is_event = model.predict_proba(line[:, None])[:, high] >= 0.5
     crossing = line[np.argmax(is_event)] if is_event.any() else means[high]
     return float(1 / (1 + np.exp(-crossing)))
+
+
+def two_parts(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Shares, means and variances of the two parts, low and high, of least squared distance to their means.
+
+    In one dimension the best parts are the values below and above some cut (values that are not all equal), so every cut is tried at once.
+    """
+    ordered = np.sort(values)
+    count = np.arange(1, len(ordered))
+    below, above = np.cumsum(ordered)[:-1], np.cumsum(ordered[::-1])[-2::-1]
+    between = below**2 / count + above**2 / (
+        len(ordered) - count
+    )  # the larger, the closer values are to their means
+    parts = np.split(ordered, [int(np.argmax(between)) + 1])
+    shares = np.array([len(part) for part in parts]) / len(ordered)
+    return shares, np.array([part.mean() for part in parts]), np.array([part.var() for part in parts])
 
 
 def quantile_threshold(score: Floats, kept_share: float) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mast_ray.self_training.policies import group_thresholds, mixture_threshold, quantile_threshold
+from mast_ray.self_training.policies import group_thresholds, mixture_threshold, quantile_threshold, two_parts
 
 
 def sigmoid(x):
@@ -71,3 +71,15 @@ def test_groups_are_found_in_any_order_of_the_scores():
     assert found.threshold[:5] == pytest.approx(expected) and found.source[:5] == ("group",) * 5
     # the sixth group is empty: its site's scores are those of the fifth
     assert (found.threshold[5], found.source[5]) == (pytest.approx(expected[4]), "site")
+
+
+def test_two_parts_are_those_of_least_squared_distance():
+    shares, means, variances = two_parts(np.array([9.0, 1.0, 2.0, 8.0, 3.0]))
+    assert shares.tolist() == [0.6, 0.4] and means.tolist() == [2.0, 8.5]
+    assert variances == pytest.approx([2 / 3, 0.25])
+    values = np.random.default_rng(5).normal(size=40) ** 3
+    cost = [
+        np.var(np.sort(values)[:cut]) * cut + np.var(np.sort(values)[cut:]) * (40 - cut)
+        for cut in range(1, 40)
+    ]
+    assert two_parts(values)[0][0] == pytest.approx((np.argmin(cost) + 1) / 40)
