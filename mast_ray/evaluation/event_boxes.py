@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from mast_ray.evaluation.events import EventTable, RecordingList
 from mast_ray.spectrogram.grid import (
     CHUNK_S,
-    FRAME_SHIFT_S,
-    HIGH_HZ,
     HOP_S,
-    LOW_HZ,
+    Rounding,
     boxes_from_seconds_hertz,
-    hertz_to_bin,
 )
 
 Floats = NDArray[np.float64]
@@ -68,7 +65,7 @@ def chunks_within(recordings: RecordingList, num_chunks: Ints, blocks: Blocks) -
 
 
 def boxes_of_events(
-    events: EventTable, space: Space = "mel", rounding: Literal["grid", "none"] = "none"
+    events: EventTable, space: Space = "mel", rounding: Rounding = "none"
 ) -> tuple[Floats, Bools]:
     """((N, 4) boxes in the space, (N,) whether the event can be seen there: mel ends at 20 and 8000 Hz).
 
@@ -80,10 +77,8 @@ def boxes_of_events(
         return boxes, np.ones(len(events), bool)
     time_only = np.isnan(events.low_hz)
     low_hz, high_hz = np.where(time_only, 1000.0, events.low_hz), np.where(time_only, 2000.0, events.high_hz)
-    boxes, visible = boxes_from_seconds_hertz(events.begin_s, events.end_s, low_hz, high_hz)
-    if rounding == "none":
-        boxes[:, 0], boxes[:, 2] = events.begin_s / FRAME_SHIFT_S, events.end_s / FRAME_SHIFT_S
-        boxes[:, 1] = hertz_to_bin(np.clip(low_hz, LOW_HZ, HIGH_HZ))
-        boxes[:, 3] = hertz_to_bin(np.clip(high_hz, LOW_HZ, HIGH_HZ))
+    boxes, visible = boxes_from_seconds_hertz(
+        events.begin_s, events.end_s, low_hz, high_hz, rounding=rounding
+    )
     boxes[time_only, 1::2] = np.nan
     return boxes, visible

@@ -8,6 +8,8 @@ of Kaldi's filterbank between 20 and 8000 Hz, whose centres are mel(20) + (i + 1
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +26,10 @@ CHUNK_S = CHUNK_FRAMES * FRAME_SHIFT_S
 HOP_S = SEGMENT_FRAMES * FRAME_SHIFT_S
 CHUNK_SAMPLES = CHUNK_FRAMES * FRAME_SHIFT_SAMPLES
 HOP_SAMPLES = SEGMENT_FRAMES * FRAME_SHIFT_SAMPLES
+_FRAME_DECIMALS = 7  # a nanosecond
 
 Floats = NDArray[np.float64]
+Rounding = Literal["grid", "none"]
 
 
 def hertz_to_mel(hertz: Floats | float) -> Floats:
@@ -59,7 +63,11 @@ def bin_to_hertz(bins: Floats | float) -> Floats:
 
 def frames_of_seconds(seconds: Floats | float) -> NDArray[np.int64]:
     """floor(seconds / 10 ms), immune to 0.29 / 0.01 = 28.999...: times are first rounded to a nanosecond."""
-    return np.floor(np.round(np.asarray(seconds, np.float64) / FRAME_SHIFT_S, 7)).astype(np.int64)
+    return np.floor(_fractional_frames(np.asarray(seconds, np.float64))).astype(np.int64)
+
+
+def _fractional_frames(seconds: Floats) -> Floats:
+    return np.round(seconds / FRAME_SHIFT_S, _FRAME_DECIMALS)
 
 
 def seconds_of_frames(frames: Floats | float) -> Floats:
@@ -68,17 +76,22 @@ def seconds_of_frames(frames: Floats | float) -> Floats:
 
 
 def boxes_from_seconds_hertz(
-    begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: Floats
+    begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: Floats, *, rounding: Rounding = "grid"
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Events -> ((N, 4) boxes in frames and bins of the recording, (N,) whether the event is representable).
 
     Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are clipped. Every
-    box is at least one frame long and one bin high (SPEC 2).
+    box is at least one frame long and one bin high (SPEC 2). That is for annotations; rounding "none" keeps
+    the fractions of boxes that a model found: rounded down again, each would begin and end half a frame early.
     """
     begin_s, end_s, low_hz, high_hz = (
         np.atleast_1d(np.asarray(v, np.float64)) for v in (begin_s, end_s, low_hz, high_hz)
     )
     representable = (low_hz < HIGH_HZ) & (high_hz > LOW_HZ) & (end_s >= begin_s) & (high_hz >= low_hz)
+    if rounding == "none":
+        bins = [hertz_to_bin(np.clip(hertz, LOW_HZ, HIGH_HZ)) for hertz in (low_hz, high_hz)]
+        frames = [_fractional_frames(seconds) for seconds in (begin_s, end_s)]
+        return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1), representable
     t0 = frames_of_seconds(begin_s)
     t1 = np.maximum(frames_of_seconds(end_s), t0 + 1)
     f0 = np.clip(np.rint(hertz_to_bin(np.clip(low_hz, LOW_HZ, HIGH_HZ))), 0, NUM_BINS - 1)

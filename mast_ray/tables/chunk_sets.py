@@ -123,8 +123,9 @@ def box_table(
 ) -> BoxTable:
     """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
 
-    A row with a `chunk` was found in that chunk and joins it alone; any other joins every chunk it touches, clipped. All
-    recordings are laid on one time line, two hops apart, so that one vectorised call cuts every box.
+    A row with a `chunk` was found by a model in that chunk: it joins it alone, and keeps its fractions of frames and bins. Any
+    other is an annotation: put on whole frames and bins, it joins every chunk it touches, clipped. All recordings are laid on one
+    time line, two hops apart, so that one vectorised call cuts every box.
     """
     if labels is None or not len(labels):
         return _no_boxes(len(chunks))
@@ -132,12 +133,18 @@ def box_table(
     score = pc.fill_null(labels.column("score"), 1.0).to_numpy().astype(np.float32)
     low_hz, high_hz = (labels.column(name).to_numpy().astype(np.float64) for name in ("low_hz", "high_hz"))
     ignored = np.isnan(low_hz) | np.isnan(high_hz)
-    boxes, representable = boxes_from_seconds_hertz(
+    own_chunk = np.full(len(labels), -1, np.int64)
+    if "chunk" in labels.column_names:
+        own_chunk = pc.fill_null(labels.column("chunk"), -1).to_numpy().astype(np.int64)
+    measures = (
         labels.column("begin_s").to_numpy(),
         labels.column("end_s").to_numpy(),
         np.where(ignored, 1000.0, low_hz),
         np.where(ignored, 2000.0, high_hz),
     )
+    boxes, representable = boxes_from_seconds_hertz(*measures)
+    is_found = own_chunk >= 0
+    boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
     boxes[ignored, 1], boxes[ignored, 3] = 0, NUM_BINS
     kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
     boxes, rows = boxes[kept], rows[kept]
@@ -157,9 +164,8 @@ def box_table(
     place = np.minimum(place, max(len(wanted) - 1, 0))
     # A box of one recording may reach into a neighbour's first hop on the time line: origins must agree.
     found = (wanted[order][place] == cut.chunk) & (chunks.recording[order][place] == rows[cut.origin])
-    if "chunk" in labels.column_names:
-        own = pc.fill_null(labels.column("chunk"), -1).to_numpy().astype(np.int64)[kept][cut.origin]
-        found &= (own < 0) | (own == cut.chunk - first_hop[rows[cut.origin]])
+    own = own_chunk[kept][cut.origin]
+    found &= (own < 0) | (own == cut.chunk - first_hop[rows[cut.origin]])
     of_chunk = order[place[found]]
     by_chunk = np.argsort(of_chunk, kind="stable")
     origin = kept[cut.origin[found]][by_chunk]

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from mast_ray.spectrogram.grid import seconds_hertz_from_boxes
 from mast_ray.tables.chunk_sets import box_table, chunks_of_blocks
 
 
@@ -34,3 +35,28 @@ def test_a_detection_of_one_chunk_does_not_spread_into_its_neighbour(prepared):
 def test_rows_without_a_chunk_join_every_chunk_they_touch(prepared):
     found = boxes_by_chunk(prepared, per_chunk_labels(prepared, [1, None]))
     assert found == {0: [[620.0, 680.0]], 1: [[88.0, 188.0], [108.0, 168.0]]}
+
+
+def test_a_box_found_in_a_chunk_keeps_its_fractions_and_an_annotation_is_put_on_the_grid(prepared):
+    box = np.array([[100.75, 20.25, 150.5, 40.75]])  # of chunk 1, which begins at frame 512
+    begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(box + [512, 0, 512, 0]).T
+    labels = pa.table(
+        {"recording_id": prepared.recording_ids[:1], "chunk": pa.array([1], pa.int32()), "begin_s": begin_s,
+         "end_s": end_s, "low_hz": low_hz, "high_hz": high_hz, "score": pa.array([0.5], pa.float32())}
+    )  # fmt: skip
+    chunks = chunks_of_blocks(prepared, np.array([0]), np.zeros(1), np.full(1, 1e9))
+    np.testing.assert_allclose(box_table(prepared, chunks, labels).corners, box, atol=1e-4)
+    annotation = box_table(prepared, chunks, labels.drop_columns("chunk"))
+    of_chunk_1 = annotation.corners[annotation.start[1] : annotation.start[2]]
+    np.testing.assert_array_equal(of_chunk_1, [[100, 20, 150, 41]])
+
+
+def test_a_found_box_that_begins_at_its_chunk_and_is_as_short_as_may_be_is_not_taken_for_a_remnant(prepared):
+    # 100 ms at both ends of chunk 1
+    boxes = np.array([[512.0, 20.0, 522.0, 40.0], [1526.0, 20.0, 1536.0, 40.0]])
+    begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(boxes).T
+    labels = pa.table(
+        {"recording_id": prepared.recording_ids[:1] * 2, "chunk": pa.array([1, 1], pa.int32()), "begin_s": begin_s,
+         "end_s": end_s, "low_hz": low_hz, "high_hz": high_hz, "score": pa.array([0.5, 0.5], pa.float32())}
+    )  # fmt: skip
+    assert boxes_by_chunk(prepared, labels) == {1: [[0.0, 10.0], [1014.0, 1024.0]]}
