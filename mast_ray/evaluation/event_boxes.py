@@ -12,18 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.evaluation.events import EventTable, RecordingList
-from mast_ray.spectrogram.grid import (
-    CHUNK_S,
-    HOP_S,
-    Rounding,
-    boxes_from_seconds_hertz,
-)
+from mast_ray.spectrogram.grid import Rounding, boxes_from_seconds_hertz
+from mast_ray.tables.splits import chunk_ranges
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Space = Literal["mel", "hertz"]
-SLACK_S = 1e-6
 
 
 class Blocks(NamedTuple):
@@ -49,18 +44,13 @@ def is_within(events: EventTable, blocks: Blocks) -> Bools:
 
 
 def chunks_within(recordings: RecordingList, num_chunks: Ints, blocks: Blocks) -> Bools:
-    """(all chunks,) of recordings one after the other: whether the chunk's audio lies wholly in a block."""
-    recording = np.repeat(np.arange(len(num_chunks)), num_chunks)
-    number = np.arange(len(recording)) - np.repeat(np.cumsum(num_chunks) - num_chunks, num_chunks)
-    begin_s = number * HOP_S
-    end_s = np.fmin(begin_s + CHUNK_S, recordings.duration_s[recording])
-    kept = np.zeros(len(recording), bool)
-    first = np.concatenate([[0], np.cumsum(num_chunks)])
-    for row, low, high in zip(
-        blocks.recording.tolist(), blocks.begin_s.tolist(), blocks.end_s.tolist(), strict=True
-    ):
-        own = slice(first[row], first[row + 1])
-        kept[own] |= (begin_s[own] >= low - SLACK_S) & (end_s[own] <= high + SLACK_S)
+    """(all chunks,) of recordings one after the other: whether the chunk is one of a block's, as training reads them."""
+    row = blocks.recording
+    first, counts = chunk_ranges(blocks.begin_s, blocks.end_s, recordings.duration_s[row], num_chunks[row])
+    kept = np.zeros(int(num_chunks.sum()), bool)
+    begin = (np.cumsum(num_chunks) - num_chunks)[row] + first
+    for start, count in zip(begin.tolist(), counts.tolist(), strict=True):
+        kept[start : start + count] = True
     return kept
 
 

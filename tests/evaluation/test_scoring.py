@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.evaluation.event_boxes import Blocks, boxes_of_events, is_within
+from mast_ray.config.tree import SplitConfig
+from mast_ray.evaluation.event_boxes import Blocks, boxes_of_events, chunks_within, is_within
 from mast_ray.evaluation.events import (
     events_from_annotations,
     events_from_arrow,
@@ -16,6 +17,7 @@ from mast_ray.evaluation.events import (
 from mast_ray.evaluation.scoring import breakdown_by, figures_of, outcomes, score_tables, sums_of
 from mast_ray.recordings.annotations import Annotation, AnnotationSet
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
+from mast_ray.tables.splits import chunk_ranges, deal_splits, recordings_of
 
 MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
 
@@ -125,6 +127,28 @@ def test_blocks_of_a_split_leave_the_rest_of_a_recording_out(per_chunk):
     scored = score_tables(events, truth, blocks=blocks)
     assert set(scored.truth.label) == {"late"}
     assert scored.matches.is_true_positive.tolist() == [True]
+
+
+@pytest.mark.parametrize("unit", ["recording", "block", "chunk"])
+def test_every_chunk_that_is_dealt_to_a_split_is_scored_in_it(unit):
+    """60 s are 11 chunks. As random chunks, 33 are dealt 23 : 5 : 5; their blocks end a little early."""
+    table = recordings_table(is_annotated=True)
+    recordings, num_chunks = recordings_from_arrow(table), np.full(3, 11)
+    rows = deal_splits(recordings_of(table), SplitConfig(unit=unit, block_s=15.0, guard_s=0.0), seed=0)
+    scored = {}
+    for split in ("train", "val", "test"):
+        own = [row for row in rows if row.split == split]
+        numbers = np.array([recordings.ids.index(row.recording_id) for row in own])
+        blocks = Blocks(numbers, np.array([row.begin_s for row in own]), np.array([row.end_s for row in own]))
+        read, counts = chunk_ranges(
+            blocks.begin_s, blocks.end_s, np.full(len(own), 60.0), num_chunks[numbers]
+        )
+        is_scored = chunks_within(recordings, num_chunks, blocks)
+        wanted = {11 * n + k for n, f, c in zip(numbers, read, counts, strict=True) for k in range(f, f + c)}
+        assert set(np.flatnonzero(is_scored).tolist()) == wanted
+        scored[split] = int(is_scored.sum())
+    if unit == "chunk":
+        assert scored == {"train": 23, "val": 5, "test": 5}
 
 
 def test_event_is_in_a_block_when_its_middle_is():
