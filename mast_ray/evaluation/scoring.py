@@ -27,7 +27,7 @@ from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_int
 from mast_ray.evaluation.matching import Matches, match
 from mast_ray.evaluation.metrics import Metrics, summarise
 from mast_ray.spectrogram.chunking import boxes_of_chunks
-from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S, HOP_S
 
 Ints = NDArray[np.int64]
 By = Literal["site", "hour", "duration", "bandwidth", "label"]
@@ -57,12 +57,13 @@ def score_tables(
     space: Space = "mel",
     unlisted: Literal["skip", "silent"] = "skip",
     blocks: Blocks | None = None,
+    min_remnant_s: float = 0.1,
 ) -> Scored:
     """Match a table of detections to a table of annotations.
 
     `truth.recordings` are the annotated recordings. Detections in other recordings are left out ("skip"), or count as
     false alarms ("silent": whatever has no annotation was listened to and found silent). With `blocks` (of
-    `truth.recordings`) only what lies in them is scored.
+    `truth.recordings`) only what lies in them is scored. Truths that a chunk's border cuts to under `min_remnant_s` do not count.
     """
     left_out: dict[str, int] = {}
     if unlisted == "silent":
@@ -93,7 +94,7 @@ def score_tables(
         raise ConfigError(
             "per-chunk detections are scored in mel space:\nuse --space mel, or stitched detections"
         )
-    return _scored_per_chunk(detections, det_boxes, truth, truth_boxes, iou, blocks, left_out)
+    return _scored_per_chunk(detections, det_boxes, truth, truth_boxes, iou, blocks, left_out, min_remnant_s)
 
 
 def _scored_per_chunk(
@@ -104,6 +105,7 @@ def _scored_per_chunk(
     iou: float,
     blocks: Blocks | None,
     left_out: dict[str, int],
+    min_remnant_s: float,
 ) -> Scored:
     num_chunks = truth.recordings.num_chunks.copy()
     unknown = num_chunks < 0
@@ -114,7 +116,7 @@ def _scored_per_chunk(
     np.maximum.at(least, truth.recording, np.floor(truth.end_s / HOP_S).astype(np.int64))
     num_chunks[unknown] = least[unknown]
     first_group = np.concatenate([[0], np.cumsum(num_chunks)])
-    cut = boxes_of_chunks(truth_boxes, int(num_chunks.max(initial=0)))
+    cut = boxes_of_chunks(truth_boxes, int(num_chunks.max(initial=0)), min_remnant_s / FRAME_SHIFT_S)
     exists = cut.chunk < num_chunks[truth.recording[cut.origin]]
     origin, chunk, corners = cut.origin[exists], cut.chunk[exists], cut.corners[exists]
     truth_group = first_group[truth.recording[origin]] + chunk

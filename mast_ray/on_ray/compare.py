@@ -173,7 +173,7 @@ def read_scores(study: Comparison, archive: Prepared, outcomes: dict[str, Outcom
             )
             for key, (split, _) in TABLES.items():
                 if split in found.splits:
-                    scored = scored_split(archive, found.detections, split, study.config.evaluate.iou)
+                    scored = scored_split(archive, found.detections, split, study.config)
                     sums = scores.sums.setdefault(method.name, {}).setdefault(key, {})
                     sums[seed] = sums_of(scored, found.threshold)
                     scores.num_calls[key] = scored.matches.num_truth

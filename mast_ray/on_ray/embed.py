@@ -132,7 +132,8 @@ def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, confi
             parts.append(embedder.finished(pooled).cpu().numpy())
     own = reader.chunks
     table = _facts(prepared, own.recording, own.chunk, own.chunk * HOP_S, np.full(len(own), CHUNK_S))
-    events = box_table(prepared, own, prepared.labels).counts()
+    remnant_s = config.spectrogram.min_remnant_s
+    events = box_table(prepared, own, prepared.labels, min_remnant_s=remnant_s).counts()
     looked = (
         pc.fill_null(prepared.recordings.column("is_annotated"), False)
         .to_numpy(zero_copy_only=False)

@@ -69,7 +69,7 @@ def true_labels(prepared: Prepared, embedded: pa.Table, detections: pa.Table, co
     label_of: dict[int, str] = {}
     present = {name for name in prepared.splits.column("split").to_pylist() if name}
     for split in sorted(present):
-        scored = scored_split(prepared, numbered, split, config.evaluate.iou)
+        scored = scored_split(prepared, numbered, split, config)
         rows, labels = labels_of_detections(scored.matches, scored.truth.label.tolist())
         label_of |= dict(zip((int(n) for n in scored.detections.label[rows]), labels, strict=True))
     return [label_of.get(event, "") for event in embedded.column("event").to_pylist()]

@@ -198,7 +198,7 @@ def curve_rows(
         config = cell_config(study.config, cell, num_train, study.match)
         found = evaluate_model(f"{folder}/model", archive, splits, config, f"{folder}/scores")
         for split in splits:
-            scored = scored_split(archive, found.detections, split, config.evaluate.iou)
+            scored = scored_split(archive, found.detections, split, config)
             sums.setdefault((cell.strategy, cell.num_chunks, split), []).append(
                 sums_of(scored, found.threshold)
             )

@@ -176,7 +176,7 @@ def quality(
     position[place] = np.arange(len(known))
     own = pseudo.boxes.where(position[pseudo.boxes.chunk] >= 0)
     own = PoolDetections(position[own.chunk], own.boxes, own.score, len(known))
-    scored = score_chunks(prepared, known, own, truth, config.evaluate.iou)
+    scored = score_chunks(prepared, known, own, truth, config)
     figures = scored.figures(0.0, config.evaluate.bootstrap, config.seed)
     return {
         "precision": figures["precision"], "coverage": figures["recall"], "f1": figures["f1"],

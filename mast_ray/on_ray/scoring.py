@@ -204,14 +204,16 @@ def stitched_table(prepared: Prepared, detections: pa.Table) -> pa.Table:
     return pa.table(columns).cast(DETECTIONS)
 
 
-def scored_split(prepared: Prepared, detections: pa.Table, split: str, iou: float = 0.5) -> Scored:
+def scored_split(prepared: Prepared, detections: pa.Table, split: str, config: Config) -> Scored:
     """Detections of one split matched to its truth; per chunk or stitched, as the table is."""
     truth, blocks = truth_of_split(prepared, split)
     found = events_from_arrow(detections, recordings_from_arrow(prepared.recordings))
     if len(found) == 0 and "chunk" in detections.column_names:
         # An empty table does not say whether it is per chunk: no figure depends on it.
         found = replace(found, chunk=np.zeros(0, np.int64))
-    return score_tables(found, truth, iou, blocks=blocks)
+    return score_tables(
+        found, truth, config.evaluate.iou, blocks=blocks, min_remnant_s=config.spectrogram.min_remnant_s
+    )
 
 
 def scores_of_table(
@@ -224,7 +226,7 @@ def scores_of_table(
 ) -> ModelScores:
     """Figures of a table of per-chunk detections; without a threshold it is tuned on validation."""
     knobs = config.evaluate
-    per_chunk = {name: scored_split(prepared, detections, name, knobs.iou) for name in splits}
+    per_chunk = {name: scored_split(prepared, detections, name, config) for name in splits}
     if threshold is None:
         threshold = best_threshold(per_chunk["val"].matches) if "val" in per_chunk else math.nan
         threshold_from = "best F1 on val, frozen"
@@ -233,7 +235,7 @@ def scores_of_table(
     by_recording: dict[str, Scored] = {}
     if prepared.manifest["config"]["split"]["unit"] != "chunk":  # random chunks do not make up recordings
         whole = stitched_table(prepared, detections)
-        by_recording = {name: scored_split(prepared, whole, name, knobs.iou) for name in splits}
+        by_recording = {name: scored_split(prepared, whole, name, config) for name in splits}
 
     def figures(one: Scored) -> Figures:
         return Figures(*figures_of(one, threshold, knobs.bootstrap, config.seed), one.num_recordings)

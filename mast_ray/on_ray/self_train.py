@@ -214,7 +214,7 @@ class _SelfTraining:
             stage, self.archive, chunks, overlap=knobs.nms_overlap, score_weight=knobs.score_weight
         )
         if knobs.score_weight != EVEN_WEIGHT:
-            scored = score_chunks(self.archive, chunks, found, self.archive.labels, self.config.evaluate.iou)
+            scored = score_chunks(self.archive, chunks, found, self.archive.labels, self.config)
             own = best_threshold(scored.matches)
             threshold = own if np.isfinite(own) else threshold
         score = found.score[is_valid(found, validity_of(knobs))]

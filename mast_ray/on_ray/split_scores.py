@@ -54,14 +54,14 @@ class ScoredChunks:
 
 
 def score_chunks(
-    prepared: Prepared, chunks: ChunkSet, found: PoolDetections, labels: pa.Table, iou: float
+    prepared: Prepared, chunks: ChunkSet, found: PoolDetections, labels: pa.Table, config: Config
 ) -> ScoredChunks:
     """Match detections of chunks to the labels that touch these chunks."""
-    truth = box_table(prepared, chunks, labels)
+    truth = box_table(prepared, chunks, labels, min_remnant_s=config.spectrogram.min_remnant_s)
     corners = truth.corners.astype(np.float64)
     corners[truth.is_ignored, 1] = corners[truth.is_ignored, 3] = np.nan  # time-only labels match by time
     groups = np.repeat(np.arange(len(chunks)), truth.counts())
-    matches = match(found.chunk, found.boxes, found.score, groups, corners, iou)
+    matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
     rows, recording = np.unique(chunks.recording, return_inverse=True)
     return ScoredChunks(matches, recording.astype(np.int64), len(rows))
 
@@ -83,7 +83,7 @@ def score_split(prepared: Prepared, stage: Storage, name: str, config: Config) -
     """Stored detections of a split after the evaluation's own suppression."""
     chunks = chunks_of_split(prepared, name)
     found = read_pool(stage, prepared, chunks, overlap=config.evaluate.nms_overlap)
-    return score_chunks(prepared, chunks, found, prepared.labels, config.evaluate.iou)
+    return score_chunks(prepared, chunks, found, prepared.labels, config)
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ class DetectorTask:
             load_detector_weights(objective, self.init_detector, config, normalisation)
         labelled = labelled_chunks(prepared, self.labels, config)
         reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
-        attach_boxes(reader, prepared, labelled)
+        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, len(reader))
@@ -165,6 +165,7 @@ class DetectorTask:
             prepared.labels,
             batch_size=self.config.evaluate.batch_size,
             num_threads=_threads(self.config),
+            min_remnant_s=self.config.spectrogram.min_remnant_s,
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
 

@@ -92,7 +92,7 @@ def search_post(
     would take five times as long.
     """
     thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
-    groups, iou = chunk_groups(prepared, chunks), config.evaluate.iou
+    groups = chunk_groups(prepared, chunks)
     rows: list[dict[str, Any]] = []
     curves = []
     suppressed: dict[tuple[float, float], PoolDetections] = {}
@@ -107,7 +107,7 @@ def search_post(
             suppressed[place] = scores.where(survives_suppression(scores, setting.nms_overlap))
         possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
-        scored = score_chunks(prepared, chunks, possible, prepared.labels, iou)
+        scored = score_chunks(prepared, chunks, possible, prepared.labels, config)
         curve = f1_over_thresholds(scored.matches, thresholds)
         at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
         base = asdict(setting)
@@ -117,7 +117,7 @@ def search_post(
         curves.append(curve)
         for policy in GROUP_POLICIES:
             kept = at_policy(policy, possible, groups, threshold, config.self_train.min_group_detections)
-            metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, iou).matches, 0.0)
+            metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, config).matches, 0.0)
             rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
                                 "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mast_ray.boxes.batch import PaddedBoxes
 from mast_ray.config.errors import DataError
 from mast_ray.spectrogram.chunking import boxes_of_chunks
-from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S, NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.splits import chunk_ranges
 
@@ -119,7 +119,11 @@ class BoxTable:
 
 
 def box_table(
-    prepared: Prepared, chunks: ChunkSet, labels: pa.Table | None, min_score: float = 0.0
+    prepared: Prepared,
+    chunks: ChunkSet,
+    labels: pa.Table | None,
+    min_score: float = 0.0,
+    min_remnant_s: float = 0.1,
 ) -> BoxTable:
     """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
 
@@ -156,7 +160,7 @@ def box_table(
     boxes[:, 2] = np.minimum(boxes[:, 2], end_frame)
     boxes[:, 0] = np.maximum(boxes[:, 0], 0)
     boxes[:, 0::2] += (first_hop[rows] * SEGMENT_FRAMES)[:, None]
-    cut = boxes_of_chunks(boxes, int(first_hop[-1]))
+    cut = boxes_of_chunks(boxes, int(first_hop[-1]), min_remnant_s / FRAME_SHIFT_S)
 
     wanted = first_hop[chunks.recording] + chunks.chunk
     order = np.argsort(wanted, kind="stable")

@@ -94,13 +94,15 @@ def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
     return chunks.take(np.sort(in_time[picked]))
 
 
-def attach_boxes(reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks) -> None:
+def attach_boxes(
+    reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, min_remnant_s: float = 0.1
+) -> None:
     """Give a reader made without labels the boxes of its chunks."""
-    expert = box_table(prepared, reader.chunks, prepared.labels)
+    expert = box_table(prepared, reader.chunks, prepared.labels, min_remnant_s=min_remnant_s)
     if labelled.pseudo is None or labelled.experts is None:
         reader.boxes = expert
         return
-    pseudo = box_table(prepared, reader.chunks, labelled.pseudo)
+    pseudo = box_table(prepared, reader.chunks, labelled.pseudo, min_remnant_s=min_remnant_s)
     is_expert = np.array([key in labelled.experts for key in _keys(reader.chunks).tolist()], bool)
     reader.boxes = _chosen(expert, pseudo, is_expert)
 

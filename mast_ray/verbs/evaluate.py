@@ -219,7 +219,8 @@ def _scored(args: argparse.Namespace, detections: str, annotations: str, split: 
     found = read_events(detections, recordings, args.format)
     if recordings is not None:
         truth = replace(truth, recordings=with_facts_of(truth.recordings, recordings))
-    return score_tables(found, truth, _iou(args), args.space, args.unlisted, blocks)
+    remnant_s = args.config.spectrogram.min_remnant_s
+    return score_tables(found, truth, _iou(args), args.space, args.unlisted, blocks, remnant_s)
 
 
 def read_events(uri: str, recordings: RecordingList | None = None, format: str = "auto") -> EventTable:

@@ -129,6 +129,14 @@ def test_blocks_of_a_split_leave_the_rest_of_a_recording_out(per_chunk):
     assert scored.matches.is_true_positive.tolist() == [True]
 
 
+@pytest.mark.parametrize(("min_remnant_s", "num_truth"), [(0.1, 2), (0.05, 3)])
+def test_the_shortest_remnant_of_a_truth_cut_by_a_chunk_is_a_setting(min_remnant_s, num_truth):
+    """Chunk 0 ends at 10.24 s and sees 50 ms of the call, chunk 1 all of it, chunk 2 the rest."""
+    truth = truth_of([("id0", 10.19, 10.89, 1000.0, 3000.0, "wren")])
+    found = events_from_arrow(detections_table([("id0", 10.19, 10.89, 1000.0, 3000.0, 0.9)], 1))
+    assert score_tables(found, truth, min_remnant_s=min_remnant_s).matches.num_truth == num_truth
+
+
 @pytest.mark.parametrize("unit", ["recording", "block", "chunk"])
 def test_every_chunk_that_is_dealt_to_a_split_is_scored_in_it(unit):
     """60 s are 11 chunks. As random chunks, 33 are dealt 23 : 5 : 5; their blocks end a little early."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from mast_ray.spectrogram.grid import seconds_hertz_from_boxes
 from mast_ray.tables.chunk_sets import box_table, chunks_of_blocks
@@ -60,3 +61,16 @@ def test_a_found_box_that_begins_at_its_chunk_and_is_as_short_as_may_be_is_not_t
          "end_s": end_s, "low_hz": low_hz, "high_hz": high_hz, "score": pa.array([0.5, 0.5], pa.float32())}
     )  # fmt: skip
     assert boxes_by_chunk(prepared, labels) == {1: [[0.0, 10.0], [1014.0, 1024.0]]}
+
+
+@pytest.mark.parametrize(("min_remnant_s", "chunks"), [(0.1, [1]), (0.05, [0, 1])])
+def test_the_shortest_remnant_of_a_cut_annotation_is_a_setting(prepared, min_remnant_s, chunks):
+    """10.19 to 10.89 s: chunk 0 ends at 10.24 s and sees 50 ms of it, chunk 1 all of it."""
+    labels = pa.table(
+        {"recording_id": prepared.recording_ids[:1], "begin_s": [10.19], "end_s": [10.89], "low_hz": [1000.0],
+         "high_hz": [2000.0], "score": pa.array([1.0], pa.float32())}
+    )  # fmt: skip
+    everything = chunks_of_blocks(prepared, np.array([0]), np.zeros(1), np.full(1, 1e9)).take(np.arange(2))
+    assert np.flatnonzero(box_table(prepared, everything, labels).counts()).tolist() == [1]
+    found = box_table(prepared, everything, labels, min_remnant_s=min_remnant_s)
+    assert np.flatnonzero(found.counts()).tolist() == chunks
