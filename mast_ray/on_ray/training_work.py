@@ -36,7 +36,7 @@ from mast_ray.training.augmenting import StepAugmentation, noise_bank
 from mast_ray.training.checkpoints import Checkpoints
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.feed import ReaderFeed, Weighting
-from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks
+from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
 from mast_ray.training.metrics_log import MetricsLog
 from mast_ray.training.model_files import BestWeights, Card, read_card, write_model
@@ -122,7 +122,8 @@ class DetectorTask:
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, len(reader))
         engine = engine_of(objective, config, knobs, schedule, worker, self.section)
-        bank = noise_bank(prepared, reader, normalisation, tail, worker.device, config.seed)
+        quiet = quiet_chunks(reader, prepared, labelled, config)
+        bank = noise_bank(prepared, quiet, normalisation, tail, worker.device, config.seed)
         augmentation = StepAugmentation(
             AugmentStrength.of_config(config.augment),
             knobs.augment_probability,

@@ -13,6 +13,7 @@ from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.spectrogram.augmentation import AugmentStrength, Draws, augment, draw_augmentation
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reader import ChunkReader
 
@@ -74,21 +75,20 @@ def rows_of_draws(draws: Draws, rows: Tensor) -> Draws:
 
 def noise_bank(
     prepared: Prepared,
-    reader: ChunkReader,
+    quiet: ChunkSet,
     normalisation: Normalisation,
     tail: Tail,
     device: torch.device,
     seed: int,
 ) -> Tensor | None:
-    """(K, T, F) normalised chunks without a call among those of a reader; None (said in the log) when every chunk has one."""
-    empty = np.flatnonzero(reader.boxes.counts() == 0)
-    if not len(empty):
+    """(K, T, F) normalised chunks, at most 64 of the `quiet` ones; None (said in the log) when there are none."""
+    if not len(quiet):
         log.info("no training chunk is free of calls: background mixing is off")
         return None
-    chosen = np.sort(np.random.default_rng(seed).permutation(empty)[:NOISE_BANK_CHUNKS])
-    quiet = ChunkReader(prepared, reader.chunks.take(chosen), batch_size=NOISE_BANK_CHUNKS, num_threads=2)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(quiet))[:NOISE_BANK_CHUNKS])
+    reader = ChunkReader(prepared, quiet.take(chosen), batch_size=NOISE_BANK_CHUNKS, num_threads=2)
     parts = [
         normalisation(raw.values.to(device), raw.scale.to(device), raw.offset.to(device), tail).squeeze(1)
-        for raw in quiet.sequential()
+        for raw in reader.sequential()
     ]
     return torch.cat(parts)

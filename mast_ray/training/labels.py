@@ -107,6 +107,24 @@ def attach_boxes(
     reader.boxes = _chosen(expert, pseudo, is_expert)
 
 
+def quiet_chunks(
+    reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, config: Config
+) -> ChunkSet:
+    """Chunks without a call, for background mixing: those where an expert heard none; without any, those the reader's labels leave empty.
+
+    Pseudo-labels cannot say it: chunks without one are left out of training, or hold the calls that the teacher missed.
+    """
+    own = reader.chunks.take(reader.boxes.counts() == 0)
+    if labelled.experts is None:
+        return own
+    try:
+        chunks = expert_chunks(prepared, config)
+    except DataError:  # an archive without annotations
+        return own
+    heard = chunks.take(box_table(prepared, chunks, prepared.labels).counts() == 0)
+    return heard if len(heard) else own
+
+
 def pseudo_label_tables(
     prepared: Prepared,
     chunks: ChunkSet,

@@ -59,7 +59,7 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     from mast_ray.training.assembly import detection, engine_of
     from mast_ray.training.augmenting import StepAugmentation, noise_bank
     from mast_ray.training.feed import ReaderFeed
-    from mast_ray.training.labels import attach_boxes, labelled_chunks
+    from mast_ray.training.labels import attach_boxes, labelled_chunks, quiet_chunks
     from mast_ray.training.loop import seed_draws
     from mast_ray.training.progress import Stopwatch
     from mast_ray.training.schedule import schedule_of
@@ -74,7 +74,9 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     attach_boxes(reader, prepared, labelled)
     schedule, objective = schedule_of(knobs, len(reader)), detection(config, knobs, worker.rank)
     engine = engine_of(objective, config, knobs, schedule, worker, "detector")
-    bank = noise_bank(prepared, reader, normalisation, "real", worker.device, 0)
+    bank = noise_bank(
+        prepared, quiet_chunks(reader, prepared, labelled, config), normalisation, "real", worker.device, 0
+    )
     augmentation = StepAugmentation(
         AugmentStrength(), 0.9, normalisation, batch_size=4, seed=0, device=worker.device, noise_bank=bank
     )

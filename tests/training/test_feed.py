@@ -132,11 +132,15 @@ def test_weights_are_left_alone_or_scaled_to_mean_one(prepared):
             assert float(batch.weight.mean()) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_noise_bank_holds_only_chunks_without_a_box(prepared):
-    reader = make_reader(prepared)
-    bank = noise_bank(prepared, reader, prepared.normalisation(), "real", CPU, seed=0)
-    with_boxes = int((reader.boxes.counts() > 0).sum())
-    assert bank.shape == (25 - with_boxes, 1024, 128) and with_boxes == 5
+def test_the_noise_bank_holds_quiet_chunks_normalised_or_is_none(prepared):
+    quiet = make_reader(prepared).chunks.take(np.arange(3))
+    bank = noise_bank(prepared, quiet, prepared.normalisation(), "real", CPU, seed=0)
+    assert bank.shape == (3, 1024, 128)
+    raw = next(ChunkReader(prepared, quiet, batch_size=3, num_threads=1).sequential())
+    assert torch.equal(bank, prepared.normalisation()(raw.values, raw.scale, raw.offset).squeeze(1))
+    assert (
+        noise_bank(prepared, quiet.take(np.arange(0)), prepared.normalisation(), "real", CPU, seed=0) is None
+    )
 
 
 def test_a_reader_that_fails_is_heard_in_the_training_thread(prepared, tmp_path):

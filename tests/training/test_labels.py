@@ -12,7 +12,13 @@ from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import write_table
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.storage import open_storage
-from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, pseudo_label_tables
+from mast_ray.training.labels import (
+    LabelSource,
+    attach_boxes,
+    labelled_chunks,
+    pseudo_label_tables,
+    quiet_chunks,
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +91,21 @@ def test_a_label_budget_takes_that_many_chunks_and_the_same_ones_each_time(prepa
 def test_a_folder_that_holds_no_pseudo_labels_is_refused(prepared, tmp_path):
     with pytest.raises(DataError, match="not a folder of pseudo-labels"):
         labelled_chunks(prepared, LabelSource("pseudo", str(tmp_path / "nothing")), tiny())
+
+
+def test_background_is_where_an_expert_heard_nothing_also_for_pseudo_labels_that_have_no_empty_chunk(
+    prepared, folder
+):
+    """20 of the 25 training chunks have no box; pseudo-labels leave r0:2 empty, which may hold a call they missed."""
+
+    def quiet(source, **knobs):
+        config = apply_overrides(tiny(), knobs)
+        labelled = labelled_chunks(prepared, source, config)
+        reader = ChunkReader(prepared, labelled.chunks, batch_size=2, lanes=2)
+        attach_boxes(reader, prepared, labelled)
+        return quiet_chunks(reader, prepared, labelled, config).ids(prepared)
+
+    by_experts = quiet(LabelSource("expert"))
+    assert len(by_experts) == 20 and "r0:0" not in by_experts
+    assert sorted(quiet(LabelSource("pseudo", folder))) == sorted(by_experts)
+    assert len(quiet(LabelSource("pseudo", folder), **{"split.budget_chunks": 7})) <= 7
