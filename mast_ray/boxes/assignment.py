@@ -103,6 +103,23 @@ def points_per_box(assignment: Assignment, num_slots: int) -> Tensor:
     return counts.scatter_add_(1, slot, (assignment.box_index >= 0).long())
 
 
+def is_learned(
+    corners: Tensor, levels: Sequence[PyramidLevel], name: AssignmentName = "atss", boxes_at_once: int = 256
+) -> Tensor:
+    """(N, 4) boxes -> (N,) whether a point would learn each if it were alone in its chunk.
+
+    A box that no point learns is background to the classification loss: with points every (8, 4), a box under 8 frames or
+    up to 4 bins may lie between them.
+    """
+    parts = [torch.zeros(0, dtype=torch.bool)]
+    for one in corners.split(boxes_at_once):
+        alone = one[:, None]  # (B, 1, 4)
+        is_object = torch.ones(alone.shape[:2], dtype=torch.bool)
+        boxes = PaddedBoxes(alone, is_object, torch.zeros_like(is_object))
+        parts.append(points_per_box(assign(boxes, levels, name), 1)[:, 0] > 0)
+    return torch.cat(parts)
+
+
 def _first_points(levels: Sequence[PyramidLevel]) -> list[int]:
     starts = [0]
     for level in levels:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
+from mast_ray.boxes.assignment import is_learned
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
@@ -40,6 +42,7 @@ from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks,
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
 from mast_ray.training.metrics_log import MetricsLog
 from mast_ray.training.model_files import BestWeights, Card, read_card, write_model
+from mast_ray.training.objectives import DetectionObjective
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
 from mast_ray.training.schedule import Schedule, schedule_of
 from mast_ray.training.worker import Worker
@@ -49,6 +52,8 @@ log = logging.getLogger("mast.training")
 CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
+MOST_BOXES_LOOKED_AT = 4096  # a share is wanted, not a list
+WORTH_SAYING = 0.01
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
@@ -118,6 +123,8 @@ class DetectorTask:
         labelled = labelled_chunks(prepared, self.labels, config)
         reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
         attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
+        if worker.rank == 0:
+            warn_of_unlearned_boxes(objective, reader)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, len(reader))
@@ -169,6 +176,23 @@ class DetectorTask:
             min_remnant_s=self.config.spectrogram.min_remnant_s,
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
+
+
+def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
+    """Say it when many boxes lie between the points of the pyramid: they are kept, and yet teach background."""
+    if not isinstance(objective, DetectionObjective):
+        return
+    corners = torch.from_numpy(reader.boxes.corners[~reader.boxes.is_ignored])
+    corners = corners[:: max(1, len(corners) // MOST_BOXES_LOOKED_AT)]
+    levels = objective.detector.levels
+    lost = float((~is_learned(corners, levels, objective.assignment)).float().mean()) if len(corners) else 0.0
+    if lost >= WORTH_SAYING:
+        log.warning(
+            "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
+            "no point learns them, and they count as background",
+            100 * lost,
+            *levels[0].stride,
+        )
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mast_ray.boxes.assignment import assign, atss, centre_sampling, points_per_box
+from mast_ray.boxes.assignment import assign, atss, centre_sampling, is_learned, points_per_box
 from mast_ray.boxes.batch import PaddedBoxes, pad_boxes
 from mast_ray.boxes.points import PyramidLevel, pyramid_levels, pyramid_points
 
@@ -135,3 +135,12 @@ def test_points_per_box_counts_what_every_box_is_given() -> None:
     counts = points_per_box(result, boxes.corners.shape[1])[0]
     assert counts[0] == (result.box_index == 0).sum() > 0
     assert counts[1:].sum() == 0
+
+
+@pytest.mark.parametrize("name", ["atss", "centre"])
+def test_a_box_is_learned_when_a_point_lies_inside(name: str) -> None:
+    """Points of the finest level lie at frames 4, 12, 20, ... and bins 2, 6, 10, ..."""
+    seen = [[0.0, 0, 8, 4], [100, 40, 180, 80], [11, 5, 13, 7]]
+    between = [[5.0, 0, 12, 4], [0, 2, 40, 6], [200, 30, 400, 31]]
+    found = is_learned(torch.tensor(seen + between), PYRAMIDS["upsampling"], name, boxes_at_once=4)
+    assert found.tolist() == [True] * 3 + [False] * 3
