@@ -18,6 +18,16 @@ def rescaled_decay(decay: float, batch_size: int) -> float:
     return decay ** (batch_size / REFERENCE_BATCH)
 
 
+def share_of_first_weights(decay: float, batch_size: int, num_steps: int) -> float:
+    """How much of the average at the end of a run is still the weights it began with."""
+    return rescaled_decay(decay, batch_size) ** num_steps
+
+
+def decay_that_leaves(share: float, batch_size: int, num_steps: int) -> float:
+    """The decay, stated at batch 64, after which that share of the first weights is left: inverse of share_of_first_weights."""
+    return share ** (REFERENCE_BATCH / (batch_size * num_steps))
+
+
 class MovingAverage:
     """Averages of a list of fp32 tensors; `update` is two foreach kernels and never synchronises with the host."""
 

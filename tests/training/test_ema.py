@@ -4,13 +4,24 @@ import pytest
 import torch
 from toy import SCHEDULE, ToyFeed, toy_engine, toy_fit
 
-from mast_ray.training.ema import MovingAverage, rescaled_decay
+from mast_ray.training.ema import MovingAverage, decay_that_leaves, rescaled_decay, share_of_first_weights
 
 
 def test_the_decay_is_rescaled_so_that_a_sample_counts_the_same_in_every_batch_size():
     assert rescaled_decay(0.9995, 64) == 0.9995
     assert rescaled_decay(0.9995, 256) == pytest.approx(0.9995**4)
     assert rescaled_decay(0.9995, 32) ** 2 == pytest.approx(0.9995)
+
+
+def test_what_is_left_of_the_first_weights_is_what_an_average_of_moved_ones_shows():
+    """800 steps of 64 (300 chunks, 200 epochs) at 0.9995: two thirds of what is exported has not been trained."""
+    average = MovingAverage([torch.ones(1, dtype=torch.float64)], rescaled_decay(0.9995, 64))
+    for _ in range(800):
+        average.update([torch.zeros(1)])
+    assert share_of_first_weights(0.9995, 64, 800) == pytest.approx(0.670, abs=5e-4)
+    assert float(average.averages[0]) == pytest.approx(share_of_first_weights(0.9995, 64, 800), abs=1e-4)
+    assert share_of_first_weights(0.998, 32, 530) == pytest.approx(0.588, abs=5e-4)
+    assert share_of_first_weights(decay_that_leaves(0.01, 32, 530), 32, 530) == pytest.approx(0.01)
 
 
 def test_an_average_is_the_weighted_sum_of_what_it_saw():
