@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mast_ray.evaluation.intervals import FIGURES, Interval
-from mast_ray.evaluation.metrics import Metrics, f1_over_thresholds
+from mast_ray.evaluation.metrics import APName, Metrics, f1_over_thresholds
 from mast_ray.evaluation.scoring import Scored, outcomes
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.tables.storage import Storage
 
 COLUMNS = ("by", "cell", "figure", "estimate", "low", "high", "num_truth", "num_detections", "num_true_positives",
            "num_recordings")  # fmt: skip
-SHOWN = ("precision", "recall", "f1", "f1_macro", "ap_area", "mean_iou")
 MOST_CURVE_POINTS = 1000
 
 
@@ -40,8 +39,9 @@ def figure_rows(
     ]  # fmt: skip
 
 
-def figures_as_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The whole as a list with intervals, breakdowns as one line per cell."""
+def figures_as_text(rows: Sequence[dict[str, Any]], average_precision: APName = "area") -> str:
+    """The whole as a list with intervals, breakdowns as one line per cell with the named kind of AP."""
+    shown = ("precision", "recall", "f1", "f1_macro", f"ap_{average_precision}", "mean_iou")
     lines = []
     whole = [row for row in rows if row["by"] == "all"]
     if whole:
@@ -58,12 +58,12 @@ def figures_as_text(rows: Sequence[dict[str, Any]]) -> str:
                 cells.setdefault(row["cell"], {})[row["figure"]] = row
         width = max(len(by), *(len(name) for name in cells))
         lines.append(
-            f"\n{by:<{width}}  {'rec.':>5} {'true':>6} {'found':>6}" + "".join(f"  {n:<20}" for n in SHOWN)
+            f"\n{by:<{width}}  {'rec.':>5} {'true':>6} {'found':>6}" + "".join(f"  {n:<20}" for n in shown)
         )
         for name, figures in cells.items():
             one = figures["f1"]
             head = f"{name:<{width}}  {one['num_recordings']:>5} {one['num_truth']:>6} {one['num_detections']:>6}"
-            lines.append((head + "".join(f"  {interval_text(figures[n]):<20}" for n in SHOWN)).rstrip())
+            lines.append((head + "".join(f"  {interval_text(figures[n]):<20}" for n in shown)).rstrip())
     return "\n".join(lines)
 
 

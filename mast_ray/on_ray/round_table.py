@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
+from mast_ray.evaluation.metrics import APName
 from mast_ray.on_ray.split_scores import ModelScores
 from mast_ray.reporting.collect_studies import flat
 from mast_ray.tables.prepared import write_table
@@ -18,7 +19,9 @@ from mast_ray.tables.storage import Storage
 
 ROUNDS = "rounds.json"
 SHOWN = ("site_ood", "temporal_ood", "ood_dev", "test", "val")  # what is looked at first comes first
-FIGURES = ("f1", "ap_area", "precision", "recall", "ap_11_point", "mean_iou", "f1_macro")
+FIGURES = ("f1", "ap_area", "precision", "recall", "ap_11_point", "ap_101_point", "mean_iou", "f1_macro")
+
+AP_TITLES: dict[APName, str] = {"area": "AP", "11_point": "AP 11 pt", "101_point": "AP 101 pt"}
 
 
 def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScores) -> dict[str, Any]:
@@ -53,11 +56,11 @@ def write_rounds(
     return document
 
 
-def rounds_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """F1 and AP of every split per round, with intervals; pseudo-label figures beside them."""
+def rounds_text(rows: Sequence[Mapping[str, Any]], average_precision: APName = "area") -> str:
+    """F1 and AP (of the named kind) of every split per round, with intervals; pseudo-label figures beside them."""
     splits = [name for name in SHOWN if f"{name}_f1" in rows[0]]
     lines = []
-    for figure, title in (("f1", "F1"), ("ap_area", "AP")):
+    for figure, title in (("f1", "F1"), (f"ap_{average_precision}", AP_TITLES[average_precision])):
         lines.append(f"{title:<10}" + "".join(f"{name:<24}" for name in splits))
         for row in rows:
             cells = (interval_text(_numbers(row[f"{name}_{figure}"])) for name in splits)

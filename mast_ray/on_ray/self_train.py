@@ -179,7 +179,7 @@ class _SelfTraining:
             generations.append(student)
             before = pseudo
             if number < config.self_train.rounds:
-                log.info("%s", rounds_text(rows))
+                log.info("%s", rounds_text(rows, config.evaluate.average_precision))
         return self._finished(self._chosen(generations), rows, stopped)
 
     def _folder(self, number: int, name: str) -> str:

@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         f"{scored.num_recordings} recordings, matched per {scored.unit}, IoU >= {_iou(args):g} in {args.space} space, "
         f"score >= {threshold:g} ({origin})"
     )
-    print(figures_as_text(rows))
+    print(figures_as_text(rows, args.config.evaluate.average_precision))
     if args.out:
         out = open_storage(args.out, args.config.storage)
         names = write_results(out, settings, metrics, rows, scored, threshold)
@@ -174,7 +174,7 @@ def _score_model(args: argparse.Namespace) -> int:
         for name, one in part.items()
         for row in figure_rows(by, name, one.metrics, one.intervals, one.num_recordings)
     ]
-    print(figures_as_text(rows))
+    print(figures_as_text(rows, args.config.evaluate.average_precision))
     if args.out:
         print(f"wrote metrics.json and detections.parquet in {args.out}")
     return 0

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     result = run_self_train(
         args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner
     )
-    print(rounds_text(result["rounds"]))
+    print(rounds_text(result["rounds"], args.config.evaluate.average_precision))
     if result["stopped"]:
         print(f"stopped at {result['stopped']}")
     final = result["final"]

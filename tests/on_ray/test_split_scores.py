@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mast_ray.config.loading import apply_overrides
 from mast_ray.evaluation.matching import match
 from mast_ray.on_ray.round_table import round_row, rounds_text
 from mast_ray.on_ray.self_train import kept_figures
@@ -42,6 +43,17 @@ def test_gains_are_differences_each_model_at_its_own_threshold(config):
     assert row["val_f1_gain"]["estimate"] == pytest.approx(0.3) and row["threshold"] == 0.5
     text = rounds_text([round_row(config, 0, worse, worse), row])
     assert "round 1   0.800 [" in text and "val" in text
+
+
+def test_the_headline_of_rounds_is_the_average_precision_of_the_config(config):
+    """Two of three calls are found before the false alarm: the area is 2 / 3, of eleven levels 0 to 0.6 are reached."""
+    config = apply_overrides(config, {"evaluate.average_precision": "11_point"})
+    better, worse = scores(0.5), scores(0.7)
+    rows = [round_row(config, 0, worse, worse), round_row(config, 1, better, worse)]
+    text = rounds_text(rows, config.evaluate.average_precision)
+    assert "0.636 [" in text.split("AP 11 pt")[1] and "0.667 [" not in text  # 7 / 11
+    assert "0.667 [" in rounds_text(rows)
+    assert "val_ap_11_point_gain" in rows[1]
 
 
 def test_what_a_model_keeps_is_counted_over_all_chunks_of_validation():
