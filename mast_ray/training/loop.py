@@ -203,8 +203,9 @@ def _one_step(
     """Forward and backward of one global batch on this rank; losses are means over its micro-batches."""
     total: dict[str, Tensor] = {}
     chunk_ids: list[str] = []
-    for part in range(schedule.accumulate):
-        batch, rows = next(batches)
+    parts = [next(batches) for _ in range(schedule.accumulate)]
+    begin_step(engine.objective, parts)
+    for part, (batch, rows) in enumerate(parts):
         chunk_ids.extend(batch.chunk_ids)
         seed_draws(engine.objective, step, rows, schedule.batch_size, part * worker.world_size + worker.rank)
         try:
@@ -215,6 +216,13 @@ def _one_step(
             share = value / schedule.accumulate
             total[name] = total[name] + share if name in total else share
     return total, chunk_ids
+
+
+def begin_step(objective: torch.nn.Module, parts: list[MicroBatch]) -> None:
+    """Let an objective see a step in several micro-batches as one: a batch in parts gives the gradient of the whole."""
+    begin = getattr(objective, "begin_step", None)
+    if begin is not None:
+        begin([part.batch.boxes for part in parts] if len(parts) > 1 else [])
 
 
 def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: int, part: int) -> None:

@@ -9,8 +9,9 @@ Legend: B chunks, M box slots, P points.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -49,6 +50,13 @@ class ContrastiveSettings:
 
 
 FIXED_SLOTS = 256
+
+
+class SharedCounts(NamedTuple):
+    """Means over the micro-batches and workers of one step."""
+
+    positives: Tensor
+    anchors: Tensor
 
 
 class SeededSteps:
@@ -136,6 +144,22 @@ class DetectionObjective(nn.Module):
         self._steps = SeededSteps(seed, rank)
         self._step = self._losses
         self._contrastive_term = self._contrastive
+        self._shared: SharedCounts | None = None  # of a step in several micro-batches
+
+    def begin_step(self, parts: Sequence[PaddedBoxes]) -> None:
+        """Count positives and anchors over all micro-batches of a step: each is divided by the same numbers, as in one batch.
+
+        Neither depends on what is predicted. An empty list: every batch is a step of its own.
+        """
+        if not parts:
+            self._shared = None
+            return
+        levels, most = self.detector.levels, self.contrastive.max_anchors
+        positives = [(assign(boxes, levels, self.assignment).box_index >= 0).sum() for boxes in parts]
+        anchors = [boxes.is_object.sum(1).clamp(max=most).sum() for boxes in parts]
+        self._shared = SharedCounts(
+            *(mean_over_workers(torch.stack(counts).float().mean()) for counts in (positives, anchors))
+        )
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
         """Make the draws of the next forward depend on the step only.
@@ -212,7 +236,9 @@ class DetectionObjective(nn.Module):
         """Sums -> losses. Apart from the compiled step: Triton 3.6 fails on Hopper over a kernel that ends in this."""
         # At least one per chunk: in a batch of empty chunks the sum over all points would else be
         # divided by one.
-        count = mean_over_workers(sums.num_positives.float()).clamp(min=float(num_chunks))
+        shared = self._shared
+        positives = mean_over_workers(sums.num_positives.float()) if shared is None else shared.positives
+        count = positives.clamp(min=float(num_chunks))
         terms = {
             "classification": sums.classification / count,
             "corners": sums.corners / count,
@@ -220,10 +246,11 @@ class DetectionObjective(nn.Module):
             "centerness": sums.centerness / count,
         }
         if contrastive is not None:
-            # The mean over this worker's anchors, weighted so that the mean over workers is the mean
-            # over all anchors.
+            # The mean over this worker's anchors, weighted so that the mean over workers (and micro-batches)
+            # is the mean over all anchors.
             loss, num_anchors = contrastive[0], contrastive[1].float()
-            terms["contrastive"] = loss * num_anchors / mean_over_workers(num_anchors).clamp(min=1e-6)
+            anchors = mean_over_workers(num_anchors) if shared is None else shared.anchors
+            terms["contrastive"] = loss * num_anchors / anchors.clamp(min=1e-6)
         elif self.detector.projection is not None:  # a parameter without a gradient would stall DDP
             terms["contrastive"] = 0.0 * sum(part.sum() for part in self.detector.projection.parameters())
         total = sum(getattr(self.weights, name) * term for name, term in terms.items())

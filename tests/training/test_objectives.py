@@ -1,6 +1,7 @@
 """Objectives: what forward returns, reproducible draws, weights, empty batches, the compiled step."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.models.detector import DetectorArchitecture, MastDetector
 from mast_ray.models.masking import Masking
+from mast_ray.training.loop import MicroBatch, begin_step
 from mast_ray.training.objectives import (
     DetectionObjective,
     DetectionWeights,
@@ -77,6 +79,41 @@ def test_chunk_weight_acts_on_detection_losses_and_not_on_the_contrastive_one(ob
     for name in ("classification", "corners", "overlap", "centerness"):
         assert results[1][name].item() == pytest.approx(0.5 * results[0][name].item(), rel=1e-5)
     assert results[1]["contrastive"].item() == pytest.approx(results[0]["contrastive"].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1, 1)])
+def test_a_batch_in_parts_gives_the_gradient_of_the_whole(objective, sizes):
+    """Boxes are uneven: divided by the positives of its own part, the lone box of the last two would weigh ten times as much."""
+    many = torch.tensor([[40.0 + 150 * n, 10.0 + 8 * n, 140.0 + 150 * n, 40.0 + 8 * n] for n in range(6)])
+    whole = example([many, many[:4], many[:1], torch.zeros(0, 4)])
+
+    def gradient(parts: list[list[int]]) -> torch.Tensor:
+        objective.zero_grad()
+        batches = [
+            ChunkBatch(
+                whole.logmel[rows],
+                pad_boxes([[many, many[:4], many[:1], many[:0]][r] for r in rows]),
+                whole.weight[rows],
+            )
+            for rows in parts
+        ]
+        begin_step(
+            objective,
+            [MicroBatch(batch, torch.tensor(rows)) for batch, rows in zip(batches, parts, strict=True)],
+        )
+        for batch, rows in zip(batches, parts, strict=True):
+            objective.seed_step(7, torch.tensor(rows), 4)
+            (objective(batch)["loss"] / len(parts)).backward()
+        found = torch.cat([p.grad.flatten() for p in objective.parameters()])
+        objective.zero_grad()
+        begin_step(objective, [])
+        objective.seed_step(0)
+        return found
+
+    bounds = [sum(sizes[:n]) for n in range(len(sizes) + 1)]
+    parts = [list(range(a, b)) for a, b in itertools.pairwise(bounds)]
+    expected = gradient([[0, 1, 2, 3]])
+    assert (gradient(parts) - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_same_step_same_draws_and_another_step_others(objective):
