@@ -3,6 +3,7 @@
 lease/<generation>.json is put only if absent, so of several contenders one wins a generation. The holder rewrites
 lease/<generation>.beat; a contender watches that object for `ttl_s` of its own time and takes the next generation when it
 stands still. On the machine of the holder a dead process is seen at once. A holder that finds a newer generation stops.
+A store that is away cannot be told that the work has ended: nobody waits for that longer than RELEASE_S.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from mast_ray.config.errors import MastError, RunActiveError
 from mast_ray.tables.storage import Storage
 
 log = logging.getLogger(__name__)
+
+RELEASE_S = (
+    5.0  # an unreleased lease costs the next run `ttl_s`; waiting for a store that is away costs minutes
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,10 @@ def held_lease(
                 stage.write_atomic(_beat_key(lease.generation), f"{lease.run} {count}".encode())
             except (MastError, OSError) as error:
                 log.warning("the lease of %s could not be renewed: %s", stage.url, error)
+        try:  # by the same thread: a late beat must not follow it
+            stage.write_atomic(_beat_key(lease.generation), b"released")
+        except (MastError, OSError) as error:
+            log.warning("the lease of %s could not be released: %s", stage.url, error)
 
     thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()
@@ -66,9 +75,7 @@ def held_lease(
         yield lease
     finally:
         stop.set()
-        if thread is not threading.current_thread():
-            thread.join(timeout=5.0)
-        stage.write_atomic(_beat_key(lease.generation), b"released")
+        thread.join(timeout=RELEASE_S)
 
 
 @contextmanager

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import dataclass, field
 
 import pytest
 
 from mast_ray.config.errors import RunActiveError
 from mast_ray.tables.lease import _identity, held_lease
-from mast_ray.tables.storage import open_storage
+from mast_ray.tables.storage import LocalStorage, open_storage
 
 
 def test_a_second_run_is_refused_while_the_first_lives_and_welcome_afterwards(tmp_path):
@@ -96,3 +98,32 @@ def test_a_holder_that_was_replaced_hears_of_it(tmp_path):
     with held_lease(stage, beat_s=0.05, on_loss=lost.set):
         foreign_holder(stage, generation=2)
         assert lost.wait(10)
+
+
+@dataclass(frozen=True)
+class LeavingStore(LocalStorage):
+    """A store whose network goes away: from then on a write only ends when the network is back."""
+
+    is_back: threading.Event = field(default_factory=threading.Event, hash=False)
+
+    def write_atomic(self, key: str, data: bytes) -> None:
+        assert self.is_back.wait(60)
+        super().write_atomic(key, data)
+
+
+def test_work_that_ends_does_not_wait_for_a_store_that_is_away(tmp_path):
+    stage = LeavingStore(str(tmp_path))
+    began_s = time.monotonic()
+    threading.Timer(20.0, stage.is_back.set).start()
+    with pytest.raises(KeyboardInterrupt), held_lease(stage, beat_s=0.05):
+        raise KeyboardInterrupt
+    assert time.monotonic() - began_s < 15
+    stage.is_back.set()
+
+
+def test_no_beat_follows_the_release(tmp_path):
+    stage = LeavingStore(str(tmp_path))
+    threading.Timer(0.5, stage.is_back.set).start()
+    with held_lease(stage, beat_s=0.05):
+        pass
+    assert (tmp_path / "lease" / "000001.beat").read_bytes() == b"released"
