@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,3 +24,13 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def interrupt_main() -> None:
+    """Ctrl-C from another thread. A real signal, because a main thread that waits for a lock or a queue sleeps through Python's own;
+    SIGTERM where SIGINT is ignored, as it is in what a script starts in the background."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(signum)):
+            signal.pthread_kill(threading.main_thread().ident or 0, signum)
+            return
+    _thread.interrupt_main()

@@ -8,7 +8,6 @@ A store that is away cannot be told that the work has ended: nobody waits for th
 
 from __future__ import annotations
 
-import _thread
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mast_ray.config.errors import MastError, RunActiveError
+from mast_ray.config.signals import interrupt_main
 from mast_ray.tables.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def lease_or_stop(stage: Storage) -> Iterator[Lease]:
 
     def stop() -> None:
         lost.set()
-        _thread.interrupt_main()
+        interrupt_main()
 
     try:
         with held_lease(stage, on_loss=stop) as lease:

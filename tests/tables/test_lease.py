@@ -1,6 +1,7 @@
 """The lease: one holder at a time, dead holders are replaced, clocks play no part."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from mast_ray.config.errors import RunActiveError
-from mast_ray.tables.lease import _identity, held_lease
+from mast_ray.config.signals import interruptible
+from mast_ray.tables.lease import _identity, held_lease, lease_or_stop
 from mast_ray.tables.storage import LocalStorage, open_storage
 
 
@@ -127,3 +129,19 @@ def test_no_beat_follows_the_release(tmp_path):
     with held_lease(stage, beat_s=0.05):
         pass
     assert (tmp_path / "lease" / "000001.beat").read_bytes() == b"released"
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_replaced_holder_stops_also_while_it_waits(tmp_path, in_background):
+    stage = open_storage(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    if in_background:  # a shell script's `mast detect ... &` is deaf to Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(RunActiveError, match="taken over"), interruptible(), lease_or_stop(stage):
+            foreign_holder(stage, generation=2)
+            threading.Event().wait(30)  # as one waits for the next result
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began_s < 15
