@@ -26,10 +26,13 @@ from mast_ray.on_ray.training_work import (
     data_hash,
     identity_of,
     init_hash,
+    run_files,
+    run_identity,
 )
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, text_hash, write_manifest
 from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.training.checkpoints import refuse_another_run
 from mast_ray.training.labels import LabelSource
 from mast_ray.training.worker import GroupWorker, LocalWorker, Worker, first_device
 
@@ -86,6 +89,9 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
         log.info("%s is already trained: nothing to do", stage.url)
         return json.loads(stage.read_bytes(SUMMARY)) | {"was_done": True}
     with lease_or_stop(stage):
+        checkpoints = run_files(stage, 1).checkpoints
+        # before anything is written: a refused command must leave the record of the run that is there
+        refuse_another_run(checkpoints.storage, checkpoints.newest_identity(), run_identity(task, prepared))
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
         match runner:
             case "here":

@@ -88,7 +88,7 @@ class PretrainTask:
         schedule = schedule_of(self.knobs, len(pool))
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
         feed = ReaderFeed(reader, worker, schedule, normalisation, tail=config.spectrogram.tail)
-        identity = identity_of(self, prepared) | {"init": self.knobs.init}
+        identity = run_identity(self, prepared)
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
         card = _card("autoencoder", config, inputs, prepared, result)
         return _finished(self, worker, objective, card, result, schedule, len(pool))
@@ -155,8 +155,7 @@ class DetectorTask:
             weighting=WEIGHTING[knobs.confidence_weighting],
             slots="bucketed" if config.model.compile else "as_read",
         )
-        inits = {name: init_hash(self, name) for name in ("init_encoder", "init_detector")}
-        identity = identity_of(self, prepared) | inits | {"labels": self.labels.describe()}
+        identity = run_identity(self, prepared)
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
         card = _card("detector", config, inputs, prepared, result)
         return _finished(self, worker, objective, card, result, schedule, len(reader))
@@ -252,6 +251,14 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
         parts["augment"] = task.config.augment.model_dump(mode="json")
         parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
     return json.loads(json.dumps(parts))
+
+
+def run_identity(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[str, Any]:
+    """The same, and what the run starts from and learns: what its checkpoints carry."""
+    if isinstance(task, PretrainTask):
+        return identity_of(task, prepared) | {"init": task.knobs.init}
+    inits = {name: init_hash(task, name) for name in ("init_encoder", "init_detector")}
+    return identity_of(task, prepared) | inits | {"labels": task.labels.describe()}
 
 
 def data_hash(prepared: Prepared) -> str:

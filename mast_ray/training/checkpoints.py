@@ -20,7 +20,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mast_ray.config.errors import DataError, TemporaryError
+from mast_ray.config.errors import ConfigError, DataError, TemporaryError
 from mast_ray.tables.storage import Storage
 from mast_ray.training.plain_engine import EngineState
 
@@ -109,6 +109,15 @@ class Checkpoints:
         folders = {entry.key.split("/", 1)[0] for entry in self.storage.list()}
         return sorted(name for name in folders if _NAME.match(name))
 
+    def newest_identity(self) -> dict[str, Any] | None:
+        """Whose run the folder holds, by the newest checkpoint that can say it: two small files, no weights."""
+        for name in reversed(self.names()):
+            try:
+                return json.loads(self._verified(name, only={STATE})[STATE])["identity"]
+            except DataError:
+                continue
+        return None
+
     def fault_of(self, name: str) -> str | None:
         """Why a checkpoint must not be used, or None when every byte is as written."""
         try:
@@ -169,7 +178,7 @@ class Checkpoints:
         entries[STATE] = _entry(BytesIO(text))
         self.storage.write_atomic(f"{name}/{MANIFEST}", manifest_text(entries))
 
-    def _verified(self, name: str) -> dict[str, bytes]:
+    def _verified(self, name: str, only: set[str] | None = None) -> dict[str, bytes]:
         def read(file: str) -> bytes:
             try:
                 return self.storage.read_bytes(f"{name}/{file}")
@@ -181,6 +190,8 @@ class Checkpoints:
             raise DataError("the manifest lists too few files")
         files = {}
         for file, entry in entries.items():
+            if only is not None and file not in only:
+                continue
             data = read(file)
             if len(data) != entry["num_bytes"]:
                 raise DataError(f"{file} has {len(data)} of {entry['num_bytes']} bytes")
@@ -248,6 +259,16 @@ def _blocks(stream: Any) -> Iterator[bytes]:
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def refuse_another_run(storage: Storage, stored: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
+    """A folder belongs to one run: its checkpoints are never taken up, nor written over, with other settings."""
+    different = same_identity(stored, wanted) if stored is not None else []
+    if different:
+        raise ConfigError(
+            f"{storage.url} holds a run with other settings ({', '.join(different[:4])}):\n"
+            "choose another --out, or delete that folder to start again"
+        )
 
 
 def same_identity(stored: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

@@ -19,7 +19,13 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.config.errors import ConfigError
-from mast_ray.training.checkpoints import STORAGE_FAULTS, Checkpoints, Position, TrainingState, same_identity
+from mast_ray.training.checkpoints import (
+    STORAGE_FAULTS,
+    Checkpoints,
+    Position,
+    TrainingState,
+    refuse_another_run,
+)
 from mast_ray.training.memory import out_of_memory_advice
 from mast_ray.training.metrics_log import MetricsLog
 from mast_ray.training.model_files import BestWeights
@@ -180,12 +186,7 @@ def resume(worker: Worker, engine: Engine, checkpoints: Checkpoints, identity: d
     if name is None:
         return Position()
     state = checkpoints.read(name)
-    different = same_identity(state.identity, identity)
-    if different:
-        raise ConfigError(
-            f"{checkpoints.storage.url} holds a run with other settings ({', '.join(different[:4])}):\n"
-            "choose another --out, or delete that folder to start again"
-        )
+    refuse_another_run(checkpoints.storage, state.identity, identity)
     engine.load_state(state.engine)
     if worker.rank == 0:
         log.info("resuming: %d steps done (%s)", state.position.steps_done, name)

@@ -65,6 +65,19 @@ def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
         )
 
 
+@pytest.mark.parametrize("runner", ["here", "ray"])
+def test_a_refused_command_leaves_a_finished_folder_as_it_was(prepared, encoder, runner):
+    def files():
+        names = (p for p in encoder[0].rglob("*") if p.is_file() and "lease" not in p.parts)
+        return {str(p.relative_to(encoder[0])): p.read_bytes() for p in names}
+
+    before, other = files(), small_config(**{"pretrain.learning_rate": 5e-4})
+    with pytest.raises(ConfigError, match="other settings"):
+        run_pretrain(other, prepared, str(encoder[0]), runner=runner)
+    assert files() == before
+    assert run_pretrain(small_config(), prepared, str(encoder[0]), runner=runner)["was_done"]
+
+
 def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prepared, detector):
     out, summary = detector
     model, card = load_detector(out)
