@@ -22,7 +22,7 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.trial import FACTORS, LOSSES, TrialTask, drop_checkpoints, run_trial
+from mast_ray.on_ray.trial import FACTORS, LOSSES, TrialTask, drop_checkpoints, run_trial, trial_settings
 from mast_ray.self_training.trial_records import (
     EPOCHS,
     FOLDER,
@@ -32,6 +32,7 @@ from mast_ray.self_training.trial_records import (
     read_trials,
     trial_name,
 )
+from mast_ray.tables.outputs import refuse_other_settings
 from mast_ray.tables.storage import Storage, open_storage
 from mast_ray.training.progress import duration_text
 
@@ -51,6 +52,7 @@ RANGES: dict[str, tuple[float, float]] = {
 def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
     """Run the trials that are missing; one row for each of all, oldest first. A search in which all broke is an error."""
     config, stage = task.config, open_storage(task.out, task.config.storage)
+    refuse_other_settings(stage.at(FOLDER), trial_settings(task))
     known = read_trials(stage)
     finished = [record for record in known if record.status != "open"]
     if known:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from mast_ray.config.loading import apply_overrides
+from mast_ray.config.loading import apply_overrides, flatten
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.pseudo_stage import Teacher, make_pseudo_labels
 from mast_ray.on_ray.training_work import CHECKPOINTS, SUMMARY, DetectorTask
@@ -27,6 +27,9 @@ from mast_ray.training.worker import LocalWorker, first_device
 
 FACTORS = ("backbone_multiplier", "learning_rate")  # sampled as factors of each stage's own value
 LOSSES = ("lambda_cls", "lambda_box", "lambda_iou", "lambda_con")
+_NOT_IN_A_TRIAL = {
+    "rounds", "governor", "governor_density_ratio", "governor_min_agreement", "score_parts"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,19 @@ class TrialTask:
     teacher: Teacher
     out: str  # trials/<name of the sample> below it are their folders
     num_threads: int = 1
+
+
+def trial_settings(task: TrialTask) -> dict[str, Any]:
+    """Everything the result of a trial depends on besides its sample: trials of other settings are no part of a search."""
+    config = task.config
+    sections = {
+        "self_train": config.self_train.model_dump(mode="json", exclude=_NOT_IN_A_TRIAL),
+        "evaluate": config.evaluate.model_dump(mode="json", exclude={"batch_size", "bootstrap"}),
+        "augment": config.augment.model_dump(mode="json"),
+        "split": config.split.model_dump(mode="json", include={"budget_chunks", "budget_strategy"}),
+        "teacher": asdict(task.teacher),
+    }
+    return flatten(sections) | {"cluster.lanes": config.cluster.lanes}
 
 
 class TrialWorker(LocalWorker):

@@ -3,6 +3,7 @@
 trials/<name>/diary.json    its sample, when it began, what it reported after every epoch and how long it has worked
 trials/<name>/trial.json    its result: the trial is done
 trials/<name>/stopped.json  the scheduler stopped it early
+trials/begun.json           the settings that all of them share
 
 Every file is replaced as a whole, so the records of a search are right at any moment its driver may be killed. A trial is named after its sample.
 """

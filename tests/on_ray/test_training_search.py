@@ -1,15 +1,20 @@
 """What a search that goes on tells its searcher and its scheduler."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from small_archive import small_config
 
-from mast_ray.self_training.trial_records import TrialRecord, read_trials, trial_name
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.on_ray.pseudo_stage import Teacher
+from mast_ray.on_ray.trial import TrialTask
+from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.tables.storage import open_storage
 
 pytest.importorskip("ray.tune")
-from mast_ray.on_ray.training_search import scheduler, search_ranges, searcher
+from mast_ray.on_ray.training_search import scheduler, search_ranges, search_training, searcher
 
 
 def _record(value: float, status: str, objectives: tuple[float, ...]) -> TrialRecord:
@@ -87,6 +92,22 @@ def test_halving_stops_a_trial_that_is_worse_than_trials_of_an_earlier_start(tmp
 
 def test_a_search_without_early_stopping_has_no_scheduler(tmp_path):
     assert scheduler(_config(**{"tune.scheduler": "none"}), open_storage(tmp_path), KNOWN) is None
+
+
+def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
+    config = _config(**{"tune.trials": 1})
+    task = TrialTask(config, "prepared", "detector", "pool", Teacher("sha", 0.2, 0.0, 1), str(tmp_path))
+    sample = {"lambda_iou": 1.0, "threshold": 0.2}
+    folder = open_storage(tmp_path).at(f"trials/{trial_name(sample)}")
+    Diary(folder, sample, lambda metrics: None).tell({"objective": 0.5}, LAST)
+    assert [row["objective"] for row in search_training(task, 0.2)] == [0.5]
+    free = {"self_train.rounds": 3, "evaluate.batch_size": 2, "tune.concurrent": 1}
+    search_training(replace(task, config=apply_overrides(config, free)), 0.2)
+    for knob, value in (("self_train.stage1.learning_rate", 9e-4), ("evaluate.iou", 0.4)):
+        with pytest.raises(ConfigError, match=f"begun with {knob}"):
+            search_training(replace(task, config=apply_overrides(config, {knob: value})), 0.2)
+    with pytest.raises(ConfigError, match=r"begun with teacher\.threshold"):
+        search_training(replace(task, teacher=Teacher("sha", 0.3, 0.0, 1)), 0.2)
 
 
 def test_ranges_lie_around_the_threshold_of_validation():
