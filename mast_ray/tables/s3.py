@@ -45,6 +45,7 @@ REFUSED = {
     "Forbidden": "access denied: check the bucket name, credentials and permissions",
 }
 ABSENT = {"NoSuchKey", "404", "NotFound"}
+UNSAID = {"400", "403", "Bad Request", "Forbidden"}
 PART_BYTES = 32 << 20
 
 
@@ -136,7 +137,7 @@ class S3Storage:
     def stat(self, key: str) -> Entry | None:
         name = self._name(key)
         try:
-            found = self._call("look up", name, lambda c: c.head_object(Bucket=self.bucket, Key=name))
+            found = self._call("look up", name, partial(_head, bucket=self.bucket, key=name))
         except FileNotFoundError:
             return None
         return Entry(key, found["ContentLength"], found["ETag"].strip('"'))
@@ -275,6 +276,22 @@ class S3Storage:
 def _list_page(client: Any, bucket: str, prefix: str, token: str) -> dict[str, Any]:
     more = {"ContinuationToken": token} if token else {}
     return client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more)
+
+
+def _head(client: Any, bucket: str, key: str) -> dict[str, Any]:
+    """Facts about an object. A refusal without a body has no code: a read of one byte is asked why (expired credentials look alike)."""
+    import botocore.exceptions as boto
+
+    try:
+        return client.head_object(Bucket=bucket, Key=key)
+    except boto.ClientError as error:
+        if _error_code(error) in UNSAID:
+            try:
+                client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
+            except boto.ClientError as told:
+                if _error_code(told) != "InvalidRange":  # an empty object
+                    raise told from None
+        raise
 
 
 def _gave_up(verb: str, where: str, code: str, attempts: int) -> str:

@@ -135,6 +135,21 @@ def test_expired_credentials_are_looked_up_afresh_and_the_request_repeated(endpo
     assert "credentials have expired" in caplog.text
 
 
+def test_a_look_at_an_object_survives_expired_credentials_too(endpoint):
+    with FaultProxy(endpoint) as proxy:
+        storage = storage_at(proxy.endpoint, "expired_look")
+        storage.write_atomic("key", b"value")
+        storage.write_atomic("empty", b"")
+        for key, num_bytes in (
+            ("key", 5),
+            ("empty", 0),
+        ):  # the answer to a HEAD has no body that says ExpiredToken
+            proxy.expired_requests = 4
+            assert storage.stat(key).num_bytes == num_bytes
+        proxy.expired_requests = 3
+        assert storage.stat("absent") is None
+
+
 def test_credentials_that_stay_expired_are_named_in_the_error(endpoint):
     with FaultProxy(endpoint) as proxy:
         storage = storage_at(proxy.endpoint, "stale", io_deadline_s=0.5)
