@@ -113,6 +113,7 @@ class FaultProxy:
         self.hang_share = 0.0
         self.expired_requests = 0  # so many requests more are answered 403 ExpiredToken
         self.always_503 = False
+        self.refusals: dict[str, str] = {}  # requests whose address holds this are refused with that code
         self.ignores_conditions = False  # like a store that does not know If-None-Match
         self.counts: dict[str, int] = {}
         self._random = random.Random(seed)
@@ -169,6 +170,9 @@ class FaultProxy:
         fault = self._choice()
         self.counts[fault] = self.counts.get(fault, 0) + 1
         body = await request.read()
+        for part, code in self.refusals.items():
+            if part in request.raw_path:
+                return web.Response(status=403, body=_error(code), content_type="application/xml")
         match fault:
             case "500" | "503":
                 name = {"500": "InternalError", "503": "SlowDown"}[fault]

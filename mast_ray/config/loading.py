@@ -173,6 +173,12 @@ def check_config(config: Config) -> None:
                 + (f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else "")
                 + f":\nuse a multiple of {parts}, e.g. --set {name}.batch_size={fits}"
             )
+    endpoint = config.storage.endpoint_url
+    if endpoint and not re.match(r"https?://[^/]", endpoint):
+        raise ConfigError(
+            f"storage.endpoint_url={endpoint!r} is no address of a store:\n"
+            "write it with its scheme, e.g. --set storage.endpoint_url=http://127.0.0.1:8333"
+        )
     if config.split.train + config.split.val > 1:
         raise ConfigError(
             f"split.train={config.split.train} + split.val={config.split.val} is more than 1: nothing is left to test on"

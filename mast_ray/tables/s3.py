@@ -1,6 +1,6 @@
 """An `s3://` prefix behind the Storage face: every request is retried until a deadline, every body is measured.
 
-Faults fall into four classes: absent (FileNotFoundError), refused (DataError: the user must act), expired
+Faults fall into four classes: absent (FileNotFoundError), refused (DataError: the user must act, at once), expired
 credentials (fresh ones are fetched and the request repeated), and everything else (tried again with growing pauses until
 `io_deadline_s` passes, then TemporaryError). Messages carry S3's error code, never a header, signature or key.
 """
@@ -43,6 +43,13 @@ REFUSED = {
     "InvalidBucketName": "this is not a valid bucket name",
     "403": "access denied: check the bucket name, credentials and permissions",
     "Forbidden": "access denied: check the bucket name, credentials and permissions",
+    "InvalidObjectState": "the object lies in an archive storage class (Glacier): restore it first, or leave it out with --exclude",
+    # what botocore finds wrong before it asks anybody: no pause cures it
+    "ParamValidationError": "this is not a valid bucket name or key: check the s3:// address",
+    "ProfileNotFound": "AWS_PROFILE names a profile that the AWS config files do not have: correct or unset it",
+    "ConfigParseError": "the AWS config file cannot be parsed: correct it, or set AWS_CONFIG_FILE to another",
+    "NoRegionError": "no region is known: set storage.region",
+    "InvalidRegionError": "storage.region is not the name of a region",
 }
 ABSENT = {"NoSuchKey", "404", "NotFound"}
 UNSAID = {"400", "403", "Bad Request", "Forbidden"}
@@ -176,24 +183,28 @@ class S3Storage:
         if path.stat().st_size <= 2 * PART_BYTES:
             self.write_atomic(key, path.read_bytes())
             return
-        name, where = self._name(key), {"Bucket": self.bucket, "Key": self._name(key)}
+        name = self._name(key)
+        where = {"Bucket": self.bucket, "Key": name}
         upload = self._call("write", name, lambda c: c.create_multipart_upload(**where))["UploadId"]
+        try:
+            self._upload(path, key, where | {"UploadId": upload})
+        except BaseException:
+            # Parts of an upload that never ends are listed nowhere and paid for by the month.
+            with suppress(Exception):
+                _shared(self.settings).client().abort_multipart_upload(**where, UploadId=upload)
+            raise
+
+    def _upload(self, path: Path, key: str, where: dict[str, str]) -> None:
+        name = self._name(key)
         parts: list[dict[str, Any]] = []
         with open(path, "rb") as source:
             while block := source.read(PART_BYTES):
                 number = len(parts) + 1
-                send = lambda c, n=number, b=block: c.upload_part(  # noqa: E731
-                    **where, UploadId=upload, PartNumber=n, Body=b
-                )
+                send = lambda c, n=number, b=block: c.upload_part(**where, PartNumber=n, Body=b)  # noqa: E731
                 parts.append({"PartNumber": number, "ETag": self._call("write", name, send)["ETag"]})
+        whole = {"Parts": parts}
         try:
-            self._call(
-                "write",
-                name,
-                lambda c: c.complete_multipart_upload(
-                    **where, UploadId=upload, MultipartUpload={"Parts": parts}
-                ),
-            )
+            self._call("write", name, lambda c: c.complete_multipart_upload(**where, MultipartUpload=whole))
         except FileNotFoundError:  # NoSuchUpload: an earlier try succeeded and only its answer was lost
             entry = self.stat(key)
             if entry is None or entry.num_bytes != path.stat().st_size:

@@ -161,3 +161,9 @@ def test_the_knobs_in_the_docs_are_those_of_the_code():
     text = (Path(__file__).parents[2] / "docs" / "knobs.md").read_text()
     made = knobs_markdown({name: recipe() for name, recipe in RECIPES.items()})
     assert text.endswith(made), "run: mast config --markdown, and put it under the heading of docs/knobs.md"
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:8333", "minio.example.org", "https:///bucket"])
+def test_an_endpoint_without_scheme_or_host_is_refused_with_the_remedy(endpoint):
+    with pytest.raises(ConfigError, match="with its scheme"):
+        apply_overrides(Config(), {"storage.endpoint_url": endpoint})

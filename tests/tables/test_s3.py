@@ -92,6 +92,18 @@ def test_large_files_are_uploaded_in_parts(endpoint, tmp_path):
         assert file.read(16) == b"0123456789abcdef"
 
 
+def test_an_upload_that_fails_leaves_no_parts_behind(endpoint):
+    with FaultProxy(endpoint) as proxy:
+        storage = storage_at(proxy.endpoint, "parts")
+        proxy.refusals["partNumber=2"] = "AccessDenied"
+        with storage.scratch_file() as path:
+            path.write_bytes(bytes(65 << 20))
+            with pytest.raises(DataError, match="AccessDenied"):
+                storage.publish(path, "big")
+    uploads = client_of(endpoint).list_multipart_uploads(Bucket="archive").get("Uploads", [])
+    assert [upload["Key"] for upload in uploads] == []
+
+
 def test_thirty_percent_faults_lose_nothing_and_corrupt_nothing(endpoint):
     with FaultProxy(endpoint, share=0.3, seed=1) as proxy:
         storage = storage_at(proxy.endpoint, "faults")
@@ -182,6 +194,23 @@ def test_a_wrong_bucket_a_wrong_key_and_no_key_are_told_apart(endpoint, monkeypa
     missing = settings.model_copy(update={"io_deadline_s": 7.0})
     with pytest.raises(DataError, match="no credentials"):
         list(open_storage("s3://archive/x", missing).list())
+
+
+def test_what_no_pause_cures_is_said_at_once(endpoint, monkeypatch):
+    started_s = time.monotonic()
+    settings = StorageConfig(endpoint_url=endpoint, region="us-east-1", io_deadline_s=60)
+    with pytest.raises(DataError, match="check the s3:// address"):
+        list(open_storage("s3://my archive/x", settings).list())
+    with FaultProxy(endpoint) as proxy:
+        storage = storage_at(proxy.endpoint, "cold")
+        proxy.refusals["frozen.wav"] = "InvalidObjectState"
+        for look in (storage.read_bytes, storage.stat):
+            with pytest.raises(DataError, match="restore it first"):
+                look("frozen.wav")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(DataError, match="AWS_PROFILE names a profile"):
+        list(open_storage("s3://archive/x", settings.model_copy(update={"io_deadline_s": 61.0})).list())
+    assert time.monotonic() - started_s < 30
 
 
 def test_an_archive_prepared_on_s3_is_read_through_faults_like_one_on_disk(endpoint, noise_archive, prepared):
