@@ -9,6 +9,7 @@ by its path; callbacks remain for remote and for damaged files.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -146,7 +147,8 @@ class Decoder:
             is_direct and isinstance(self._file, io.BufferedReader) and isinstance(path, str | Path)
         )
         try:
-            stream = _Stream(path if self._is_direct else watched)
+            # in bytes: soundfile refuses a name that is not UTF-8
+            stream = _Stream(os.fsencode(path) if self._is_direct and path is not None else watched)
             if start_frame:
                 stream.seek(start_frame)
         except soundfile.LibsndfileError as error:

@@ -21,7 +21,7 @@ from mast_ray.recordings.faults import Reason, UnreadableRecording
 from mast_ray.recordings.site_tables import SiteTable
 from mast_ray.recordings.sites import is_junk, is_recording_name
 from mast_ray.tables.preparing import limits_of, metadata_of, open_source
-from mast_ray.tables.storage import Storage
+from mast_ray.tables.storage import LOCKED, Storage
 from mast_ray.tables.units import Item, item_id_of
 
 REALTIME_PER_CORE = (
@@ -65,7 +65,15 @@ def list_archive(archive: Storage, exclude: Sequence[str] = SYNTHETIC_COPIES) ->
     """Every recording by name; folders that are called like recordings are faults and listed too."""
     items, num_excluded, num_other = [], 0, 0
     for entry in archive.list("", folders_named=is_recording_name):
-        if not is_recording_name(entry.key) or _is_hidden(entry.key):
+        if entry.version == LOCKED:
+            inside = f"{entry.key}/x"
+            if not is_junk(inside) and not any(fnmatch(inside, pattern) for pattern in exclude):
+                raise DataError(
+                    f"the folder {archive.url}/{entry.key} may not be read:\n"
+                    f"ask for permission, or leave it out with --exclude '{entry.key}/*'"
+                )
+            num_other += 1
+        elif not is_recording_name(entry.key) or _is_hidden(entry.key):
             num_other += 1
         elif any(fnmatch(entry.key, pattern) for pattern in exclude):
             num_excluded += 1

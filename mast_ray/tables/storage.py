@@ -6,7 +6,9 @@ opens its connections there. Nothing here ever holds a credential.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+
 _TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
+FOLDER, LOCKED = "folder", "locked folder"  # versions of entries that are no objects
+_ODD_BYTE = re.compile("\ufffd\\(([89a-f][0-9a-f])\\)")
 
 
 class Entry(NamedTuple):
@@ -87,27 +93,40 @@ class LocalStorage:
         return LocalStorage(str(Path(self.root) / folder))
 
     def local_path(self, key: str) -> Path:
-        return Path(self.root) / key
+        return Path(self.root) / _name_of(key)
 
     def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         """Every file below a folder, sorted by name within each folder; memory holds one folder at a time.
 
-        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a fault worth naming.
+        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a fault worth naming. So is one that may
+        not be read, where it is given. A link to a folder above itself is passed over.
         """
-        yield from self._walk(prefix.rstrip("/"), folders_named)
+        yield from self._walk(prefix.rstrip("/"), folders_named, frozenset())
 
-    def _walk(self, folder: str, folders_named: Callable[[str], bool] | None) -> Iterator[Entry]:
+    def _walk(
+        self, folder: str, folders_named: Callable[[str], bool] | None, above: frozenset[tuple[int, int]]
+    ) -> Iterator[Entry]:
+        path = self.local_path(folder)
         try:
-            with os.scandir(Path(self.root) / folder) as found:
+            with os.scandir(path) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
+            above |= {_place(path)}
         except (FileNotFoundError, NotADirectoryError):
             return
+        except PermissionError:
+            if folders_named is None or not folder:
+                raise
+            yield Entry(folder, 0, LOCKED)
+            return
         for entry in entries:
-            key = f"{folder}/{entry.name}" if folder else entry.name
+            key = f"{folder}/{_key_of(entry.name)}" if folder else _key_of(entry.name)
             if entry.is_dir(follow_symlinks=True):
+                if entry.is_symlink() and _place(entry) in above:
+                    log.warning("%s/%s leads back to a folder above it: passed over", self.root, key)
+                    continue
                 if folders_named is not None and folders_named(key):
-                    yield Entry(key, 0, "folder")
-                yield from self._walk(key, folders_named)
+                    yield Entry(key, 0, FOLDER)
+                yield from self._walk(key, folders_named, above)
             elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
                 status = entry.stat()
                 yield Entry(key, status.st_size, str(status.st_mtime_ns))
@@ -172,6 +191,24 @@ class LocalStorage:
 
     def has_conditional_put(self) -> bool:
         return True
+
+
+def _place(path: Path | os.DirEntry[str]) -> tuple[int, int]:
+    """Device and number of a folder: the same by whatever name it is reached."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _key_of(name: str) -> str:
+    """A file's name as text. Bytes that are not UTF-8 (memory cards of old systems) are written out: "Sp\ufffd(e4)t.wav"."""
+    if name.isascii():
+        return name
+    return "".join(f"\ufffd({ord(c) - 0xDC00:02x})" if "\udc80" <= c <= "\udcff" else c for c in name)
+
+
+def _name_of(key: str) -> str:
+    """The file that a key names."""
+    return _ODD_BYTE.sub(lambda odd: chr(0xDC00 + int(odd[1], 16)), key) if "\ufffd" in key else key
 
 
 def _sync(path: Path) -> None:

@@ -1,12 +1,18 @@
 """Inventory: what is in an archive is counted right from names and headers alone."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import soundfile
 from noise_files import write_noise
 
+from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
+from mast_ray.on_ray.prepare import PrepareInputs, prepare
 from mast_ray.tables.inventory import inventory_lines, list_archive, take_inventory
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.storage import open_storage
 from mast_ray.verbs.main import main
 
@@ -67,3 +73,33 @@ def test_the_verb_prints_and_writes_json(archive, tmp_path, capsys):
     assert "unreadable:" in capsys.readouterr().out
     assert '"num_files": 7' in (tmp_path / "i.json").read_text()
     assert main(["inventory", str(tmp_path / "nowhere")]) == 3
+
+
+def test_a_folder_that_may_not_be_read_stops_unless_it_is_junk_or_left_out(tmp_path, monkeypatch):
+    write_noise(tmp_path / "S1" / "a.wav", 2, 1)
+    for name in ("lost+found", "private"):
+        (tmp_path / name).mkdir()
+    scandir = os.scandir
+
+    def guarded(path):  # a super-user may read everything
+        if str(path).endswith(("lost+found", "private")):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with pytest.raises(DataError, match=r"private may not be read:\n.*--exclude 'private/\*'"):
+        list_archive(open_storage(tmp_path))
+    listing = list_archive(open_storage(tmp_path), ("private/*",))
+    assert [item.path for item in listing.items] == ["S1/a.wav"] and listing.num_other_files == 2
+
+
+def test_recordings_with_latin1_names_are_prepared_like_all_others(tmp_path):
+    archive = tmp_path / "archive"
+    write_noise(archive / "a.wav", 6, 1)
+    write_noise(archive / "b.flac", 6, 2)
+    os.rename(archive / "a.wav", os.fsencode(archive) + b"/Sp\xe4t_20240501_060000.wav")
+    os.rename(archive / "b.flac", os.fsencode(archive) + b"/Fr\xfch_20240501_060000.flac")
+    inputs = PrepareInputs(str(archive), str(tmp_path / "out"))
+    assert prepare(inputs, field(), runner="here") == 0
+    paths = open_prepared(tmp_path / "out").recordings.column("path").to_pylist()
+    assert paths == ["Fr�(fc)h_20240501_060000.flac", "Sp�(e4)t_20240501_060000.wav"]

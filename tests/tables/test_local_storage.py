@@ -1,6 +1,7 @@
 """Folders as storage: whole objects, exclusive creation, sorted listings."""
 
 import io
+import os
 import pickle
 import threading
 
@@ -95,3 +96,29 @@ def test_many_small_objects_are_read_in_order(tmp_path):
     for key in keys:
         storage.write_atomic(key, key.encode())
     assert map_keys(storage.read_bytes, keys) == [key.encode() for key in keys]
+
+
+def test_names_that_are_not_utf8_are_listed_as_text_and_read(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/M\xe4rz"
+    os.mkdir(folder)
+    for name in (b"Sp\xe4t \xff.wav", "Spät �.wav".encode()):
+        with open(folder + b"/" + name, "wb") as file:
+            file.write(name)
+    storage = open_storage(tmp_path)
+    keys = [entry.key for entry in storage.list()]
+    assert sorted(keys) == ["M�(e4)rz/Spät �.wav", "M�(e4)rz/Sp�(e4)t �(ff).wav"]
+    assert "".join(keys).encode("utf-8")  # fit for tables
+    assert all(b"Sp" in storage.read_bytes(key) and storage.stat(key) for key in keys)
+
+
+def test_a_link_to_a_folder_above_itself_ends_no_listing(tmp_path, caplog):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.wav").write_bytes(b"x")
+    (tmp_path / "a" / "b" / "up").symlink_to(tmp_path / "a")
+    (tmp_path / "self").symlink_to(".")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "y.wav").write_bytes(b"y")
+    (tmp_path / "a" / "c").symlink_to(tmp_path / "c")  # no circle: followed
+    keys = [entry.key for entry in open_storage(tmp_path).list()]
+    assert keys == ["a/b/x.wav", "a/c/y.wav", "c/y.wav"]
+    assert "leads back" in caplog.text
