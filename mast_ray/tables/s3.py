@@ -1,8 +1,6 @@
 """An `s3://` prefix behind the Storage face: every request is retried until a deadline, every body is measured.
 
-Faults fall into four classes: absent (FileNotFoundError), refused (DataError: the user must act, at once), expired
-credentials (fresh ones are fetched and the request repeated), and everything else (tried again with growing pauses until
-`io_deadline_s` passes, then TemporaryError). Messages carry S3's error code, never a header, signature or key.
+What an answer means is said in s3_faults.py; here it is acted upon. Messages carry S3's error code, never a header, signature or key.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.tables.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, error_code, gave_up
 from mast_ray.tables.storage import Entry, scratch_path
 
 if TYPE_CHECKING:
@@ -30,29 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken"}
-REFUSED = {
-    "NoSuchBucket": "the bucket does not exist at this endpoint",
-    "PermanentRedirect": "the bucket lives in another region: set storage.region",
-    "AuthorizationHeaderMalformed": "the bucket lives in another region: set storage.region",
-    "AccessDenied": "these credentials may not do this here: ask for list, read and write permission",
-    "AllAccessDisabled": "access to this bucket is disabled",
-    "InvalidAccessKeyId": "the access key is not known here: check credentials and storage.endpoint_url",
-    "SignatureDoesNotMatch": "the secret key is wrong: check credentials and storage.endpoint_url",
-    "RequestTimeTooSkewed": "this machine's clock is wrong: set it and run again",
-    "InvalidBucketName": "this is not a valid bucket name",
-    "403": "access denied: check the bucket name, credentials and permissions",
-    "Forbidden": "access denied: check the bucket name, credentials and permissions",
-    "InvalidObjectState": "the object lies in an archive storage class (Glacier): restore it first, or leave it out with --exclude",
-    # what botocore finds wrong before it asks anybody: no pause cures it
-    "ParamValidationError": "this is not a valid bucket name or key: check the s3:// address",
-    "ProfileNotFound": "AWS_PROFILE names a profile that the AWS config files do not have: correct or unset it",
-    "ConfigParseError": "the AWS config file cannot be parsed: correct it, or set AWS_CONFIG_FILE to another",
-    "NoRegionError": "no region is known: set storage.region",
-    "InvalidRegionError": "storage.region is not the name of a region",
-}
-ABSENT = {"NoSuchKey", "404", "NotFound"}
-UNSAID = {"400", "403", "Bad Request", "Forbidden"}
 PART_BYTES = 32 << 20
 
 
@@ -254,7 +230,7 @@ class S3Storage:
                 shared.last_success_s = time.monotonic()
                 return answer
             except Exception as error:
-                code = _error_code(error)
+                code = error_code(error)
                 where = f"s3://{self.bucket}/{name}"
                 if code in ABSENT or code == "NoSuchUpload":
                     raise FileNotFoundError(where) from None
@@ -279,7 +255,7 @@ class S3Storage:
                 waited_s = time.monotonic() - max(started_s, shared.last_success_s)
                 others_succeed = shared.last_success_s > started_s and attempt >= settings.max_attempts
                 if waited_s > settings.io_deadline_s or others_succeed:
-                    raise TemporaryError(_gave_up(verb, where, code, attempt)) from None
+                    raise TemporaryError(gave_up(verb, where, code, attempt)) from None
                 left_s = max(0.05, settings.io_deadline_s - waited_s)
                 time.sleep(min(left_s, 5.0, 0.05 * 2 ** min(attempt, 10)) * pause.uniform(0.5, 1.0))
 
@@ -296,40 +272,13 @@ def _head(client: Any, bucket: str, key: str) -> dict[str, Any]:
     try:
         return client.head_object(Bucket=bucket, Key=key)
     except boto.ClientError as error:
-        if _error_code(error) in UNSAID:
+        if error_code(error) in UNSAID:
             try:
                 client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
             except boto.ClientError as told:
-                if _error_code(told) != "InvalidRange":  # an empty object
+                if error_code(told) != "InvalidRange":  # an empty object
                     raise told from None
         raise
-
-
-def _gave_up(verb: str, where: str, code: str, attempts: int) -> str:
-    if code in EXPIRED:
-        return (
-            f"cannot {verb} {where}: the storage credentials have expired ({code}):\n"
-            "refresh them and run the same command again"
-        )
-    return f"cannot {verb} {where} after {attempts} attempts ({code}):\nrun the same command again later"
-
-
-def _error_code(error: Exception) -> str | None:
-    """A short name of what went wrong, or None when it is not the store's or the network's doing."""
-    import botocore.exceptions as boto
-    from urllib3.exceptions import HTTPError
-
-    if isinstance(error, boto.ClientError):
-        code = str(error.response.get("Error", {}).get("Code", "")) or "unknown"
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if status == 412:
-            return "PreconditionFailed"
-        return code
-    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
-        return "NoCredentials"
-    if isinstance(error, boto.BotoCoreError | HTTPError | ConnectionError | TimeoutError):
-        return type(error).__name__
-    return None
 
 
 class _RangeReader(io.RawIOBase):
