@@ -19,7 +19,7 @@ from mast_ray.recordings.decoding import probe
 from mast_ray.recordings.faults import UnreadableRecording
 from mast_ray.reporting.clips import safe_key
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
-from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.tables.storage import Storage, open_beside, open_storage
 from mast_ray.tables.units import read_commits
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
@@ -40,8 +40,7 @@ def parquet_keys(storage: Storage) -> list[str]:
 def split_uri(uri: str) -> tuple[Storage, list[str]]:
     """A file or a folder -> where it lies and which Parquet files it means."""
     if uri.endswith(".parquet"):
-        folder, _, name = uri.rpartition("/")
-        storage = open_storage(folder or ".")
+        storage, name = open_beside(uri)
         if storage.stat(name) is None:
             raise DataError(f"{uri} does not exist: give a Parquet table or a folder of them")
         return storage, [name]
@@ -128,8 +127,7 @@ def read_recordings(uri: str) -> pa.Table:
     """A recordings table: the file itself, or recordings.parquet of a stage folder."""
     storage, key = open_storage(uri), "recordings.parquet"
     if uri.endswith(".parquet"):
-        folder, _, key = uri.rpartition("/")
-        storage = open_storage(folder or ".")
+        storage, key = open_beside(uri)
     if storage.stat(key) is None:
         raise DataError(f"{storage.url}/{key} does not exist: give recordings.parquet of a prepared archive")
     table = conform(read_parquet(storage, key), RECORDINGS, ("recording_id", "path", "duration_s"), uri)

@@ -14,7 +14,7 @@ from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
 from mast_ray.tables.inventory import SYNTHETIC_COPIES
 from mast_ray.tables.stages import text_hash
-from mast_ray.tables.storage import Storage, map_keys, open_storage
+from mast_ray.tables.storage import Storage, map_keys, open_beside, open_storage
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ def _from_store(uri: str, recordings: Sequence[str], settings: StorageConfig) ->
     index = RecordingIndex(recordings)
     keys = [e.key for e in store.list() if e.key.lower().endswith(ANNOTATION_SUFFIXES)]
     if not keys:  # one object, not a folder of them
-        parent, _, name = uri.rpartition("/")
-        return parse_annotations(_content(open_storage(parent, settings), name, uri), name, index=index)
+        parent, name = open_beside(uri, settings)
+        return parse_annotations(_content(parent, name, uri), name, index=index)
     sets = []
     for key, content in zip(keys, map_keys(store.read_bytes, keys), strict=True):
         try:

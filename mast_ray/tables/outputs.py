@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import StorageConfig
-from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.tables.storage import Storage, open_beside
 
 BEGUN = "begun.json"
 
 
 def refuse_mixing(archive: Storage, stage: Storage) -> None:
     """Nothing is ever written among the user's recordings."""
-    if (stage.url + "/").startswith(archive.url.rstrip("/") + "/"):
+    inside, around = (_true_url(storage).rstrip("/") + "/" for storage in (stage, archive))
+    if inside.startswith(around):
         raise ConfigError(
             f"--out {stage.url} lies inside the archive:\nchoose a folder outside {archive.url}"
         )
+
+
+def _true_url(storage: Storage) -> str:
+    """Where a folder really is, past links and `..`."""
+    local = storage.local_path("")
+    return storage.url if local is None else os.path.realpath(local)
 
 
 def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
@@ -52,9 +60,9 @@ def sweep(stage: Storage, named: Iterable[str], folders: Iterable[str]) -> int:
 
 def text_of(uri: str, option: str, settings: StorageConfig) -> str:
     """A small text file named on the command line, local or s3://."""
-    parent, _, name = uri.rpartition("/")
+    folder, name = open_beside(uri, settings)
     try:
-        return open_storage(parent or ".", settings).read_bytes(name).decode("utf-8-sig")
+        return folder.read_bytes(name).decode("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{option} {uri}: no such file") from None
     except UnicodeDecodeError:

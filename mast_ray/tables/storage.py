@@ -79,6 +79,12 @@ def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Stor
     return LocalStorage(str(Path(text.removeprefix("file://")).expanduser().absolute()))
 
 
+def open_beside(uri: str, settings: StorageConfig | None = None) -> tuple[Storage, str]:
+    """The folder that holds a file, and its name there; a bare name lies here, /name at the root."""
+    folder, slash, name = uri.rpartition("/")
+    return open_storage(folder or slash or ".", settings), name
+
+
 @dataclass(frozen=True)
 class LocalStorage:
     """A folder. Objects appear by rename or link, so a reader sees them whole or not at all."""

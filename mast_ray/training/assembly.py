@@ -21,7 +21,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.storage import open_storage
+from mast_ray.tables.storage import open_beside, open_storage
 from mast_ray.training.ema import rescaled_decay
 from mast_ray.training.engine import choose_engine, choose_precision, make_engine
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
@@ -218,8 +218,8 @@ def _load_public(network: nn.Module, source: str, config: Config) -> None:
             f"{source} looks like AudioMAE's public weights, which expect division by 2 std: "
             "add --set spectrogram.divisor=2"
         )
-    folder, _, name = source.rpartition("/")
-    state = tensors_from_bytes(open_storage(folder or ".", config.storage).read_bytes(name))
+    folder, name = open_beside(source, config.storage)
+    state = tensors_from_bytes(folder.read_bytes(name))
     if not is_public_layout(state):
         raise DataError(f"{source} does not have AudioMAE's names: give a model folder instead")
     if isinstance(network, MaskedAutoencoder):
