@@ -59,17 +59,17 @@ def trial_settings(task: TrialTask) -> dict[str, Any]:
 
 
 class TrialWorker(LocalWorker):
-    """Tells the search the best F1 so far after every validation of a stage."""
+    """Tells the search the best F1 so far after every validation of a stage, whichever process has seen it."""
 
     def __init__(self, device: torch.device, diary: Diary, known: Mapping[str, Any]) -> None:
         super().__init__(device)
-        self._diary, self._known, self._best = diary, dict(known), 0.0
+        self._diary, self._known = diary, dict(known)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         if "f1" in metrics:
-            self._best = max(self._best, float(np.nan_to_num(metrics["f1"])))
-            at = f"{self._known['stage']}:{metrics['step']:.0f}"
-            self._diary.tell(self._known | {"objective": self._best}, at)
+            stage, step = self._known["stage"], round(metrics["step"])
+            best = max(self._diary.best_before(stage, step), float(np.nan_to_num(metrics["f1"])))
+            self._diary.tell(self._known | {"objective": best}, f"{stage}:{step}")
 
 
 def sampled_overrides(config: Config, sample: Mapping[str, float]) -> dict[str, Any]:

@@ -86,6 +86,11 @@ class Diary:
         self._report(told)
         return told
 
+    def best_before(self, stage: str, step: int) -> float:
+        """The best that a stage had reported before this step, also to a search that was killed; 0 when nothing."""
+        told = (at.partition(":") + (value,) for at, value in self._known["objectives"].items() if at != LAST)
+        return max((value for of, _, at, value in told if of == stage and int(at) < step), default=0.0)
+
     def _write(self) -> None:
         self._folder.write_atomic(DIARY, json.dumps(self._known).encode())
 

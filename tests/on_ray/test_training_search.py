@@ -4,12 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from small_archive import small_config
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.on_ray.pseudo_stage import Teacher
-from mast_ray.on_ray.trial import TrialTask
+from mast_ray.on_ray.trial import TrialTask, TrialWorker
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.tables.storage import open_storage
 
@@ -108,6 +109,23 @@ def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
             search_training(replace(task, config=apply_overrides(config, {knob: value})), 0.2)
     with pytest.raises(ConfigError, match=r"begun with teacher\.threshold"):
         search_training(replace(task, teacher=Teacher("sha", 0.3, 0.0, 1)), 0.2)
+
+
+def test_a_trial_that_goes_on_remembers_its_best_of_the_stage(tmp_path):
+    def told_by(stage, *validations):
+        diary = Diary(open_storage(tmp_path), {"lambda_iou": 1.0}, heard.append)
+        worker = TrialWorker(torch.device("cpu"), diary, {"stage": stage})
+        for step, f1 in validations:
+            worker.report({"step": float(step), "f1": f1})
+
+    heard: list[dict] = []
+    told_by("stage1", (4, 0.3), (8, 0.6), (12, 0.5))
+    told_by("stage1", (8, 0.6), (12, 0.5), (16, 0.4))  # killed: on from the checkpoint of step 4
+    told_by("stage2", (4, 0.2))
+    assert [report["objective"] for report in heard] == [0.3, 0.6, 0.6, 0.6, 0.6, 0.6, 0.2]
+    heard.clear()
+    told_by("stage1", (12, 0.5))
+    assert heard[0]["objective"] == 0.6  # as if it had never been killed
 
 
 def test_ranges_lie_around_the_threshold_of_validation():
