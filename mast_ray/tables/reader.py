@@ -155,27 +155,29 @@ class ChunkReader:
         ready: queue.Queue[RawChunks | BaseException | None] = queue.Queue(maxsize=3)
         stop = threading.Event()
 
+        def hand_over(item: RawChunks | BaseException | None) -> bool:
+            """False when nobody will take it any more: a plain put would wait for ever in a full queue."""
+            while not stop.is_set():
+                try:
+                    ready.put(item, timeout=0.2)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
         def produce() -> None:
             try:
                 with ThreadPoolExecutor(self.num_threads, thread_name_prefix="blocks") as pool:
                     source = _BlockSource(self, pool, windows, ahead)
                     try:
                         for chunks in positions:
-                            batch = self._assembled(chunks, source)
-                            while not stop.is_set():
-                                try:
-                                    ready.put(batch, timeout=0.2)
-                                    break
-                                except queue.Full:
-                                    continue
-                            if stop.is_set():
+                            if not hand_over(self._assembled(chunks, source)):
                                 return
                     finally:
                         source.cancel()
-                ready.put(None)
+                hand_over(None)
             except BaseException as error:  # handed to the consumer, which raises it
-                if not stop.is_set():
-                    ready.put(error)
+                hand_over(error)
 
         thread = threading.Thread(target=produce, name="chunk-reader", daemon=True)
         thread.start()

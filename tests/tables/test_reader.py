@@ -1,5 +1,7 @@
 """The training reader: right values, right boxes, one global order for any number of workers, resumable."""
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -210,6 +212,22 @@ def test_a_worker_count_that_cannot_share_the_lanes_is_refused_with_a_remedy(pre
     reader = ChunkReader(prepared, everything(prepared), batch_size=16, lanes=8)
     with pytest.raises(ConfigError, match="3 workers"):
         next(iter(reader.epoch(0, 0, 3)))
+
+
+def test_an_iterator_left_in_its_last_batches_ends_too(prepared):
+    import threading
+
+    few = everything(prepared).take(np.arange(16))
+    batches = ChunkReader(prepared, few, batch_size=4, num_threads=2).sequential()
+    next(batches)
+    until_s = time.monotonic() + 20
+    while any(t.name.startswith("blocks") for t in threading.enumerate()):  # all is read: three batches wait
+        assert time.monotonic() < until_s
+        threading.Event().wait(0.01)
+    leaving = threading.Thread(target=batches.close, daemon=True)
+    leaving.start()
+    leaving.join(10)
+    assert not leaving.is_alive()
 
 
 def test_an_iterator_left_early_stops_its_threads(prepared):
