@@ -24,6 +24,7 @@ from mast_ray.on_ray.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.on_ray.methods import Method, as_long_as_self_training, with_needed
 from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
 from mast_ray.on_ray.scoring import evaluate_model, scored_split
+from mast_ray.on_ray.train import full_url
 from mast_ray.on_ray.training_work import SUMMARY, data_hash
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.lease import lease_or_stop
@@ -95,12 +96,15 @@ def planned_runs(study: Comparison, archive: Prepared, encoder: str, splits: Seq
             config = method.config(study.config, seed)
             if method.length == "as_self_training":
                 config = as_long_as_self_training(config, num_train, num_pool)
-            folder = run_folder(study.out, method.name, seed)
+            folder = full_url(
+                run_folder(study.out, method.name, seed)
+            )  # workers stand in folders of their own
             start = {"own": encoder, "public": study.audiomae, "nothing": ""}[method.start]
             after = ""
             if method.self_trains:
                 start, after = f"{run_folder(study.out, 'mast', seed)}/model", f"mast, seed {seed}"
-            arguments = (config, study.prepared, folder, start, method.self_trains, tuple(splits))
+            places = (full_url(study.prepared), folder, full_url(start))
+            arguments = (config, *places, method.self_trains, tuple(splits))
             runs.append(Run(f"{method.name}, seed {seed}", run_method, arguments, after))
     first = {"mast": 0}  # what others wait for, first
     return sorted(runs, key=lambda run: first.get(run.name.split(",")[0], 1))

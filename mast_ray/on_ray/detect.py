@@ -77,7 +77,8 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
         units, pending = sweeping.plan(local_slots(config))
         print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
         return OK
-    maker = WorkMaker(inputs.model, archive, stage, config, sites, threshold, sweeping.num_bytes)
+    model = open_storage(inputs.model, config.storage).url  # absolute, for workers elsewhere
+    maker = WorkMaker(model, archive, stage, config, sites, threshold, sweeping.num_bytes)
     return sweeping.run(runner, maker)
 
 

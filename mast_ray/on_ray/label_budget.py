@@ -29,6 +29,7 @@ from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
 from mast_ray.on_ray.scoring import evaluate_model, scored_split
+from mast_ray.on_ray.train import full_url
 from mast_ray.on_ray.training_work import data_hash
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.lease import lease_or_stop
@@ -162,8 +163,9 @@ def planned_runs(study: BudgetStudy, archive: Prepared, encoder: str) -> list[Ru
     runs = []
     for cell in cells_of(study):
         config = cell_config(study.config, cell, num_train, study.match)
-        folder = f"{study.out.rstrip('/')}/{cell.folder}"
-        runs.append(Run(cell.name, run_cell, (config, study.prepared, folder, encoder, splits)))
+        # absolute: workers stand in folders of their own
+        places = map(full_url, (study.prepared, f"{study.out.rstrip('/')}/{cell.folder}", encoder))
+        runs.append(Run(cell.name, run_cell, (config, *places, splits)))
     return runs
 
 
