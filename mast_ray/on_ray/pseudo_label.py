@@ -25,7 +25,7 @@ from mast_ray.on_ray.validation import Inputs
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.lease import Lease, held_lease
+from mast_ray.tables.lease import Lease, lease_or_stop
 from mast_ray.tables.ledger import Attempt
 from mast_ray.tables.outputs import refuse_other_settings, sweep
 from mast_ray.tables.prepared import Prepared, open_prepared
@@ -107,7 +107,7 @@ def run_pseudo_label(
         return manifest | {"was_done": True}
     chunks = chunks_of_split(archive, *task.splits)
     units = pool_units(archive, chunks, task.chunks_per_unit or chunks_of_a_unit(len(chunks)))
-    with held_lease(stage) as lease:
+    with lease_or_stop(stage) as lease:
         refuse_other_settings(stage, settings)
         _work_off(task, stage, units, lease, runner, len(chunks))
         counts = _counted(stage, units, chunks)

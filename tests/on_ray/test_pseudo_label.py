@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
-from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.errors import ConfigError, DataError, RunActiveError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.on_ray.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
 from mast_ray.on_ray.tune import usable_pool
@@ -162,3 +163,15 @@ def test_two_actors_on_ray_store_the_same_as_this_process(archive, config, detec
     spread = apply_overrides(config, {"cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5})
     run_pseudo_label(spread, detector, str(archive), str(tmp_path), runner="ray", chunks_per_unit=2)
     assert rows_of(tmp_path).equals(rows_of(labelled))
+
+
+def test_a_run_that_was_taken_over_leaves_the_pool_to_the_other(
+    archive, config, detector, tmp_path, monkeypatch
+):
+    def taken_over(task, stage, *_):
+        stage.write_atomic("lease/000002.json", b"{}")
+        threading.Event().wait(30)
+
+    monkeypatch.setattr("mast_ray.on_ray.pseudo_label._work_off", taken_over)
+    with pytest.raises(RunActiveError, match="taken over"):
+        run_pseudo_label(config, detector, str(archive), str(tmp_path), runner="here")
