@@ -102,7 +102,7 @@ class DetectorTrainConfig(Section):
     clip_norm: float = Field(1.0, gt=0)
     """Gradient norm limit (paper: 1.0)."""
     ema_decay: Share = 0.9995
-    """EMA of the weights at batch 64, rescaled to decay^(batch/64) (paper: 0.9995)."""
+    """EMA of the weights at batch 64, rescaled to decay^(batch/64) (paper: 0.9995); less in runs too short for it."""
     backbone_multiplier: Weight = 0.1
     """Learning rate of unfrozen encoder blocks relative to the head (paper: 0.1; unfrozen in stage 1: 0.005, stage 2: 0.05)."""
     adapter_multiplier: Weight = 1.0

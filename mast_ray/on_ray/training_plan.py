@@ -9,7 +9,7 @@ from mast_ray.config.tree import Config
 from mast_ray.on_ray.training_work import DetectorTask, PretrainTask, pretraining_chunks
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.assembly import detection, groups_of, reconstruction
-from mast_ray.training.ema import rescaled_decay, share_of_first_weights
+from mast_ray.training.ema import average_decay, rescaled_decay
 from mast_ray.training.engine import choose_engine, choose_precision
 from mast_ray.training.labels import labelled_chunks
 from mast_ray.training.schedule import samples_per_worker, schedule_of
@@ -51,11 +51,10 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
         f"engine     {_engine_text(config)}",
     ]
     if isinstance(knobs, DetectorTrainConfig):
-        left = share_of_first_weights(knobs.ema_decay, knobs.batch_size, schedule.num_steps)
-        decay = rescaled_decay(knobs.ema_decay, knobs.batch_size)
-        lines.append(
-            f"average    decay {decay:.6f} per step, at the end {left:.1%} of it are the first weights"
-        )
+        decay = average_decay(knobs.ema_decay, knobs.batch_size, schedule.num_steps)
+        wanted = rescaled_decay(knobs.ema_decay, knobs.batch_size)
+        reason = f": {wanted:.6f} reaches back further than this run" if decay < wanted else ""
+        lines.append(f"average    decay {decay:.6f} per step{reason}")
     lines += [
         f"trains     {size(group.names) / 1e6:8.2f} M  x{group.multiplier:g}  {group.label}"
         for group in groups

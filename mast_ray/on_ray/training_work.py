@@ -36,7 +36,6 @@ from mast_ray.training.assembly import (
 )
 from mast_ray.training.augmenting import StepAugmentation, noise_bank
 from mast_ray.training.checkpoints import Checkpoints
-from mast_ray.training.ema import decay_that_leaves, share_of_first_weights
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.feed import ReaderFeed, Weighting
 from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
@@ -55,7 +54,6 @@ HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
 MOST_BOXES_LOOKED_AT = 4096  # a share is wanted, not a list
 WORTH_SAYING = 0.01
-MUCH_OF_THE_FIRST = 0.2
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
@@ -131,8 +129,6 @@ class DetectorTask:
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, len(reader))
         engine = engine_of(objective, config, knobs, schedule, worker, self.section)
-        if worker.rank == 0:
-            say_what_the_average_keeps(knobs, schedule, self.section, is_trained=bool(self.init_detector))
         quiet = quiet_chunks(reader, prepared, labelled, config)
         bank = noise_bank(prepared, quiet, normalisation, tail, worker.device, config.seed)
         augmentation = StepAugmentation(
@@ -196,26 +192,6 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
             100 * lost,
             *levels[0].stride,
         )
-
-
-def say_what_the_average_keeps(
-    knobs: DetectorTrainConfig, schedule: Schedule, section: str, is_trained: bool
-) -> None:
-    """A run much shorter than its average reaches back exports its first weights: untrained ones are worth a warning."""
-    left = share_of_first_weights(knobs.ema_decay, schedule.batch_size, schedule.num_steps)
-    if left < MUCH_OF_THE_FIRST:
-        return
-    remedy = decay_that_leaves(0.01, schedule.batch_size, schedule.num_steps)
-    log.log(
-        logging.INFO if is_trained else logging.WARNING,
-        "after all %d steps %.0f %% of the moving average, which is what is kept, are still the %s weights: "
-        "train longer, or --set %s.ema_decay=%.4f",
-        schedule.num_steps,
-        100 * left,
-        "teacher's" if is_trained else "untrained first",
-        section,
-        remedy,
-    )
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:

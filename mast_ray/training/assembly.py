@@ -22,7 +22,7 @@ from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.storage import open_beside, open_storage
-from mast_ray.training.ema import rescaled_decay
+from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import choose_engine, choose_precision, make_engine
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
 from mast_ray.training.model_files import CARD, Card, read_model, refuse_other_normalisation
@@ -192,7 +192,7 @@ def engine_of(
     if config.model.compile:
         objective.compile_step(dynamic=False)  # type: ignore[operator]  # the feed keeps shapes few
     decay = (
-        rescaled_decay(knobs.ema_decay, schedule.batch_size)
+        average_decay(knobs.ema_decay, schedule.batch_size, schedule.num_steps)
         if isinstance(knobs, DetectorTrainConfig)
         else None
     )

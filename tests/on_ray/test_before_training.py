@@ -1,15 +1,14 @@
-"""What a training will not learn is said before it begins: boxes between the points of the pyramid, weights the average never reaches."""
+"""What a training will not learn is said before it begins: boxes between the points of the pyramid."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mast_ray.config.recipes import field, tiny
-from mast_ray.on_ray.training_work import say_what_the_average_keeps, warn_of_unlearned_boxes
+from mast_ray.config.recipes import tiny
+from mast_ray.on_ray.training_work import warn_of_unlearned_boxes
 from mast_ray.tables.chunk_sets import BoxTable
 from mast_ray.training.assembly import detection
-from mast_ray.training.schedule import schedule_of
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +38,3 @@ def test_boxes_that_no_point_learns_are_said_to_be_background(objective, caplog,
 def test_nothing_is_said_without_boxes(objective, caplog):
     warn_of_unlearned_boxes(objective, reader_of([]))
     assert not caplog.text
-
-
-@pytest.mark.parametrize(("num_chunks", "is_said"), [(300, True), (3000, False)])
-def test_a_run_too_short_for_its_average_is_warned_about_with_a_decay_that_fits(caplog, num_chunks, is_said):
-    """200 epochs of 4 steps leave 0.9995^800 = 67 %; 0.01^(1/800) = 0.9943. 200 epochs of 46 leave 1 %."""
-    knobs = field().detector
-    with caplog.at_level("WARNING", logger="mast.training"):
-        say_what_the_average_keeps(knobs, schedule_of(knobs, num_chunks), "detector", is_trained=False)
-    assert ("67 % of the moving average" in caplog.text) == is_said
-    assert ("--set detector.ema_decay=0.9943" in caplog.text) == is_said
