@@ -18,10 +18,10 @@ from mast_ray.config.tree import Config
 from mast_ray.on_ray.detect_plan import Slots, local_slots, order_by_site_and_date, plan_detect_units
 from mast_ray.on_ray.detect_tables import Survey, prune, survey, write_recordings_and_rejects
 from mast_ray.on_ray.load_work import WorkMaker
-from mast_ray.recordings.site_tables import SiteTable, parse_site_table
+from mast_ray.recordings.site_tables import SiteTable
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, inventory_lines, list_archive, take_inventory
 from mast_ray.tables.lease import Lease, lease_or_stop
-from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, sweep, text_of
+from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
 from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.stages import (
     MANIFEST,
@@ -65,8 +65,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
         raise ConfigError(f"{inputs.model} holds {card.kind} weights: give a folder written by `mast train`")
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
-    table_text = text_of(inputs.table, "--table", config.storage) if inputs.table else ""
-    sites = parse_site_table(table_text, inputs.table) if inputs.table else None
+    sites, table_text = site_table_of(inputs.table, [item.path for item in listing.items], config.storage)
     settings = settings_of(config, card, threshold, text_hash(table_text))
     sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:

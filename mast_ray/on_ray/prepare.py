@@ -13,14 +13,14 @@ from typing import Any, Literal
 from mast_ray.config.errors import OK, PARTIAL, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
-from mast_ray.recordings.site_tables import SiteTable, parse_site_table
+from mast_ray.recordings.site_tables import SiteTable
 from mast_ray.tables.birdeep import birdeep_labels
 from mast_ray.tables.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
 from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.lease import Lease, lease_or_stop
-from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, sweep, text_of
+from mast_ray.tables.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
 from mast_ray.tables.preparing import PrepareWork
 from mast_ray.tables.schemas import SCHEMA_VERSION
 from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, sections_hash, text_hash
@@ -59,8 +59,7 @@ def prepare(
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)
     paths = [item.path for item in listing.items]
-    table_text = text_of(inputs.table, "--table", config.storage) if inputs.table else ""
-    sites = parse_site_table(table_text, inputs.table) if inputs.table else None
+    sites, table_text = site_table_of(inputs.table, paths, config.storage)
     annotations = AnnotationSet()
     if inputs.dataset == "birdset":
         annotations, places = birdset_labels(archive, paths)

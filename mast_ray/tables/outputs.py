@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.recordings.annotations.tabular import decoded
+from mast_ray.recordings.site_tables import SiteTable, parse_site_table, refuse_unclear
 from mast_ray.tables.storage import Storage, open_beside
 
 BEGUN = "begun.json"
@@ -58,12 +61,16 @@ def sweep(stage: Storage, named: Iterable[str], folders: Iterable[str]) -> int:
     return removed
 
 
-def text_of(uri: str, option: str, settings: StorageConfig) -> str:
-    """A small text file named on the command line, local or s3://."""
+def site_table_of(uri: str, paths: Sequence[str], settings: StorageConfig) -> tuple[SiteTable | None, str]:
+    """The user's table of recordings or sites and its text, local or s3://; (None, "") where none is given."""
+    if not uri:
+        return None, ""
     folder, name = open_beside(uri, settings)
     try:
-        return folder.read_bytes(name).decode("utf-8-sig")
+        text = decoded(folder.read_bytes(name), f"--table {uri}")
     except FileNotFoundError:
-        raise DataError(f"{option} {uri}: no such file") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{option} {uri} is not UTF-8 text: save it as CSV in UTF-8") from None
+        raise DataError(f"--table {uri}: no such file") from None
+    sites = parse_site_table(text, uri)
+    if note := refuse_unclear(sites, paths, uri):
+        print(f"note: {note}", file=sys.stderr)
+    return sites, text

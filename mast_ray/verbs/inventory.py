@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mast_ray.recordings.site_tables import parse_site_table
     from mast_ray.tables.inventory import inventory_lines, list_archive, take_inventory
+    from mast_ray.tables.outputs import site_table_of
     from mast_ray.tables.storage import open_storage
 
     archive = open_storage(args.archive, args.config.storage)
-    sites = parse_site_table(Path(args.table).read_text("utf-8"), args.table) if args.table else None
     listing = list_archive(archive)
+    sites, _ = site_table_of(args.table, [item.path for item in listing.items], args.config.storage)
     inventory = take_inventory(archive, listing.items, args.config.audio, sites, sample=args.sample)
     print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
     if args.json:

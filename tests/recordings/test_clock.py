@@ -9,7 +9,7 @@ from damage import chunk, list_info, noise, pcm16, wav
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.clock import TableRow, audiomoth_time, parse_name_metadata, recording_metadata
 from mast_ray.recordings.decoding import probe
-from mast_ray.recordings.site_tables import parse_site_table
+from mast_ray.recordings.site_tables import parse_site_table, refuse_unclear
 
 # (path, declared zone, UTC or None, site, flags): worked out by hand
 NAMES = [
@@ -178,3 +178,38 @@ def test_a_site_table_without_file_or_site_says_what_to_add():
         parse_site_table("when,where\n1,2\n")
     with pytest.raises(DataError, match=r"line 2.*is not a time"):
         parse_site_table("file,start_time\nx.wav,noon\n")
+
+
+def test_a_site_table_is_read_as_a_spreadsheet_saves_it():
+    table = parse_site_table("File;Site;Latitude;Longitude\nS\u00fcd/x.wav;S\u00fcd;52,25;13,5\n")
+    assert table.row_of("S\u00fcd/x.wav") == TableRow(site="S\u00fcd", latitude=52.25, longitude=13.5)
+
+
+def test_a_column_of_utc_times_is_not_local_time():
+    row = parse_site_table("file,start_utc\nx.wav,2024-06-01 10:00:00\n").row_of("x.wav")
+    found = recording_metadata("x.wav", row=row, zone="Asia/Makassar")
+    assert found.start_utc == datetime(2024, 6, 1, 10, tzinfo=UTC)
+
+
+def test_a_mistake_in_a_site_table_is_told_with_its_line():
+    with pytest.raises(DataError, match=r"t.csv, line 2: 'Europe/Berln' is not a time zone"):
+        parse_site_table("file,timezone\nx.wav,Europe/Berln\n", "t.csv")
+    with pytest.raises(DataError, match=r"t.csv, line 3: '521'"):
+        parse_site_table("site,latitude,longitude\na,52.1,13\nb,521,13\n", "t.csv")
+
+
+def test_a_row_does_not_describe_a_recording_of_the_same_name_in_another_folder():
+    table = parse_site_table("file,site\nridge/20240331_013000.WAV,R\n")
+    assert table.row_of("river/20240331_013000.WAV") is None
+    assert table.row_of("card 1/ridge/20240331_013000.wav").site == "R"  # the archive begins higher up
+    assert table.row_of("20240331_013000.WAV").site == "R"  # or further down
+
+
+def test_rows_that_fit_no_recording_or_several_are_told():
+    paths = ["ridge/a.wav", "river/a.wav", "river/b.wav"]
+    assert refuse_unclear(parse_site_table("file\nb.wav\nriver/a.wav\n"), paths, "t.csv") == ""
+    assert "1 of its files" in refuse_unclear(parse_site_table("file\nb.wav\nc.wav\n"), paths, "t.csv")
+    with pytest.raises(DataError, match="none of its 1 files"):
+        refuse_unclear(parse_site_table("file\nc.wav\n"), paths, "t.csv")
+    with pytest.raises(DataError, match=r"a\.wav can be 2 recordings"):
+        refuse_unclear(parse_site_table("file\na.wav\n"), paths, "t.csv")
