@@ -36,7 +36,7 @@ class StorageConfig(Section):
 
 class AudioConfig(Section):
     timezone: str = ""
-    """IANA zone of clock times in file names that carry no offset, e.g. Asia/Makassar; empty: such times stay unknown."""
+    """IANA zone of clock times without an offset, and of local hours where a recorder writes UTC, e.g. Asia/Makassar; empty: the former stay unknown."""
     site_from: Literal["auto", "folder", "prefix", "none"] = "auto"
     """Where a site's name comes from when no table names it: parent folder, file-name prefix, or whichever is informative."""
     channel: Literal["mean", "first"] = "mean"

@@ -2,6 +2,7 @@
 never the file's mtime.
 
 Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`.
+A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
 Flags: zone_unknown, clock_reset (before 2005: no start_utc either), dst_gap, dst_ambiguous,
 sources_disagree, invalid_time, date_only, two_digit_year, several_times, epoch_name, gps_synced.
 """
@@ -110,7 +111,10 @@ def recording_metadata(
 
 
 def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tuple[str, ...]]:
-    """(UTC time, offset in seconds, flags) of a clock reading; its own offset outranks the declared zone."""
+    """(UTC time, offset of local time in seconds, flags) of a clock reading; its own offset outranks the zone.
+
+    A reading in UTC says when, not where: its local time is that of the declared zone.
+    """
     if start.year < EARLIEST_PLAUSIBLE_YEAR:
         return None, None, ("clock_reset",)
     flags: tuple[str, ...] = ()
@@ -122,6 +126,8 @@ def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tup
             flags = ("dst_gap",)
         elif start.utcoffset() != start.replace(fold=1).utcoffset():
             flags = ("dst_ambiguous",)
+    elif zone and not start.utcoffset():
+        start = start.astimezone(zone_named(zone))
     offset = start.utcoffset() or timedelta(0)
     return start.astimezone(UTC), round(offset.total_seconds()), flags
 

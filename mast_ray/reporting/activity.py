@@ -59,11 +59,11 @@ def local_start_s(table: pa.Table) -> NDArray[np.float64]:
 
 
 def clock_name(recordings: pa.Table) -> str:
-    """'local time', 'UTC', or a mixture, depending on which offsets are known."""
-    known = recordings.column("utc_offset_s").null_count
-    if known == 0:
-        return "local time"
-    return "UTC" if known == len(recordings) else "local time where the zone is known, else UTC"
+    """'local time', 'UTC' (also where every recorder's clock is UTC), or a mixture, depending on which offsets are known."""
+    offsets = recordings.column("utc_offset_s")
+    if not pc.any(pc.fill_null(pc.not_equal(offsets, 0), False)).as_py():
+        return "UTC"
+    return "local time" if offsets.null_count == 0 else "local time where the zone is known, else UTC"
 
 
 def cut_at_hours(start_s: NDArray[np.float64], duration_s: NDArray[np.float64]) -> Slots:

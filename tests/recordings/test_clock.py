@@ -79,7 +79,22 @@ def test_a_name_gives_the_right_time_or_a_flag(path, zone, utc, site, flags):
         local = datetime.fromtimestamp(found.start_utc.timestamp() + found.utc_offset_s, UTC).replace(
             tzinfo=None
         )
-        assert local == found.clock or "dst_gap" in found.time_flags
+        is_utc = found.clock == found.start_utc.replace(tzinfo=None)  # then local time is the zone's
+        assert local == found.clock or "dst_gap" in found.time_flags or (is_utc and zone)
+
+
+@pytest.mark.parametrize(
+    ("path", "zone", "offset_h"),
+    [
+        ("5B44A1C8.WAV", "Asia/Makassar", 8.0),  # an AudioMoth that counts in UTC, on Borneo
+        ("5B44A1C8.WAV", "", 0.0),
+        ("5B44A1C8.WAV", "Europe/London", 1.0),  # July
+        ("20180110T053000Z_SITE.flac", "Europe/London", 0.0),  # January
+        ("20180710T053000+0800_SITE.flac", "UTC", 8.0),  # the recorder's own offset stays
+    ],
+)
+def test_a_recorder_that_writes_utc_has_the_local_time_of_its_declared_zone(path, zone, offset_h):
+    assert parse_name_metadata(path, zone).utc_offset_s == offset_h * 3600
 
 
 def test_the_position_in_a_frontier_labs_name_is_read():

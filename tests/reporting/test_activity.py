@@ -53,6 +53,8 @@ def test_without_an_offset_hours_are_utc_and_said_so():
     table = recordings([{"recording_id": "r", "start_utc": start, "duration_s": 60.0, "utc_offset_s": None}])
     found = diel_map(table, detections([]))
     assert found.clock == "UTC" and found.effort_s[0, 22] == 60.0
+    at_utc = recordings([{"recording_id": "r", "start_utc": start, "duration_s": 60.0, "utc_offset_s": 0}])
+    assert diel_map(at_utc, detections([])).clock == "UTC"  # an AudioMoth's clock, wherever it hangs
 
 
 def test_no_clock_at_all_gives_no_map():
