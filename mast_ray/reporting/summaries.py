@@ -2,7 +2,8 @@
 
 Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds). Its
 interval comes from drawing the recordings of the cell again with replacement: calls of one recording are not independent.
-One recording leaves nothing to draw from: its interval is null. Hours and dates are local (see activity.py).
+One recording leaves nothing to draw from, and neither do recordings without a call (drawing zeros again is not certainty):
+their interval is null. Hours and dates are local (see activity.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def ratio_intervals(
 ) -> list[tuple[float | None, float | None]]:
     """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K, R) and (R,) values of R units.
 
-    Widened for few units as in evaluation/intervals.py. All K ratios share the same draws.
+    Widened for few units as in evaluation/intervals.py. All K ratios share the same draws. None for a ratio of 0.
     """
     size = len(below)
     if size < 2 or below.sum() <= 0:
@@ -63,7 +64,10 @@ def ratio_intervals(
     student = stats.t.ppf((1 + level) / 2, size - 1)
     tail = stats.norm.cdf(-student * np.sqrt(size / (size - 1)))
     low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
-    return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
+    return [
+        (float(x), float(y)) if total > 0 else (None, None)
+        for x, y, total in zip(low, high, above.sum(axis=1), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,18 @@ import sys
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.tabular import defused
-from mast_ray.reporting.detection_tables import chosen_threshold, read_detections, read_recordings
+from mast_ray.reporting.detection_tables import (
+    chosen_threshold,
+    read_detections,
+    read_recordings,
+    recordings_beside,
+)
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.tables.storage import open_storage
 
@@ -25,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("table", metavar="TABLE", help="detections: a Parquet file, or the folder that `mast detect` wrote")
     add(
         "--recordings",
-        required=True,
         metavar="TABLE",
-        help="recordings.parquet (or the folder that holds it): the effort",
+        help="recordings.parquet (or the folder that holds it): the effort (default: that of the detections' folder)",
     )
     add("--out", required=True, metavar="DIR", help="folder for the tables (local or s3://)")
     add(
@@ -55,10 +60,18 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(
             "--bands-hz must be at least two rising frequencies, e.g. --bands-hz 0 1000 2000 4000 8000"
         )
-    recordings = read_recordings(args.recordings)
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    source = args.recordings or recordings_beside(args.table)
+    if source is None:
+        raise DataError(
+            f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
+        )
+    recordings = read_recordings(source)
     detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
     if len(recordings) == 0:
-        raise DataError(f"{args.recordings} holds no recording: without effort there is no rate")
+        raise DataError(f"{source} holds no recording: without effort there is no rate")
+    _refuse_others(detections, recordings, args.table, source)
     tables = summarise(recordings, detections, args.seed, edges_hz).named()
     out = open_storage(args.out)
     for name, table in tables.items():
@@ -75,6 +88,16 @@ def run(args: argparse.Namespace) -> int:
     hours = sum(tables["calls_by_site"].column("effort_h").to_pylist())
     print(f"{len(detections)} calls in {hours:.2f} recorded hours -> {', '.join(tables)} in {args.out}")
     return 0
+
+
+def _refuse_others(detections: pa.Table, recordings: pa.Table, table: str, source: str) -> None:
+    """Calls of recordings that the effort does not know would be counted nowhere, and every rate be too low."""
+    known = pc.is_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    if foreign := len(detections) - pc.sum(known, min_count=0).as_py():
+        raise DataError(
+            f"{foreign:,} of {len(detections):,} detections in {table} are of recordings that {source} does not list:\n"
+            "give the recordings of the same archive (those that `mast detect` wrote beside the detections)"
+        )
 
 
 def csv_bytes(table: pa.Table) -> bytes:

@@ -42,6 +42,16 @@ def test_one_recording_has_a_rate_but_no_interval():
     assert row["calls_per_hour"] == 1.0 and row["low_95"] is None and row["high_95"] is None
 
 
+def test_recordings_without_a_call_have_a_rate_of_zero_but_no_interval():
+    table = recordings(*({"recording_id": f"r{i}"} for i in range(5)))
+    found = summarise(table, calls(("r1", 1.0, 2.0, 500, 900)))
+    assert found.by_site.column("high_95").to_pylist()[0] > 0
+    (row,) = summarise(table, calls()).by_site.to_pylist()
+    assert (row["calls_per_hour"], row["low_95"], row["high_95"]) == (0.0, None, None)
+    quiet = [row for row in found.occupancy.to_pylist() if row["low_hz"] == 7000.0]
+    assert [(row["share"], row["high_95"]) for row in quiet] == [(0.0, None)]
+
+
 def test_dates_are_local_and_hours_without_effort_are_absent():
     late = {"start_utc": datetime(2024, 5, 6, 20, 0, tzinfo=UTC), "utc_offset_s": 25200}
     found = summarise(recordings({"recording_id": "a"} | late), calls())

@@ -114,6 +114,24 @@ def test_summaries_are_written_as_csv_and_parquet(run, capsys):
     assert "2 calls in 0.01 recorded hours" in capsys.readouterr().out
 
 
+def test_summaries_find_the_effort_beside_the_detections(run, capsys):
+    assert main(["summarise", str(run / "detections"), "--out", str(run / "s")]) == 3
+    assert "--recordings" in capsys.readouterr().err
+    (run / "recordings.parquet").rename(run / "detections/recordings.parquet")
+    assert main(["summarise", str(run / "detections"), "--out", str(run / "s")]) == 0
+    assert "2 calls in 0.01 recorded hours" in capsys.readouterr().out
+
+
+def test_detections_of_another_archive_are_not_summarised_as_silence(run, capsys):
+    table = pq.read_table(run / "recordings.parquet")
+    pq.write_table(table.slice(1), run / "recordings.parquet")
+    assert (
+        main(["summarise", str(run / "detections"), "--recordings", str(run), "--out", str(run / "s")]) == 3
+    )
+    error = capsys.readouterr().err
+    assert "1 of 2 detections" in error and not (run / "s").exists()
+
+
 def test_bands_must_rise(run, capsys):
     assert (
         main(
