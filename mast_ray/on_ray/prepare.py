@@ -68,7 +68,7 @@ def prepare(
         annotations = birdeep_labels(archive, paths)
     if inputs.annotations:
         annotations = annotations_of(inputs.annotations, paths, config.storage, archive)
-    refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, inputs.exclude)
+    refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, paths, inputs.exclude)
     key = sections_hash(config, *TABLE_KNOBS)
     hashes = {
         "archive": text_hash(repr([(i.path, i.num_bytes, i.version) for i in listing.items])),

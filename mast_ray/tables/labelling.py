@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations, read_annotations
 from mast_ray.recordings.annotations.model import merge_annotations
+from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
 from mast_ray.tables.inventory import SYNTHETIC_COPIES
 from mast_ray.tables.stages import text_hash
 from mast_ray.tables.storage import Storage, map_keys, open_beside, open_storage
 
 log = logging.getLogger(__name__)
+SHOWN_PROBLEMS = 5
 
 
 def annotations_of(
@@ -29,18 +31,47 @@ def annotations_of(
         root = archive.local_path("")
         inside = root is not None and Path(uri).resolve().is_relative_to(Path(root).resolve())
         found = read_annotations(uri, root=root if inside else None, recordings=recordings)
-    for problem in found.problems[:5]:
+    for problem in found.problems[:SHOWN_PROBLEMS]:
         log.warning("%s", problem)
+    if found.problems:
+        log.warning("%s: %d rows or files cannot be used and are left out", uri, len(found.problems))
     if not found.annotated_paths and not found.unresolved:
         raise DataError(f"{uri} holds no annotations of these recordings: check the path and the format")
     return found
 
 
 def refuse_unknown(
-    found: AnnotationSet, source: str, archive: str, exclude: Sequence[str] = SYNTHETIC_COPIES
+    found: AnnotationSet,
+    source: str,
+    archive: str,
+    recordings: Sequence[str],
+    exclude: Sequence[str] = SYNTHETIC_COPIES,
 ) -> None:
-    """Labels of recordings the archive does not have are an error with examples; those of excluded ones are not."""
+    """Labels of recordings the archive does not have, or has twice, are an error; those of excluded ones are not."""
     foreign = [name for name in found.unresolved if not any(fnmatch(name, pattern) for pattern in exclude)]
+    by_stem: dict[str, list[str]] = {}
+    for path in recordings:
+        by_stem.setdefault(PurePosixPath(path).stem.lower(), []).append(path)
+    for name in foreign:
+        is_table = name.lower().endswith(ANNOTATION_SUFFIXES)
+        stems = (
+            own_stems(PurePosixPath(name).name) if is_table else [PurePosixPath(name.replace("\\", "/")).stem]
+        )
+        same = next((by_stem[stem.lower()] for stem in stems if stem.lower() in by_stem), [])
+        if len(same) > 1:
+            raise DataError(
+                f"{source}: {name} can be {len(same)} recordings ({', '.join(same[:3])}):\n"
+                + (
+                    "put the table beside its recording"
+                    if is_table
+                    else f"write the folder too, as in {same[0]}"
+                )
+            )
+        if is_table:
+            raise DataError(
+                f"{source}: no recording in {archive} is called like the table {name}:\n"
+                "name it after its recording, or give it a column 'Begin File' (CSV: 'file')"
+            )
     if foreign:
         raise DataError(
             f"{source}: {len(foreign)} annotated recordings are not in {archive} (e.g. {', '.join(foreign[:3])}):\n"

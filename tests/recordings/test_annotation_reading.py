@@ -73,6 +73,20 @@ def test_an_empty_table_says_that_the_recording_was_gone_through():
     assert (found.annotations, found.annotated_paths) == ((), frozenset({"a/x.wav"}))
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_an_empty_label_track_of_its_recording_and_of_no_other(content):
+    index = RecordingIndex(["a/x.wav", "a/y.wav"])
+    assert parse_annotations(content, "a/x.txt", index=index).annotated_paths == frozenset({"a/x.wav"})
+    with pytest.raises(DataError, match="empty"):
+        parse_annotations(content, "notes.txt", index=index)
+
+
+def test_a_table_of_which_no_row_can_be_used_does_not_say_that_nothing_was_heard():
+    text = "file,begin_s,end_s\nx.wav,zwei,drei\nx.wav,3,2\n"
+    with pytest.raises(DataError, match=r"not one of its 2 rows .*line 2: 'zwei' is not a number"):
+        parse_annotations(text.encode(), "t.csv", index=RecordingIndex(["x.wav", "y.wav"]))
+
+
 def test_several_files_without_file_offset_are_refused():
     text = "Begin Time (s)\tEnd Time (s)\tBegin File\n1\t2\ta.wav\n70\t71\tb.wav\n"
     with pytest.raises(DataError, match="File Offset"):

@@ -35,6 +35,12 @@ def place(tmp_path_factory) -> Path:
         "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin File\n"
         "1\tSpectrogram 1\t1\t700.5\t701.0\t900\t1100\tA_20240506_040000.wav\n"
     )
+    (root / "twins" / "ridge").mkdir(parents=True)
+    (root / "twins" / "river").mkdir()
+    for folder in ("ridge", "river"):
+        soundfile.write(root / "twins" / folder / "20240506_040000.wav", tone.astype(np.float32), 16_000)
+    (root / "twin.csv").write_text("file,begin_s,end_s\n20240506_040000.wav,1,2\n")
+    (root / "nobody.csv").write_text("begin_s,end_s\n1,2\n")
     (root / "words.csv").write_text("who,what\nme,nothing\n")
     (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
     (root / "typo.yaml").write_text("detector:\n  epoch: 3\n")
@@ -66,6 +72,8 @@ MISTAKES = [
     (["prepare", "{p}/empty", "--out", "{p}/o2", "--runner", "here"], DATA, ["empty"]),
     (["prepare", "{p}/texts", "--out", "{p}/o3", "--runner", "here"], DATA, ["texts"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/foreign.txt", "--out", "{p}/o4", "--runner", "here"], DATA, ["something_else"]),
+    (["prepare", "{p}/twins", "--annotations", "{p}/twin.csv", "--out", "{p}/o4", "--runner", "here"], DATA, ["can be 2 recordings", "ridge/20240506_040000.wav"]),
+    (["prepare", "{p}/twins", "--annotations", "{p}/nobody.csv", "--out", "{p}/o4", "--runner", "here"], DATA, ["called like the table nobody.csv", "'file'"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/words.csv", "--out", "{p}/o5", "--runner", "here"], DATA, ["words.csv"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/beyond.txt", "--out", "{p}/o15", "--runner", "here"], DATA, ["700.5 s of 12 s", "several files"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/none.txt", "--out", "{p}/o6", "--runner", "here"], DATA, ["none.txt"]),

@@ -97,9 +97,18 @@ def parse_annotations(
     be told.
     """
     text = decoded(content, name)
+    if (
+        format == "auto" and not text.strip()
+    ):  # what Audacity and our own export write where nothing was found
+        found = _resolved(Parsed((), ("",)), name, index)
+        if found.unresolved:
+            raise DataError(
+                f"{name} is empty, and no recording is called like it:\nremove it, or export it again"
+            )
+        return found
     document = (
         _json(text, name)
-        if format in ("aoef", "coco") or (format == "auto" and text.lstrip()[:1] in "{[")
+        if format in ("aoef", "coco") or (format == "auto" and text.lstrip()[:1] in ("{", "["))
         else None
     )
     chosen = detect_format(text, document, name) if format == "auto" else format
@@ -118,6 +127,11 @@ def parse_annotations(
             parsed = aoef.parse(document, name)
         case "coco":
             parsed = coco.parse(document, name)
+    if parsed.problems and not parsed.annotations:  # not the same as "listened to, nothing there"
+        raise DataError(
+            f"{name}: not one of its {len(parsed.problems)} rows can be used ({parsed.problems[0]}):\n"
+            "check its columns, or export it again"
+        )
     return _resolved(parsed, name, index)
 
 

@@ -94,15 +94,19 @@ def number(text: str) -> float | None:
     text = text.strip()
     if not text:
         return None
+    written = text
     if "," in text:
         text = (
             text.replace(".", "").replace(",", ".")
             if text.rfind(",") > text.rfind(".")
             else text.replace(",", "")
         )
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{written!r} is not a number") from None
     if not abs(value) < 1e12:
-        raise ValueError(f"{text!r} is out of range")
+        raise ValueError(f"{written!r} is out of range")
     return value
 
 
