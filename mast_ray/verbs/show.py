@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.decoding import open_recording
 from mast_ray.recordings.faults import UnreadableRecording
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
@@ -88,15 +90,36 @@ def _excerpt(path: Path, start_s: float, seconds: float) -> NDArray[np.float32]:
 
 
 def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list[FigureBox]:
-    """Boxes of one recording; rows of a table over many files are chosen by the recording's name."""
+    """Boxes of one recording; rows of a table over many files are chosen by the recording's path."""
     if table is None:
         return []
     if table.suffix == ".parquet" or (table.is_dir() and any(table.rglob("*.parquet"))):
         found = _parquet_boxes(table, recording)
     else:
-        annotations = read_annotations(table, recordings=[recording.name]).annotations
-        found = [FigureBox(a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, a.score) for a in annotations]
+        annotations = read_annotations(table).annotations
+        if table.is_file() and {a.path for a in annotations} == {own_stems(table.name)[0]}:
+            chosen = {a.path for a in annotations}  # names no file: it is of what is shown, whatever its name
+        else:
+            chosen = _paths_of(recording, (a.path for a in annotations), table)
+        found = [
+            FigureBox(a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, a.score)
+            for a in annotations
+            if a.path in chosen
+        ]
     return [box for box in found if threshold is None or box.score is None or box.score >= threshold]
+
+
+def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
+    """Paths of a table that mean a recording: the end of its own path, or its name where that is clear."""
+    place = recording.resolve().with_suffix("").as_posix().lower()
+    same = {path for path in paths if PurePosixPath(path).stem.lower() == recording.stem.lower()}
+    own = {path for path in same if f"{place}/".endswith(f"/{PurePosixPath(path).with_suffix('')}/".lower())}
+    if own or len(same) <= 1:
+        return own or same
+    raise DataError(
+        f"{table} holds boxes of {len(same)} recordings called {recording.name} ({', '.join(sorted(same)[:3])}):\n"
+        "show the recording where it lies, in the folder of its site"
+    )
 
 
 def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
@@ -107,8 +130,9 @@ def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
         raise DataError(
             f"{table} is no table of detections ({error}):\ngive one that `mast detect` wrote"
         ) from error
+    chosen = _paths_of(recording, (row["path"] for row in rows), table)
     return [
         FigureBox(row["begin_s"], row["end_s"], row["low_hz"], row["high_hz"], "", row["score"])
         for row in rows
-        if PurePosixPath(row["path"]).name == recording.name
+        if row["path"] in chosen
     ]

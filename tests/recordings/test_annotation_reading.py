@@ -272,3 +272,13 @@ def test_no_reference_leaves_the_root(tmp_path, payload):
         assert all(
             not a.path.startswith("/") and ".." not in a.path.split("/") for a in without_listing.annotations
         )
+
+
+def test_tables_of_the_same_name_in_two_folders_stay_two_recordings(tmp_path):
+    for site in ("ridge", "river"):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "20240331_013000.Table.1.selections.txt").write_text(
+            RAVEN + "1\tSpectrogram 1\t1\t1\t2\t100\t200\tA\n"
+        )
+    found = read_annotations(tmp_path)
+    assert found.annotated_paths == {"ridge/20240331_013000", "river/20240331_013000"}

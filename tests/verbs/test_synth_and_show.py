@@ -64,3 +64,26 @@ def test_show_says_where_a_recording_ends(archive, tmp_path, capsys):
     assert main(["show", str(recording), "--start", "99", "-o", str(tmp_path / "x.png")]) == 3
     assert "ends at 15.00 s" in capsys.readouterr().err
     assert not (tmp_path / "x.png").exists()
+
+
+def test_show_leaves_boxes_of_the_same_name_at_another_site_out(archive, tmp_path, capsys):
+    name = "20240331_013000"
+    recording = next((archive / "audio").rglob("*.wav"))
+    for site, count in (("ridge", 1), ("river", 2)):
+        (tmp_path / "audio" / site).mkdir(parents=True)
+        (tmp_path / "audio" / site / f"{name}.WAV").write_bytes(recording.read_bytes())
+        (tmp_path / "tables" / site).mkdir(parents=True)
+        lines = "".join(f"{i + 1}\t{i + 2}\tx\n" for i in range(count))
+        (tmp_path / "tables" / site / f"{name}.txt").write_text(lines)
+    box = {"begin_s": 1.0, "end_s": 2.0, "low_hz": 1000.0, "high_hz": 2000.0, "score": 0.7}
+    rows = [{"path": f"{site}/{name}.WAV", **box} for site in ("ridge", "river", "river")]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "found.parquet")
+    tables = ["--annotations", str(tmp_path / "tables"), "--detections", str(tmp_path / "found.parquet")]
+    for site, said in (("ridge", "1 annotated and 1 detected"), ("river", "2 annotated and 2 detected")):
+        shown = ["show", str(tmp_path / "audio" / site / f"{name}.WAV"), "-o", str(tmp_path / "x.png")]
+        assert main([*shown, *tables]) == 0
+        assert said in capsys.readouterr().out
+    elsewhere = tmp_path / f"{name}.WAV"
+    elsewhere.write_bytes(recording.read_bytes())
+    assert main(["show", str(elsewhere), "-o", str(tmp_path / "x.png"), *tables]) == 3
+    assert "2 recordings called" in capsys.readouterr().err

@@ -166,7 +166,9 @@ def _resolved(parsed: Parsed, name: str, index: RecordingIndex | None) -> Annota
     for reference in dict.fromkeys((*parsed.mentioned, *(a.path for a in parsed.annotations))):
         if index is None:
             found[reference] = (
-                safe_reference(reference) if reference else own_stems(posixpath.basename(name))[0]
+                safe_reference(reference)
+                if reference
+                else posixpath.join(near, own_stems(posixpath.basename(name))[0])
             )
         else:
             found[reference] = index.find(reference, near) if reference else index.owner_of(name)
