@@ -81,6 +81,13 @@ def list_archive(archive: Storage, exclude: Sequence[str] = SYNTHETIC_COPIES) ->
             item_id = item_id_of(entry.key, entry.num_bytes)
             items.append(Item(item_id, entry.key, entry.num_bytes, entry.version))
     if not items:
+        local = archive.local_path("")
+        if local is not None and not os.path.isdir(local):
+            raise DataError(
+                f"{archive.url} is a file, not a folder:\ngive the folder it lies in"
+                if os.path.exists(local)
+                else f"{archive.url} does not exist:\ncheck the path, and whether the disk or card is there"
+            )
         raise DataError(
             f"{archive.url} holds no recordings ({num_other} other files):\n"
             "check the path; wav, flac, ogg, mp3 and aiff are read"
@@ -154,6 +161,8 @@ def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable |
         with open_source(archive, item, whole=False) as source:
             info = probe(source, limits=limits_of(audio))
         duration_s = info.duration_s
+        if duration_s is not None and duration_s < limits_of(audio).min_duration_s:
+            return _Probed(reason=str(info.fault.reason if info.fault else Reason.TOO_SHORT))
     except UnreadableRecording as error:
         return _Probed(reason=str(error.reason))
     except MastError:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
@@ -24,14 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cores-per-gpu", type=int, default=12, help="CPU cores per GPU")
     parser.add_argument("--gpu-scale", type=float, default=1.0, help="your GPU's bf16 rate over an H200's")
     parser.add_argument(
-        "--rates", help="JSON with rates measured on your machines (fields of the printed line)"
+        "--rates", help='JSON with rates measured on your machines, e.g. {"infer_chunks_per_gpu_s": 900}'
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    for option in ("hours", "gpus", "cores_per_gpu", "gpu_scale"):
+        value = getattr(args, option)
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{option.replace('_', '-')} {value:g} must be more than 0")
     archive = _archive(args)
     hardware = Hardware(args.gpus, args.cores_per_gpu)
-    rates = Rates(**json.loads(Path(args.rates).read_text())) if args.rates else Rates(scale=args.gpu_scale)
+    rates = _rates(args)
     stages = plan_stages(archive, args.config, hardware, rates)
     print(
         f"{archive.hours:,.1f} h in {archive.num_recordings:,} recordings ({archive.num_bytes / 1e9:,.1f} GB), "
@@ -46,9 +51,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _rates(args: argparse.Namespace) -> Rates:
+    if not args.rates:
+        return Rates(scale=args.gpu_scale)
+    own = _json_object(args.rates, "--rates")
+    names = [field.name for field in fields(Rates)]
+    for name, value in own.items():
+        if name not in names or (name != "device" and not (isinstance(value, int | float) and value > 0)):
+            raise ConfigError(
+                f"--rates {args.rates}: {name}={value!r} is no rate:\n"
+                f"give positive numbers for some of {', '.join(names)}"
+            )
+    return Rates(**({"scale": args.gpu_scale} | own))
+
+
+def _json_object(path: str, option: str) -> dict:
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{option} {path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{option} {path} holds no JSON object")
+    return found
+
+
 def _archive(args: argparse.Namespace) -> Archive:
     if args.inventory:
-        found = json.loads(Path(args.inventory).read_text(encoding="utf-8"))
+        found = _json_object(args.inventory, "--inventory")
+        if missing := [name for name in ("hours", "num_files", "num_bytes") if name not in found]:
+            raise ConfigError(
+                f"--inventory {args.inventory} has no {', '.join(missing)}:\n"
+                "give what `mast inventory ARCHIVE --json FILE` wrote"
+            )
         return Archive(found["hours"], found["num_files"], found["num_bytes"], args.labelled_hours)
     if args.hours is None:
         raise ConfigError(

@@ -68,6 +68,14 @@ def test_a_sample_of_headers_extrapolates_and_says_so(tmp_path):
     assert "estimated from 4 headers" in inventory_lines(listing, found, 2)[0]
 
 
+def test_recordings_that_prepare_would_call_too_short_are_counted_as_such(tmp_path):
+    write_noise(tmp_path / "click.wav", 0.4, 0)
+    write_noise(tmp_path / "song.wav", 4, 1)
+    storage = open_storage(tmp_path)
+    found = take_inventory(storage, list_archive(storage).items, field().audio)
+    assert found.faults == {"TOO_SHORT": 1} and found.rates_hz == {16_000: 1}
+
+
 def test_the_verb_prints_and_writes_json(archive, tmp_path, capsys):
     assert main(["inventory", str(archive), "--json", str(tmp_path / "i.json")]) == 0
     assert "unreadable:" in capsys.readouterr().out
