@@ -14,6 +14,7 @@ from mast_ray.config.errors import OK, PARTIAL, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.recordings.site_tables import SiteTable
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.tables.birdeep import birdeep_labels
 from mast_ray.tables.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
@@ -197,6 +198,11 @@ def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
         print(
             f"{counts['labels_beyond_the_end']:,} labels begin after the end of their recording and are left out "
             f"(e.g. {counts['label_beyond_the_end']}): is the table of another file, or its time that of several?"
+        )
+    if counts.get("labels_out_of_band"):
+        print(
+            f"{counts['labels_out_of_band']:,} labels lie wholly outside {LOW_HZ:g} to {HIGH_HZ:g} Hz, which is all the detector "
+            f"hears, and train nothing (e.g. {counts['label_out_of_band']})"
         )
     print_split(split)
     print(f"prepared: {stage.url}")

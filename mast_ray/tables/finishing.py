@@ -12,10 +12,12 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.prepared import read_table, write_table
@@ -126,6 +128,19 @@ def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) 
     return pa.Table.from_arrays(arrays, schema=LABELS), LeftOut(num_orphans, num_beyond, example)
 
 
+def unheard_labels(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
+    """How many boxes lie wholly outside what the spectrogram shows, and one of them; they stay in the table, and train nothing."""
+    low_hz, high_hz = labels.column("low_hz"), labels.column("high_hz")
+    outside = pc.or_(pc.greater_equal(low_hz, HIGH_HZ), pc.less_equal(high_hz, LOW_HZ))
+    found = labels.filter(pc.fill_null(outside, False))
+    if not len(found):
+        return 0, ""
+    first = found.slice(0, 1).to_pylist()[0]
+    row = pc.index(recordings.column("recording_id"), first["recording_id"]).as_py()
+    path = recordings.column("path")[row].as_py()
+    return len(found), f"{path}: {first['low_hz']:g} to {first['high_hz']:g} Hz"
+
+
 def index_table(
     stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
 ) -> pa.Table:
@@ -206,6 +221,12 @@ def finish(
             f"every box of {annotation_source} begins after the end of its recording ({left_out.example}):\n"
             "the table is of other recordings, or counts its time over several files"
         )
+    unheard, unheard_example = unheard_labels(labels, recordings)
+    if unheard and unheard == len(labels):
+        raise DataError(
+            f"every box of {annotation_source} lies outside {LOW_HZ:g} to {HIGH_HZ:g} Hz ({unheard_example}):\n"
+            "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"
+        )
     index = index_table(stage, recordings, items, commits)
     hashes = {}
     tables = {"recordings": recordings, "rejects": rejects, "labels": labels, "index": index}
@@ -224,6 +245,8 @@ def finish(
         "labels_of_rejected_recordings": left_out.of_rejected,
         "labels_beyond_the_end": left_out.beyond_end,
         "label_beyond_the_end": left_out.example,
+        "labels_out_of_band": unheard,
+        "label_out_of_band": unheard_example,
         "chunks_by_split": split.chunks,
         "tables": hashes,
     }

@@ -133,6 +133,17 @@ def test_labels_of_recordings_that_are_not_there_are_an_error_with_examples(nois
         prepare_here(noise_archive, tmp_path / "out", labels)
 
 
+def test_labels_that_the_detector_cannot_hear_are_counted_and_said(tmp_path, capsys):
+    write_noise(tmp_path / "audio/bat.wav", 12, 0)
+    lines = ["bat.wav,1,2,40000,60000", "bat.wav,3,4,2000,9000", "bat.wav,5,6,,"]
+    (tmp_path / "boxes.csv").write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz", *lines]))
+    inputs = PrepareInputs(str(tmp_path / "audio"), str(tmp_path / "out"), str(tmp_path / "boxes.csv"))
+    assert prepare(inputs, field(), runner="here") == 0
+    assert "1 labels lie wholly outside 20 to 8000 Hz" in capsys.readouterr().out
+    counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
+    assert (counts["labels"], counts["labels_out_of_band"]) == (3, 1)
+
+
 def test_an_archive_of_nothing_and_one_of_broken_files_fail(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no recordings"):

@@ -41,6 +41,7 @@ def place(tmp_path_factory) -> Path:
         soundfile.write(root / "twins" / folder / "20240506_040000.wav", tone.astype(np.float32), 16_000)
     (root / "twin.csv").write_text("file,begin_s,end_s\n20240506_040000.wav,1,2\n")
     (root / "nobody.csv").write_text("begin_s,end_s\n1,2\n")
+    (root / "khz.csv").write_text("file,begin_s,end_s,low_hz,high_hz\nA_20240506_040000.wav,1,2,1.9,2.4\n")
     (root / "words.csv").write_text("who,what\nme,nothing\n")
     (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
     (root / "typo.yaml").write_text("detector:\n  epoch: 3\n")
@@ -84,6 +85,7 @@ MISTAKES = [
     (["prepare", "{p}/twins", "--annotations", "{p}/nobody.csv", "--out", "{p}/o4", "--runner", "here"], DATA, ["called like the table nobody.csv", "'file'"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/words.csv", "--out", "{p}/o5", "--runner", "here"], DATA, ["words.csv"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/beyond.txt", "--out", "{p}/o15", "--runner", "here"], DATA, ["700.5 s of 12 s", "several files"]),
+    (["prepare", "{p}/audio", "--annotations", "{p}/khz.csv", "--out", "{p}/khz", "--runner", "here"], DATA, ["1.9 to 2.4 Hz", "kHz"]),
     (["prepare", "{p}/audio", "--annotations", "{p}/none.txt", "--out", "{p}/o6", "--runner", "here"], DATA, ["none.txt"]),
     (["prepare", "{p}/audio", "--out", "{p}/o7", "--runner", "here", "--set", "audio.timezone=Makassar"], CONFIG, ["Makassar", "timezone"]),
     (["pretrain", "{p}/not_a_model", "--out", "{p}/o8", "--runner", "here"], DATA, ["prepared"]),
