@@ -16,6 +16,7 @@ from mast_ray.recordings.annotations import read_annotations
 from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.decoding import open_recording
 from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detections",
         type=Path,
         metavar="TABLE",
-        help="what a detector found: any of these formats, or Parquet",
+        help="what a detector found: any of these formats, Parquet, or the folder that `mast detect` wrote",
     )
     add("--threshold", type=float, default=0.0, metavar="SCORE", help="least score of detections (default 0)")
     add("--start", type=float, default=0.0, metavar="S", help="first second shown (default 0)")
@@ -125,11 +126,16 @@ def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
 def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
     columns = ["path", "begin_s", "end_s", "low_hz", "high_hz", "score"]
     try:
-        rows = parquet.read_table(table, columns=columns).to_pylist()
+        found = (
+            read_detections(str(table)).select(columns)
+            if table.is_dir()
+            else parquet.read_table(table, columns=columns)
+        )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{table} is no table of detections ({error}):\ngive one that `mast detect` wrote"
         ) from error
+    rows = [row for row in found.to_pylist() if row["path"]]
     chosen = _paths_of(recording, (row["path"] for row in rows), table)
     return [
         FigureBox(row["begin_s"], row["end_s"], row["low_hz"], row["high_hz"], "", row["score"])

@@ -67,6 +67,24 @@ def test_the_other_verbs_read_what_detect_wrote(table, tmp_path):
     assert any((tmp_path / "export").rglob("*.csv"))
 
 
+def test_show_draws_from_the_folder_that_detect_wrote(archive, table, tmp_path, capsys):
+    recording = archive / "North" / "North_20240506_050000.flac"
+    shown = [
+        "show",
+        str(recording),
+        "--detections",
+        str(table),
+        "--seconds",
+        "12",
+        "-o",
+        str(tmp_path / "x.png"),
+    ]
+    assert run_verb(shown[0], shown[1:]) == 0
+    rows = pd.read_parquet(table / "detections")
+    count = (rows.path == "North/North_20240506_050000.flac").sum()
+    assert f"and {count} detected boxes" in capsys.readouterr().out
+
+
 def test_only_what_the_model_itself_would_report_is_counted_unless_asked_otherwise(model, table, tmp_path):
     own = json.loads((model / "card.json").read_text())["score_threshold"]
     score = pd.read_parquet(table / "detections").score
