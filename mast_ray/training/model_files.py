@@ -29,6 +29,7 @@ log = logging.getLogger("mast.training")
 
 WEIGHTS, CARD = "weights.safetensors", "card.json"
 CARD_VERSION = 1
+MODELS_OF_A_RUN = ("model", "self_trained/model", "detector")  # what `mast self-train` and `mast run` leave
 _BEST = re.compile(r"^best-(\d{10})$")
 
 
@@ -72,7 +73,11 @@ def read_card(folder: str | Path | Storage, settings: StorageConfig | None = Non
     """The card of a model folder."""
     storage = folder if not isinstance(folder, str | Path) else open_storage(folder, settings)
     if storage.stat(CARD) is None:
-        raise DataError(f"{storage.url} is not a finished model folder: it has no {CARD}")
+        inside = [name for name in MODELS_OF_A_RUN if storage.stat(f"{name}/{CARD}") is not None]
+        remedy = (
+            f"give {storage.url}/{inside[0]}" if inside else "train it to the end, or copy the whole folder"
+        )
+        raise DataError(f"{storage.url} is not a finished model folder, it has no {CARD}:\n{remedy}")
     try:
         values = json.loads(storage.read_bytes(CARD))
         version = values["card_version"]

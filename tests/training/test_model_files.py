@@ -60,6 +60,15 @@ def test_a_detector_comes_back_as_it_was_with_its_threshold(detector_folder):
     assert not detector.training
 
 
+def test_the_folder_of_a_run_is_answered_with_the_folder_of_its_model(detector_folder, tmp_path):
+    (tmp_path / "run" / "self_trained").mkdir(parents=True)
+    (tmp_path / "run" / "self_trained" / "model").symlink_to(detector_folder)
+    with pytest.raises(DataError, match=r"give .*/run/self_trained/model"):
+        read_card(tmp_path / "run")
+    with pytest.raises(DataError, match=r"not a finished model folder.*\n.*copy the whole folder"):
+        read_card(tmp_path)
+
+
 def test_an_encoder_moves_from_an_autoencoder_into_a_detector(encoder_folder):
     objective = detection(CONFIG, CONFIG.detector)
     load_encoder_weights(objective, str(encoder_folder), CONFIG, NORMALISATION)
