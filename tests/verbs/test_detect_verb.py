@@ -135,7 +135,7 @@ def test_a_threshold_leaves_weaker_detections_out(model, archive, table, tmp_pat
 
 
 @pytest.mark.parametrize(("change", "code", "text"), [
-    ({"archive": "nowhere"}, 3, "holds no recordings"),
+    ({"archive": "nowhere"}, 3, "does not exist"),
     ({"model": "nowhere"}, 3, "not a finished model folder"),
     ({"out": "inside"}, 2, "lies inside the archive"),
     ({"table": "missing.csv"}, 3, "no such file"),
