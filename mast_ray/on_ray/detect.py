@@ -5,7 +5,6 @@ The driver lists, plans, hands out units and adds up; it never sees audio, and h
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -35,7 +34,7 @@ from mast_ray.tables.stages import (
 from mast_ray.tables.storage import Storage, open_storage
 from mast_ray.tables.unit_progress import UnitProgress
 from mast_ray.tables.unit_runner import UnitReport, Work, run_here
-from mast_ray.tables.units import Item, Unit, iter_commits, pending_units
+from mast_ray.tables.units import Item, Unit, archive_hash, iter_commits, pending_units
 from mast_ray.training.model_files import Card, read_card
 
 STAGE = "detect"
@@ -112,14 +111,6 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
         "table": table_hash,
     }
-
-
-def archive_hash(items: Sequence[Item]) -> str:
-    """Twelve hex digits naming the recordings, their sizes and versions."""
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(f"{item.path}\0{item.num_bytes}\0{item.version}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:12]
 
 
 class Sweep:

@@ -28,7 +28,7 @@ from mast_ray.tables.stages import is_current, read_manifest, refuse_foreign, se
 from mast_ray.tables.storage import Storage, open_storage
 from mast_ray.tables.unit_progress import UnitProgress
 from mast_ray.tables.unit_runner import run_here
-from mast_ray.tables.units import Item, Unit, pending_units, plan_units, read_commits, tally
+from mast_ray.tables.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
 
 log = logging.getLogger(__name__)
 SAMPLED_HEADERS = 200
@@ -72,7 +72,7 @@ def prepare(
     refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, paths, inputs.exclude)
     key = sections_hash(config, *TABLE_KNOBS)
     hashes = {
-        "archive": text_hash(repr([(i.path, i.num_bytes, i.version) for i in listing.items])),
+        "archive": archive_hash(listing.items),
         "annotations": annotations_hash(annotations),
         "table": text_hash(table_text),
     }

@@ -83,6 +83,14 @@ def item_id_of(path: str, num_bytes: int) -> str:
     return hashlib.sha1(f"{path}\0{num_bytes}".encode()).hexdigest()[:16]
 
 
+def archive_hash(items: Sequence[Item]) -> str:
+    """Twelve hex digits naming the recordings, their sizes and versions; ten million names are never one text."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(f"{item.path}\0{item.num_bytes}\0{item.version}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:12]
+
+
 def items_per_unit(num_items: int, most: int) -> int:
     """Small archives in about 256 units (short waits, little to redo), huge ones in at most 2,000 (few files)."""
     return max(min(most, max(4, -(-num_items // 256))), -(-num_items // 2000))
