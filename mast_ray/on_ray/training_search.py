@@ -188,7 +188,7 @@ def search_ranges(config: Config, threshold: float) -> dict[str, tuple[float, fl
 
 
 def _first_point(config: Config, threshold: float) -> dict[str, float]:
-    """The settings as they are: the search can only improve on them."""
+    """The settings as they are, as far as one value serves both stages (stage 1's weights, a fixed threshold, empty chunks as negatives)."""
     ranges = search_ranges(config, threshold)
     own = {name: getattr(config.self_train.stage1, name) for name in LOSSES}
     own |= dict.fromkeys(FACTORS, 1.0) | {
