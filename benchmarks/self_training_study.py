@@ -41,9 +41,10 @@ def main() -> None:
                 mast("self-train", *argv_of(step, args))
             case _:
                 mast(step, *argv_of(step, args))
-        seconds[step] = round(seconds.get(step, 0.0) + time.perf_counter() - started, 1)
+        name = f"{step}, seed {args.seed}" if args.seed else step
+        seconds[name] = round(seconds.get(name, 0.0) + time.perf_counter() - started, 1)
         log.write_text(json.dumps(seconds, indent=1))
-        print(f"== {step}: {seconds[step]} s", flush=True)
+        print(f"== {name}: {seconds[name]} s", flush=True)
 
 
 def arguments() -> argparse.Namespace:

@@ -96,14 +96,12 @@ def planned_runs(study: Comparison, archive: Prepared, encoder: str, splits: Seq
             config = method.config(study.config, seed)
             if method.length == "as_self_training":
                 config = as_long_as_self_training(config, num_train, num_pool)
-            folder = full_url(
-                run_folder(study.out, method.name, seed)
-            )  # workers stand in folders of their own
+            folder = run_folder(study.out, method.name, seed)
             start = {"own": encoder, "public": study.audiomae, "nothing": ""}[method.start]
             after = ""
             if method.self_trains:
                 start, after = f"{run_folder(study.out, 'mast', seed)}/model", f"mast, seed {seed}"
-            places = (full_url(study.prepared), folder, full_url(start))
+            places = map(full_url, (study.prepared, folder, start))  # workers stand in folders of their own
             arguments = (config, *places, method.self_trains, tuple(splits))
             runs.append(Run(f"{method.name}, seed {seed}", run_method, arguments, after))
     first = {"mast": 0}  # what others wait for, first

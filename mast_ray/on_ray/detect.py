@@ -64,7 +64,8 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
         raise ConfigError(f"{inputs.model} holds {card.kind} weights: give a folder written by `mast train`")
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
-    sites, table_text = site_table_of(inputs.table, [item.path for item in listing.items], config.storage)
+    paths = [item.path for item in listing.items] if inputs.table else []
+    sites, table_text = site_table_of(inputs.table, paths, config.storage)
     settings = settings_of(config, card, threshold, text_hash(table_text))
     sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:

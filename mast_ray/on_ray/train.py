@@ -145,7 +145,7 @@ def _run_on_ray(task: Task, stage: Storage) -> dict[str, Any]:
             run_config=ray.train.RunConfig(
                 name=f"mast-{attempt}",
                 failure_config=ray.train.FailureConfig(max_failures=cluster.max_failures),
-                **_ray_storage(stage),
+                **ray_storage(stage),
             ),
         )
         try:
@@ -221,7 +221,7 @@ def _cluster_has_gpus() -> bool:
     return ray.cluster_resources().get("GPU", 0) > 0
 
 
-def _ray_storage(stage: Storage) -> dict[str, Any]:
+def ray_storage(stage: Storage) -> dict[str, Any]:
     """Where Ray keeps its own bookkeeping: beside ours, because every node can reach that."""
     filesystem, path = stage.at(RAY_FOLDER).arrow()
     if stage.local_path("") is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +23,9 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
+from mast_ray.on_ray.train import ray_storage
 from mast_ray.on_ray.trial import FACTORS, LOSSES, TrialTask, drop_checkpoints, run_trial, trial_settings
+from mast_ray.on_ray.units import meaning_of
 from mast_ray.self_training.trial_records import (
     EPOCHS,
     FOLDER,
@@ -54,21 +57,21 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
     config, stage = task.config, open_storage(task.out, task.config.storage)
     refuse_other_settings(stage.at(FOLDER), trial_settings(task))
     known = read_trials(stage)
-    finished = [record for record in known if record.status != "open"]
+    finished = [record for record in known if record.is_finished]
     if known:
         print(f"resuming: {len(finished)} trials are finished", flush=True)
     wanted = max(0, config.tune.trials - len(finished))
     broken = _run_missing(task, threshold, known, wanted) if wanted else {}
     records = read_trials(stage)
     rows = [
-        record.row("error" if record.status == "open" else "")
+        record.row("" if record.is_finished else "error")
         for record in records
-        if record.status != "open" or record.name in broken
+        if record.is_finished or record.name in broken
     ]
     num_done = sum(row[OBJECTIVE] is not None for row in rows)
     if not num_done and broken:
         first = next(iter(broken.values()))
-        raise _meaning_of(first) from first
+        raise _no_result(first) from first
     if num_done + len(broken) < config.tune.trials:
         raise TemporaryError(
             f"the search ended after {num_done} of {config.tune.trials} trials: run the same command again to go on"
@@ -91,10 +94,6 @@ def _run_missing(
     trainable = tune.with_resources(
         tune.with_parameters(_trainable, task=replace(task, num_threads=num_threads)), resources
     )
-    filesystem, root = stage.at("ray").arrow()
-    place: dict[str, Any] = {"storage_path": root}
-    if task.out.startswith("s3://"):
-        place["storage_filesystem"] = filesystem
     space = {name: tune.loguniform(*limits) for name, limits in search_ranges(config, threshold).items()}
     tuner = tune.Tuner(
         trainable,
@@ -113,7 +112,7 @@ def _run_missing(
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=2),
             callbacks=[_Progress(config.tune.trials, known)],
-            **place,
+            **ray_storage(stage),
         ),
     )
     grid = tuner.fit()
@@ -134,10 +133,10 @@ class _Progress(tune.Callback):
     """A line for every trial that ends."""
 
     def __init__(self, num_trials: int, known: Sequence[TrialRecord]) -> None:
-        finished = [record for record in known if record.status != "open"]
+        finished = [record for record in known if record.is_finished]
         self._num_trials, self._num_before, self._num_ended = num_trials, len(finished), 0
         self._best = max((record.objective or 0.0 for record in finished), default=0.0)
-        self._began = datetime.now(UTC)
+        self._began_s = time.monotonic()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         found = float((trial.last_result or {}).get(OBJECTIVE) or 0.0)
@@ -150,16 +149,16 @@ class _Progress(tune.Callback):
     def _say(self, trial: Any, what: str) -> None:
         self._num_ended += 1
         number = self._num_before + self._num_ended
-        seconds = (datetime.now(UTC) - self._began).total_seconds()
-        left = seconds / self._num_ended * max(0, self._num_trials - number)
+        left = (time.monotonic() - self._began_s) / self._num_ended * max(0, self._num_trials - number)
         print(
             f"[{number}/{self._num_trials}] trial {trial_name(trial.config)}: {what}, {duration_text(left)} left",
             flush=True,
         )
 
 
-def _meaning_of(error: BaseException) -> Exception:
-    cause = getattr(error, "cause", error)  # Ray wraps what a trial raised
+def _no_result(error: BaseException) -> Exception:
+    """What to say when every trial broke."""
+    cause = meaning_of(error)
     if isinstance(cause, MastError):
         return cause
     return TemporaryError(
@@ -203,7 +202,7 @@ def searcher(config: Config, space: dict[str, Any], threshold: float, known: Seq
 
     Its seed moves on with the number of trials: a search that goes on must not propose again what it had.
     """
-    points = [record.sample for record in known if record.status == "open"]
+    points = [record.sample for record in known if not record.is_finished]
     if not known:
         points = [_first_point(config, threshold)]
     seed = config.seed + len(known)
@@ -221,7 +220,7 @@ def searcher(config: Config, space: dict[str, Any], threshold: float, known: Seq
                 seed=seed,
             )
             for record in known:
-                if record.status != "open" and record.objective is not None:
+                if record.is_finished and record.objective is not None:
                     found.add_evaluated_point(record.sample, record.objective)
             return found
         case "random":
@@ -259,7 +258,7 @@ def scheduler(config: Config, stage: Storage, known: Sequence[TrialRecord]) -> A
         reduction_factor=3,
     )
     for record in known:
-        if record.status != "open" and record.objectives:
+        if record.is_finished and record.objectives:
             _tell(found, record)
     return found
 

@@ -28,10 +28,7 @@ from mast_ray.on_ray.pseudo_stage import Teacher
 from mast_ray.on_ray.self_train import as_trained
 from mast_ray.on_ray.split_scores import ModelScores
 from mast_ray.on_ray.training_work import data_hash
-from mast_ray.on_ray.trial import (
-    TrialTask,
-    sampled_overrides,
-)
+from mast_ray.on_ray.trial import TrialTask, sampled_overrides
 from mast_ray.on_ray.tune_post import objective_chunks, run_post_search
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure

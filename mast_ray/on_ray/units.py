@@ -75,7 +75,7 @@ def run_units(
                     put_commit(stage, report.commit)
                 yield report._replace(commit=None)
     except (ray.exceptions.RayError, RuntimeError) as error:
-        raise _meaning_of(error) from error
+        raise meaning_of(error) from error
 
 
 def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[str]]:
@@ -103,7 +103,7 @@ class _UnitActor:
         return _run_batch(batch, self._work, **self._options)
 
 
-def _meaning_of(error: BaseException) -> BaseException:
+def meaning_of(error: BaseException) -> BaseException:
     """The error a worker raised, out of Ray's wrapping (a full disk stays an OSError); a lost cluster is temporary."""
     chain: list[BaseException] = []
     seen: BaseException | None = error

@@ -37,6 +37,11 @@ class TrialRecord:
     result: dict[str, Any]  # the last metrics known
 
     @property
+    def is_finished(self) -> bool:
+        """Done or stopped: it is not to be taken up again."""
+        return self.status != "open"
+
+    @property
     def objective(self) -> float | None:
         value = self.result.get(OBJECTIVE)
         return None if value is None else float(value)

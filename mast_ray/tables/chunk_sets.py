@@ -148,7 +148,8 @@ def box_table(
     )
     boxes, representable = boxes_from_seconds_hertz(*measures)
     is_found = own_chunk >= 0
-    boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
+    if is_found.any():
+        boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
     boxes[ignored, 1], boxes[ignored, 3] = 0, NUM_BINS
     kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
     boxes, rows = boxes[kept], rows[kept]

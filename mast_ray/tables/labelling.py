@@ -49,6 +49,8 @@ def refuse_unknown(
 ) -> None:
     """Labels of recordings the archive does not have, or has twice, are an error; those of excluded ones are not."""
     foreign = [name for name in found.unresolved if not any(fnmatch(name, pattern) for pattern in exclude)]
+    if not foreign:
+        return
     by_stem: dict[str, list[str]] = {}
     for path in recordings:
         by_stem.setdefault(PurePosixPath(path).stem.lower(), []).append(path)
@@ -72,11 +74,10 @@ def refuse_unknown(
                 f"{source}: no recording in {archive} is called like the table {name}:\n"
                 "name it after its recording, or give it a column 'Begin File' (CSV: 'file')"
             )
-    if foreign:
-        raise DataError(
-            f"{source}: {len(foreign)} annotated recordings are not in {archive} (e.g. {', '.join(foreign[:3])}):\n"
-            "check that the archive is the right folder, or remove those rows"
-        )
+    raise DataError(
+        f"{source}: {len(foreign)} annotated recordings are not in {archive} (e.g. {', '.join(foreign[:3])}):\n"
+        "check that the archive is the right folder, or remove those rows"
+    )
 
 
 def _from_store(uri: str, recordings: Sequence[str], settings: StorageConfig) -> AnnotationSet:

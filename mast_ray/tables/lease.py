@@ -27,9 +27,8 @@ from mast_ray.tables.storage import Storage
 
 log = logging.getLogger(__name__)
 
-RELEASE_S = (
-    5.0  # an unreleased lease costs the next run `ttl_s`; waiting for a store that is away costs minutes
-)
+# An unreleased lease costs the next run `ttl_s`; waiting for a store that is away costs minutes.
+RELEASE_S = 5.0
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,9 @@ def quiet_chunks(
         chunks = expert_chunks(prepared, config)
     except DataError:  # an archive without annotations
         return own
-    heard = chunks.take(box_table(prepared, chunks, prepared.labels).counts() == 0)
-    return heard if len(heard) else own
+    labels = box_table(prepared, chunks, prepared.labels, min_remnant_s=config.spectrogram.min_remnant_s)
+    quiet = chunks.take(labels.counts() == 0)
+    return quiet if len(quiet) else own
 
 
 def pseudo_label_tables(
