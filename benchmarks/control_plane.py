@@ -1,9 +1,11 @@
-"""The control plane of `mast detect` with a million recordings that do not exist: listing, planning, units, ledger, commits, tally, tables.
+"""The control plane of `mast detect` with a million recordings that do not exist: listing, planning,
+units, ledger, commits, tally, tables.
 
     python benchmarks/control_plane.py --recordings 100000 1000000 --runner ray --out control_plane.json
 
-No audio: a unit's work makes up what it would have found. Everything around it is the verb's own. Unit: seconds of the driver per step, peak memory of the driver
-(VmHWM), recordings per second. Goals: 1,000,000 recordings in under 10 minutes and 2 GB, time linear in their number.
+No audio: a unit's work makes up what it would have found. Everything around it is the verb's own. Unit:
+seconds of the driver per step, peak memory of the driver (VmHWM), recordings per second. Goals: 1,000,000
+recordings in under 10 minutes and 2 GB, time linear in their number.
 """
 
 from __future__ import annotations

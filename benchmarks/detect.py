@@ -1,10 +1,12 @@
-"""`mast detect` from 48 kHz WAV and FLAC files to tables, beside a plain per-file loop of the same model and its bare inference rate.
+"""`mast detect` from 48 kHz WAV and FLAC files to tables, beside a plain per-file loop of the
+same model and its bare inference rate.
 
     python benchmarks/detect.py --size tiny --hours 0.4 --runner ray          (two CPU cores)
     python benchmarks/detect.py --size base --random-weights --hours 40       (a GPU; add --set detect.decode_threads=16)
 
-Unit: seconds of audio per second (times real time). The sweep is the verb's own code in one process: listing, units, ledger, decoding threads, detector, stitching,
-tables, commits, manifest. Compiling and loading are timed apart. A few recordings are synthesised and linked under many names, so files come from the page cache.
+Unit: seconds of audio per second (times real time). The sweep is the verb's own code in one process: listing,
+units, ledger, decoding threads, detector, stitching, tables, commits, manifest. Compiling and loading are
+timed apart. A few recordings are synthesised and linked under many names, so files come from the page cache.
 """
 
 from __future__ import annotations
@@ -211,7 +213,9 @@ def decode_rate_of_processes(archive: Path, knobs: DecodeKnobs, seconds: float) 
 def plain_loop(
     archive: Path, config: Config, card: Card, detector: Any, device: torch.device, seconds: float
 ) -> dict[str, float]:
-    """One file after the other, as a short script does it: read, resample, log-mel, windows, model. No stitching, no tables."""
+    """One file after the other, as a short script does it: read, resample, log-mel,
+    windows, model. No stitching, no tables.
+    """
     knobs = inference_knobs(config, local_slots(config), 0)
     normalise, logmel, audio_s = card.normaliser(), LogMel(), 0.0
     begun_s = time.perf_counter()

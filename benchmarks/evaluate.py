@@ -1,9 +1,10 @@
-"""Evaluator against pycocotools (and faster-coco-eval) on the same boxes in the same run; thresholds over stored detections.
+"""Evaluator against pycocotools (and faster-coco-eval) on the same boxes in the same run;
+thresholds over stored detections.
 
     python benchmarks/evaluate.py --chunks 50000 --detections 20 --out evaluate.json
 
-Unit: CPU seconds of one core (all contestants use one thread), from arrays in memory to AP and F1. pycocotools starts from its own in-memory COCO objects; building
-them is timed apart and not held against it.
+Unit: CPU seconds of one core (all contestants use one thread), from arrays in memory to AP and F1.
+pycocotools starts from its own in-memory COCO objects; building them is timed apart and not held against it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from mast_ray.evaluation.metrics import best_threshold, f1_over_thresholds, summ
 
 
 def random_boxes(chunks: int, truths: int, detections: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Integer boxes of 1024 x 128 chunks: most detections near a truth, the rest anywhere, scores with ties."""
+    """Integer boxes of 1024 x 128 chunks: most detections near a truth, the rest
+    anywhere, scores with ties.
+    """
     rng = np.random.default_rng(seed)
 
     def anywhere(size: int) -> np.ndarray:

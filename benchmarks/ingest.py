@@ -1,4 +1,5 @@
-"""Chunks per second delivered to one training process as stored tensors: ChunkReader beside plain pyarrow threads and Ray Data.
+"""Chunks per second delivered to one training process as stored tensors: ChunkReader beside
+plain pyarrow threads and Ray Data.
 
     python benchmarks/ingest.py --recordings 200 --threads 2 --out benchmarks/results/ingest.json
 

@@ -1,5 +1,5 @@
-"""Chunks per second of a pretraining step, of detector inference and of a detector training step, eager
-beside compiled.
+"""Chunks per second of a pretraining step, of detector inference and of a detector
+training step, eager beside compiled.
 
 Synthetic input on the device, bf16 autocast, fused AdamW, warm-up left out. Rivals run in the same process:
 the same autoencoder on timm's blocks, and torchvision's FCOS R50. Each figure comes with its share of the
@@ -203,7 +203,9 @@ class FloatStream(nn.Module):
 
 
 def use_timm_blocks(autoencoder: nn.Module) -> None:
-    """Replace every global block by timm's own with plain layer norms: what a user gets without this package."""
+    """Replace every global block by timm's own with plain layer norms: what a
+    user gets without this package.
+    """
     from timm.models.vision_transformer import Block
 
     norm = partial(nn.LayerNorm, eps=1e-6)

@@ -1,4 +1,5 @@
-"""Hours of audio per core-hour, end to end, beside the plain single-process loop in the same run; memory of a worker.
+"""Hours of audio per core-hour, end to end, beside the plain single-process loop in
+the same run; memory of a worker.
 
     python benchmarks/prepare.py --files 60 --rate 48000 --out benchmarks/results/prepare.json [--day]
 

@@ -1,9 +1,12 @@
-"""Nothing lost, nothing doubled: `mast prepare` killed with -9 at random moments, and on S3 through a proxy of faults, beside a clean run.
+"""Nothing lost, nothing doubled: `mast prepare` killed with -9 at random moments, and on S3 through a
+proxy of faults, beside a clean run.
 
-    python benchmarks/prepare_faults.py --work DIR --files 2000 --seconds 60 --kills 3 [--s3] [--step synth|clean|killed|s3|compare]
+    python benchmarks/prepare_faults.py --work DIR --files 2000 --seconds 60 --kills 3 [--s3]
+[--step synth|clean|killed|s3|compare]
 
-Makes a synthetic archive (3 % damaged in 15 ways), prepares it undisturbed, prepares it again with kills, compares every table and every frames file by
-content hash, and checks that every damaged file is in rejects with its reason. Steps can be run one by one in the same --work folder.
+Makes a synthetic archive (3 % damaged in 15 ways), prepares it undisturbed, prepares it again with kills,
+compares every table and every frames file by content hash, and checks that every damaged file is in rejects
+with its reason. Steps can be run one by one in the same --work folder.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ sys.path.insert(0, str(REPOSITORY / "tests"))
 
 
 def synth(work: Path, args) -> None:
-    """Render the archive; with --render N only N recordings are rendered and the others are those, rolled in time."""
+    """Render the archive; with --render N only N recordings are rendered and the
+    others are those, rolled in time.
+    """
     import numpy as np
     import soundfile
 
@@ -178,7 +183,9 @@ def main() -> None:
 
 
 def clean_without_folders(work: Path, local: dict[str, str]) -> Path:
-    """An undisturbed local run over what a bucket can hold: one kind of damage is a folder with a recording's name."""
+    """An undisturbed local run over what a bucket can hold: one kind of damage is a
+    folder with a recording's name.
+    """
     plain, out = work / "plain", work / "clean_plain"
     source = Path(local["archive"])
     for file in source.rglob("*"):

@@ -1,9 +1,10 @@
-"""`mast prepare` on very many tiny files: wall time, time to resume when finished, and the number of Parquet files.
+"""`mast prepare` on very many tiny files: wall time, time to resume when finished,
+and the number of Parquet files.
 
     python benchmarks/prepare_many.py --files 100000 --work DIR [--out benchmarks/results/prepare_many.json]
 
-The files are hard links to fifty one-second recordings, so that the archive needs no space; every path is a recording of its own. Interrupted, the
-benchmark goes on where it was (so does prepare).
+The files are hard links to fifty one-second recordings, so that the archive needs no space; every path is a
+recording of its own. Interrupted, the benchmark goes on where it was (so does prepare).
 """
 
 from __future__ import annotations

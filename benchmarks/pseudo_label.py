@@ -1,4 +1,5 @@
-"""Chunks per second of `mast pseudo-label` from prepared tables, beside the bare inference of the same detector in the same run.
+"""Chunks per second of `mast pseudo-label` from prepared tables, beside the bare inference of
+the same detector in the same run.
 
     python benchmarks/pseudo_label.py --random-weights --size base --batch 256 --out pseudo_label.json          # one GPU, ViT-B
     python benchmarks/pseudo_label.py --random-weights --size tiny --batch 4 --chunks 64 --chunks-per-unit 16   # smoke check on CPU

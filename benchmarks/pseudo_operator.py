@@ -1,8 +1,11 @@
-"""Pseudo-labels of a pool of the paper's size from stored detections: time and memory of the operator by policy, no model involved.
+"""Pseudo-labels of a pool of the paper's size from stored detections: time and memory of the
+operator by policy, no model involved.
 
-    python benchmarks/pseudo_operator.py --out pseudo_operator.json       # 481,245 chunks, 170 detections each: 3 GB of disk, up to 14 GB of memory
+    python benchmarks/pseudo_operator.py --out pseudo_operator.json       # 481,245 chunks, 170 detections
+each: 3 GB of disk, up to 14 GB of memory
 
-Detections are drawn at random, with scores like a detector's (most are low) and as many files as `mast pseudo-label` writes.
+Detections are drawn at random, with scores like a detector's (most are low) and as many
+files as `mast pseudo-label` writes.
 """
 
 from __future__ import annotations

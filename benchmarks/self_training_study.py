@@ -1,13 +1,16 @@
-"""The paper's question on synthetic landscapes of real sound: what do pretraining and self-training add at unseen dates and sites?
+"""The paper's question on synthetic landscapes of real sound: what do pretraining and
+self-training add at unseen dates and sites?
 
-An archive is made of real clips and scenes (one labelled day at one site, several sites and days unlabelled), then every stage is run with the
-verbs a user would type. The table has F1 and AP with 95 % intervals over recordings, for the supervised detector and every round.
+An archive is made of real clips and scenes (one labelled day at one site, several sites and days unlabelled),
+then every stage is run with the verbs a user would type. The table has F1 and AP with 95 % intervals over
+recordings, for the supervised detector and every round.
 
     python benchmarks/self_training_study.py --work DIR --clips-dir CLIPS --scenes-dir SCENES                  # one GPU
     python benchmarks/self_training_study.py --work DIR --hours 1 --size tiny --recipe tiny --scale 0.2        # two CPU cores
 
-Finished steps are skipped, so `--steps` can spread a study over several sittings. `control` trains as many further steps as self-training did, on expert
-labels alone: what it gains is training time. `--seed 1` trains and self-trains again, on the same archive and encoder.
+Finished steps are skipped, so `--steps` can spread a study over several sittings. `control` trains as many
+further steps as self-training did, on expert labels alone: what it gains is training time. `--seed 1` trains
+and self-trains again, on the same archive and encoder.
 """
 
 from __future__ import annotations
@@ -113,7 +116,9 @@ def own(args: argparse.Namespace, folder: str) -> str:
 
 
 def control_knobs(args: argparse.Namespace) -> list[str]:
-    """Expert labels only, with stage 1's rate and as many steps per round as both stages of self-training had."""
+    """Expert labels only, with stage 1's rate and as many steps per round as both
+    stages of self-training had.
+    """
     first = Path(own(args, "self_trained")) / "round1"
     stages = [json.loads((first / name / "summary.json").read_text()) for name in ("stage1", "stage2")]
     steps = sum(stage["steps"] for stage in stages)

@@ -1,4 +1,5 @@
-"""A thousand thresholds over a million stored detections: matched once and asked often, beside filtering and evaluating one by one.
+"""A thousand thresholds over a million stored detections: matched once and asked often, beside
+filtering and evaluating one by one.
 
     python benchmarks/threshold_sweep.py --out threshold_sweep.json
     python benchmarks/threshold_sweep.py --detections 20000 --thresholds 50 --one-by-one 50      # smoke check
@@ -93,7 +94,9 @@ def arguments() -> argparse.Namespace:
 def made_up(
     rng: np.random.Generator, num_chunks: int, per_chunk: int, truths: int
 ) -> tuple[PoolDetections, np.ndarray, np.ndarray]:
-    """Calls all over the chunks; half of the detections are near a call, several per call, the others anywhere."""
+    """Calls all over the chunks; half of the detections are near a call, several
+    per call, the others anywhere.
+    """
 
     def boxes(count: int) -> np.ndarray:
         corner = np.stack(

@@ -1,11 +1,13 @@
-"""Training through Ray Train from Parquet written by `mast prepare`, beside the bare compiled step of model_steps.py on the same device.
+"""Training through Ray Train from Parquet written by `mast prepare`, beside the bare compiled step
+of model_steps.py on the same device.
 
     python benchmarks/train_throughput.py --work DIR --out train_throughput.json                      # one GPU, ViT-B, batch 256
     python benchmarks/train_throughput.py --work DIR --prepared PREPARED --what pretrain --engines torch deepspeed
     python benchmarks/train_throughput.py --work DIR --hours 0.2 --size tiny --batch 4 --steps 20 --warmup 10   # smoke check on a CPU
 
-Without --prepared an archive is synthesised and prepared first (20,000 chunks are 29 hours). Rates leave out the first `--warmup` steps
-(compilation), checkpoints and validation; the share of time waiting for data counts only while the device was idle.
+Without --prepared an archive is synthesised and prepared first (20,000 chunks are 29 hours). Rates leave
+out the first `--warmup` steps (compilation), checkpoints and validation; the share of time waiting for data
+counts only while the device was idle.
 """
 
 from __future__ import annotations
@@ -92,7 +94,9 @@ def arguments() -> argparse.Namespace:
 
 
 def made_archive(args: argparse.Namespace) -> str:
-    """`mast synth`, then `mast prepare`, unless they are there; annotated for the most part, so that both trainings have chunks."""
+    """`mast synth`, then `mast prepare`, unless they are there; annotated for the most part,
+    so that both trainings have chunks.
+    """
     archive, prepared = args.work / "archive", args.work / "prepared"
     mast = [sys.executable, "-m", "mast_ray.verbs.main"]
     synth = [

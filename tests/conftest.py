@@ -18,7 +18,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
-    """The folder beside the checkout that holds real sound and reference lists (MAST_TEST_DATA points at its data/)."""
+    """The folder beside the checkout that holds real sound and reference lists
+    (MAST_TEST_DATA points at its data/).
+    """
     named = os.environ.get("MAST_TEST_DATA")
     folder = Path(named).parent if named else REPOSITORY.parent / "shared"
     if not folder.is_dir():

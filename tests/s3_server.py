@@ -105,7 +105,9 @@ def environment() -> dict[str, str]:
 
 
 class FaultProxy:
-    """Reverse proxy: a share of requests fails in one of five ways; other faults are switched on by attribute."""
+    """Reverse proxy: a share of requests fails in one of five ways; other faults
+    are switched on by attribute.
+    """
 
     def __init__(self, target: str, share: float = 0.0, seed: int = 0) -> None:
         self.target, self.share = target, share

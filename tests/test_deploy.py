@@ -1,4 +1,6 @@
-"""The shipped cluster files: valid by Ray's own rules and by the parts of the RayJob schema they use, and safe."""
+"""The shipped cluster files: valid by Ray's own rules and by the parts of the
+RayJob schema they use, and safe.
+"""
 
 import os
 import re
@@ -12,8 +14,9 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The fields of KubeRay's RayJob v1 resource that our job file uses, in our own words, each looked up in KubeRay's API reference (the whole
-# definition is a megabyte); unknown names fail, because the API server would drop them silently.
+# The fields of KubeRay's RayJob v1 resource that our job file uses, in our own words, each looked up
+# in KubeRay's API reference (the whole definition is a megabyte); unknown names fail, because the
+# API server would drop them silently.
 QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^[0-9.]+(m|[kMGTPE]i?)?$"}]}
 CONTAINER = {
     "type": "object",

@@ -1,4 +1,6 @@
-"""Every command in README and docs: its options exist, a test or CI runs its verb, or the page says that it needs a cluster or a GPU."""
+"""Every command in README and docs: its options exist, a test or CI runs its verb, or the page
+says that it needs a cluster or a GPU.
+"""
 
 import argparse
 import importlib
@@ -20,7 +22,9 @@ ELSEWHERE = re.compile(r"\[(here|cluster|gpu)\]|needs a (cluster|GPU)|H200", re.
 
 
 def fenced(page):
-    """(heading, command) of every line in code fences that begins with a program; continued lines are joined."""
+    """(heading, command) of every line in code fences that begins with a
+    program; continued lines are joined.
+    """
     heading, inside, found = "", False, []
     for line in page.read_text().replace("\\\n", " ").splitlines():
         if line.startswith("```"):

@@ -108,8 +108,8 @@ def is_learned(
 ) -> Tensor:
     """(N, 4) boxes -> (N,) whether a point would learn each if it were alone in its chunk.
 
-    A box that no point learns is background to the classification loss: with points every (8, 4), a box under 8 frames or
-    up to 4 bins may lie between them.
+    A box that no point learns is background to the classification loss: with points every (8, 4), a box under
+    8 frames or up to 4 bins may lie between them.
     """
     parts = [torch.zeros(0, dtype=torch.bool)]
     for one in corners.split(boxes_at_once):
@@ -130,10 +130,10 @@ def _first_points(levels: Sequence[PyramidLevel]) -> list[int]:
 def _widths_holding(topk: int, level: PyramidLevel) -> tuple[int, int]:
     """Window that holds the `topk` nearest cells of a grid for any centre, also at its border.
 
-    In an unbounded grid, a square of side s = ceil(sqrt(topk)) cells around the centre holds topk cells
-    within s / sqrt(2) strides; in the corner of a grid the reach is s sqrt(2). 2 s + 1 cells cover both
-    once the window is pushed inside the grid. Where one axis is shorter than s, the other must hold up to
-    topk cells.
+    In an unbounded grid, a square of side s = ceil(sqrt(topk)) cells around the centre holds topk
+    cells within s / sqrt(2) strides; in the corner of a grid the reach is s sqrt(2). 2 s + 1
+    cells cover both once the window is pushed inside the grid. Where one axis is shorter than s,
+    the other must hold up to topk cells.
     """
     side = int(-(-(topk**0.5) // 1))
     width = 2 * side + 1 if min(level.size) >= side else 2 * topk + 1

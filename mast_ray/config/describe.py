@@ -1,4 +1,6 @@
-"""The config as text for people: YAML with each knob's description as a comment, and a Markdown table for docs."""
+"""The config as text for people: YAML with each knob's description as a comment,
+and a Markdown table for docs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One way in for every change of a knob: YAML files, `--set a.b=c` and Tune samples all pass `apply_overrides`.
+"""One way in for every change of a knob: YAML files, `--set a.b=c` and Tune
+samples all pass `apply_overrides`.
 
-Unknown keys are refused with the nearest valid one, values are checked against their type, and anything that looks
-like a credential is refused: credentials come from the environment, a profile or a role.
+Unknown keys are refused with the nearest valid one, values are checked against their type, and anything that
+looks like a credential is refused: credentials come from the environment, a profile or a role.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
 
 
 def nearest_key(key: str, valid: Iterable[str]) -> str:
-    """The valid key a mistyped one most resembles, by whole name or by last part; "" when nothing is close."""
+    """The valid key a mistyped one most resembles, by whole name or by last
+    part; "" when nothing is close.
+    """
     valid = list(valid)
     close = difflib.get_close_matches(key, valid, n=1, cutoff=0.6)
     if close:

@@ -1,4 +1,6 @@
-"""Recipes: functions returning a whole config. `field` is the default; the others say how they differ and why."""
+"""Recipes: functions returning a whole config. `field` is the default; the
+others say how they differ and why.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def field() -> Config:
 
 
 def paper() -> Config:
-    """As printed: chunk-random split with its leakage, transductive pool, q = 0.10, 11-point AP, hidden boxes removed."""
+    """As printed: chunk-random split with its leakage, transductive pool, q = 0.10,
+    11-point AP, hidden boxes removed.
+    """
     return apply_overrides(
         Config(recipe="paper"),
         {
@@ -42,7 +46,10 @@ def birdeep() -> Config:
 
 
 def tiny() -> Config:
-    """Two CPU cores, minutes: a small encoder, short schedules and larger steps; every stage and rule as in field."""
+    """Two CPU cores, minutes: a small encoder, short schedules and larger steps;
+    every stage and rule as in field.
+    """
+    # some hundred steps are too few to learn from distorted calls
     return apply_overrides(
         Config(recipe="tiny"),
         {
@@ -53,7 +60,7 @@ def tiny() -> Config:
             "pretrain.min_learning_rate": 1e-5,
             "pretrain.warmup_epochs": 0.5,
             "detector.epochs": 8,
-            "detector.augment_probability": 0.3,  # some hundred steps are too few to learn from distorted calls
+            "detector.augment_probability": 0.3,
             "detector.batch_size": 4,  # many small steps: of nearly equal cost on a CPU, and F1 rises sooner
             "detector.learning_rate": 1e-3,
             "detector.warmup_epochs": 1,

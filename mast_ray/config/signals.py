@@ -1,4 +1,6 @@
-"""SIGTERM (a scheduler's or a shell's way to end a job) stops work like Ctrl-C does: leases are released, the same command goes on."""
+"""SIGTERM (a scheduler's or a shell's way to end a job) stops work like Ctrl-C does: leases are
+released, the same command goes on.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ def interruptible() -> Iterator[None]:
 
 
 def interrupt_main() -> None:
-    """Ctrl-C from another thread. A real signal, because a main thread that waits for a lock or a queue sleeps through Python's own;
-    SIGTERM where SIGINT is ignored, as it is in what a script starts in the background."""
+    """Ctrl-C from another thread. A real signal, because a main thread that waits for a lock
+    or a queue sleeps through Python's own; SIGTERM where SIGINT is ignored, as it is in what a
+    script starts in the background.
+    """
     for signum in (signal.SIGINT, signal.SIGTERM):
         if callable(signal.getsignal(signum)):
             signal.pthread_kill(threading.main_thread().ident or 0, signum)

@@ -102,9 +102,13 @@ class DetectorTrainConfig(Section):
     clip_norm: float = Field(1.0, gt=0)
     """Gradient norm limit (paper: 1.0)."""
     ema_decay: Share = 0.9995
-    """EMA of the weights at batch 64, rescaled to decay^(batch/64) (paper: 0.9995); less in runs too short for it."""
+    """EMA of the weights at batch 64, rescaled to decay^(batch/64) (paper: 0.9995);
+    less in runs too short for it.
+    """
     backbone_multiplier: Weight = 0.1
-    """Learning rate of unfrozen encoder blocks relative to the head (paper: 0.1; unfrozen in stage 1: 0.005, stage 2: 0.05)."""
+    """Learning rate of unfrozen encoder blocks relative to the head (paper: 0.1; unfrozen
+    in stage 1: 0.005, stage 2: 0.05).
+    """
     adapter_multiplier: Weight = 1.0
     """Learning rate of adapter and pyramid relative to the head (paper: 1.0)."""
     unfrozen_blocks: int = Field(4, ge=0)
@@ -134,7 +138,9 @@ class DetectorTrainConfig(Section):
     contrastive_negatives: int = Field(32, ge=1)
     """Negatives per chunk (paper: 32)."""
     confidence_weighting: Literal["none", "raw", "normalised"] = "none"
-    """Weight of a pseudo-labelled chunk: mean score as printed (raw), or scaled to mean 1 over the global batch."""
+    """Weight of a pseudo-labelled chunk: mean score as printed (raw), or scaled to
+    mean 1 over the global batch.
+    """
     max_steps: int = Field(0, ge=0)
     """Stop after so many steps whatever the epochs; 0: no limit."""
     validate_every_epochs: float = Field(1.0, gt=0)
@@ -164,17 +170,25 @@ class SelfTrainConfig(Section):
     curriculum: Literal["two_stage", "stage1_only", "stage2_only", "union"] = "two_stage"
     """The paper's curriculum, or one of its ablations."""
     policy: Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"] = "tuned"
-    """How the confidence threshold q is chosen: fixed (paper), tuned on validation, or per site and hour from the scores."""
+    """How the confidence threshold q is chosen: fixed (paper), tuned on validation, or
+    per site and hour from the scores.
+    """
     threshold: Share = 0.10
     """q of the fixed policy (paper: 0.10), and the fallback of the others."""
     min_group_detections: int = Field(200, ge=1)
-    """Groups (site and hour) with fewer detections fall back to the threshold of their site, then of the whole pool."""
+    """Groups (site and hour) with fewer detections fall back to the threshold of
+    their site, then of the whole pool.
+    """
     nms_overlap: Share = 0.5
     """Overlap threshold of suppression (paper: 0.5)."""
     score_weight: Share = 0.5
-    """Exponent of the classification in the score of a pseudo-box; centerness has the rest (0.5: as the detector scores)."""
+    """Exponent of the classification in the score of a pseudo-box; centerness has the
+    rest (0.5: as the detector scores).
+    """
     score_parts: bool = False
-    """Store classification and centerness of the pool's detections too, so that `mast tune --self-trained` can use another weight."""
+    """Store classification and centerness of the pool's detections too, so that `mast tune
+    --self-trained` can use another weight.
+    """
     min_duration_s: float = Field(0.1, ge=0)
     """Shortest valid pseudo-box."""
     min_bins: int = Field(2, ge=1)
@@ -222,4 +236,6 @@ class TuneConfig(Section):
         "threshold",
         "empty_weight",
     )
-    """What the training search varies: lambda_cls, lambda_box, lambda_iou, lambda_con, threshold, empty_weight, backbone_multiplier, learning_rate."""
+    """What the training search varies: lambda_cls, lambda_box, lambda_iou, lambda_con, threshold,
+    empty_weight, backbone_multiplier, learning_rate.
+    """

@@ -1,7 +1,8 @@
 """The whole tree of knobs: frozen, strict, typed; units in names, the paper's value in the description.
 
-One class per kind of thing. The paper's three hyper-parameter tables are instances: one of PretrainConfig, three of
-DetectorTrainConfig (supervised, stage 1, stage 2). Defaults are the `field` recipe; recipes.py derives the others.
+One class per kind of thing. The paper's three hyper-parameter tables are instances: one of
+PretrainConfig, three of DetectorTrainConfig (supervised, stage 1, stage 2). Defaults are the `field`
+recipe; recipes.py derives the others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class StorageConfig(Section):
     endpoint_url: str = ""
     """S3 endpoint, e.g. http://127.0.0.1:8333; empty: the provider's own. Never read from data files."""
     region: str = ""
-    """S3 region; empty: from the environment. Credentials come from the environment, a profile or a role, never from here."""
+    """S3 region; empty: from the environment. Credentials come from the environment, a
+    profile or a role, never from here.
+    """
     max_attempts: int = Field(10, ge=1)
     """Attempts per request before it counts as failed."""
     request_timeout_s: float = Field(30.0, gt=0)
@@ -36,9 +39,13 @@ class StorageConfig(Section):
 
 class AudioConfig(Section):
     timezone: str = ""
-    """IANA zone of clock times without an offset, and of local hours where a recorder writes UTC, e.g. Asia/Makassar; empty: the former stay unknown."""
+    """IANA zone of clock times without an offset, and of local hours where a recorder writes UTC, e.g.
+    Asia/Makassar; empty: the former stay unknown.
+    """
     site_from: Literal["auto", "folder", "prefix", "none"] = "auto"
-    """Where a site's name comes from when no table names it: parent folder, file-name prefix, or whichever is informative."""
+    """Where a site's name comes from when no table names it: parent folder, file-name
+    prefix, or whichever is informative.
+    """
     channel: Literal["mean", "first"] = "mean"
     """How several channels become one."""
     min_sample_rate_hz: int = Field(8_000, ge=1)
@@ -55,11 +62,15 @@ class SpectrogramConfig(Section):
     storage: Literal["uint8", "float16"] = "uint8"
     """How log-mel values are stored: one byte with scale and offset per recording, or two bytes."""
     tail: Literal["real", "zeros"] = "real"
-    """Last two frames of a chunk: real audio (field) or zeros before normalisation as AudioMAE pads (paper)."""
+    """Last two frames of a chunk: real audio (field) or zeros before
+    normalisation as AudioMAE pads (paper).
+    """
     short_recordings: Literal["pad", "drop"] = "pad"
     """Recordings under half a chunk (5.12 s): one padded chunk (field) or none (paper)."""
     divisor: float = Field(1.0, gt=0)
-    """Normalised value is (S - mean) / (std + eps) / divisor; 2 when starting from AudioMAE's public weights."""
+    """Normalised value is (S - mean) / (std + eps) / divisor; 2 when starting
+    from AudioMAE's public weights.
+    """
     min_remnant_s: float = Field(0.1, ge=0)
     """A box cut by a chunk border is dropped when less than this remains (paper: 100 ms)."""
 
@@ -79,7 +90,9 @@ class PrepareConfig(Section):
 
 class SplitConfig(Section):
     unit: Literal["auto", "recording", "block", "chunk"] = "auto"
-    """What is dealt out: recordings, guarded time blocks of long recordings, or random chunks (paper; leaks, and says so)."""
+    """What is dealt out: recordings, guarded time blocks of long recordings, or random
+    chunks (paper; leaks, and says so).
+    """
     train: Share = 0.70
     """Share of annotated material for training (paper: 0.70)."""
     val: Share = 0.15
@@ -125,7 +138,9 @@ class ClusterConfig(Section):
     num_workers: int = Field(1, ge=1)
     """Training processes, one per GPU (or CPU process)."""
     min_workers: int = Field(0, ge=0)
-    """Go on with as few training processes as this when nodes are lost, and back up when they return; 0: always num_workers."""
+    """Go on with as few training processes as this when nodes are lost, and back up when
+    they return; 0: always num_workers.
+    """
     use_gpu: Literal["auto", "yes", "no"] = "auto"
     """Train and infer on GPUs when there are any."""
     cpus_per_worker: float = Field(1.0, gt=0)
@@ -143,7 +158,9 @@ class ClusterConfig(Section):
     reader_threads: int = Field(0, ge=0)
     """Threads reading tables per worker; 0: cores available, at most 8."""
     lanes: int = Field(32, ge=1)
-    """Fixed lanes of the global sample order: batches do not depend on the number of workers up to this many."""
+    """Fixed lanes of the global sample order: batches do not depend on the
+    number of workers up to this many.
+    """
 
 
 class EvaluateConfig(Section):

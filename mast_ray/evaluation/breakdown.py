@@ -1,7 +1,7 @@
 """The same figures per site, hour of day, duration or bandwidth, from one set of matches.
 
-A false alarm belongs to the cell it lies in, a hit to the cell of its truth: so every truth and every detection is
-counted in exactly one cell, and the cells of a breakdown add up to the whole.
+A false alarm belongs to the cell it lies in, a hit to the cell of its truth: so every truth and every
+detection is counted in exactly one cell, and the cells of a breakdown add up to the whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From score to probability of being right: Platt's logistic line or isotonic steps, and how well they fit.
 
-Platt is fitted on the log-odds of the score and needs few verdicts; isotonic follows any rising shape and wants
-hundreds. A calibration is a handful of numbers that travel in JSON.
+Platt is fitted on the log-odds of the score and needs few verdicts; isotonic follows any rising shape and
+wants hundreds. A calibration is a handful of numbers that travel in JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Calibration:
 
 
 class Reliability(NamedTuple):
-    """Observed share of right detections per band of predicted probability, with Wilson limits; empty bands left out."""
+    """Observed share of right detections per band of predicted probability, with
+    Wilson limits; empty bands left out.
+    """
 
     predicted: Floats
     observed: Floats
@@ -62,7 +64,9 @@ def fit_calibration(
     method: Literal["platt", "isotonic"] = "platt",
     weight: ArrayLike | None = None,
 ) -> Calibration:
-    """Calibration from scored verdicts; `weight` undoes unequal sampling (detections per verdict of a band)."""
+    """Calibration from scored verdicts; `weight` undoes unequal sampling
+    (detections per verdict of a band).
+    """
     score = np.asarray(score, np.float64).reshape(-1)
     right = np.asarray(is_right, np.float64).reshape(-1)
     counts = np.ones(len(score)) if weight is None else np.asarray(weight, np.float64).reshape(-1)
@@ -84,7 +88,9 @@ def fit_calibration(
 
 
 def _platt(logit: Floats, right: Floats, weight: Floats) -> tuple[float, float]:
-    """Slope and offset of largest likelihood, with Platt's softened targets: finite even when all verdicts agree."""
+    """Slope and offset of largest likelihood, with Platt's softened targets: finite
+    even when all verdicts agree.
+    """
     num_right, num_wrong = float((weight * right).sum()), float((weight * (1 - right)).sum())
     target = np.where(right > 0, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
 

@@ -1,6 +1,7 @@
 """Groups of similar sounds, the queue of those that resemble nothing known, and 2-D maps of embeddings.
 
-Legend: N embeddings, C channels. Embeddings are compared by direction (cosine), clusters are numbered from 0, -1 is noise.
+Legend: N embeddings, C channels. Embeddings are compared by direction (cosine), clusters
+are numbered from 0, -1 is noise.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def cluster_embeddings(
     num_clusters: int = 20,
     seed: int = 0,
 ) -> Ints:
-    """(N,) cluster of every row; hdbscan finds their number and leaves noise out, kmeans makes `num_clusters`."""
+    """(N,) cluster of every row; hdbscan finds their number and leaves noise out,
+    kmeans makes `num_clusters`.
+    """
     vectors = unit_vectors(embeddings)
     if len(vectors) < max(2, min_members):
         return np.full(len(vectors), -1, np.int64)
@@ -89,7 +92,9 @@ def novelty_queue(
 
 
 def map_2d(embeddings: ArrayLike, method: Literal["pca", "tsne", "umap"] = "tsne", seed: int = 0) -> Floats:
-    """(N, 2) positions for a picture, by cosine; t-SNE of very many points places the rest beside their neighbours."""
+    """(N, 2) positions for a picture, by cosine; t-SNE of very many points places the
+    rest beside their neighbours.
+    """
     vectors = unit_vectors(embeddings)
     if len(vectors) < 3:
         return np.zeros((len(vectors), 2), np.float32)

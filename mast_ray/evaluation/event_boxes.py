@@ -1,7 +1,7 @@
 """Events as boxes to match, in a space chosen by name, and which of them lie in the blocks of a split.
 
-"mel": frames and mel bins, as the model sees them (truths rounded to the grid as in training); "hertz": seconds and
-hertz as written. Boxes are (t0, f0, t1, f1); time-only events have NaN for f0 and f1.
+"mel": frames and mel bins, as the model sees them (truths rounded to the grid as in training); "hertz":
+seconds and hertz as written. Boxes are (t0, f0, t1, f1); time-only events have NaN for f0 and f1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def is_within(events: EventTable, blocks: Blocks) -> Bools:
 
 
 def chunks_within(recordings: RecordingList, num_chunks: Ints, blocks: Blocks) -> Bools:
-    """(all chunks,) of recordings one after the other: whether the chunk is one of a block's, as training reads them."""
+    """(all chunks,) of recordings one after the other: whether the chunk is one of a
+    block's, as training reads them.
+    """
     row = blocks.recording
     first, counts = chunk_ranges(blocks.begin_s, blocks.end_s, recordings.duration_s[row], num_chunks[row])
     kept = np.zeros(int(num_chunks.sum()), bool)
@@ -59,8 +61,8 @@ def boxes_of_events(
 ) -> tuple[Floats, Bools]:
     """((N, 4) boxes in the space, (N,) whether the event can be seen there: mel ends at 20 and 8000 Hz).
 
-    rounding "grid" puts boxes on whole frames and bins as training does with truths; "none" keeps fractions, as
-    detections have them.
+    rounding "grid" puts boxes on whole frames and bins as training does with truths; "none" keeps
+    fractions, as detections have them.
     """
     if space == "hertz":
         boxes = np.stack([events.begin_s, events.low_hz, events.end_s, events.high_hz], axis=1)

@@ -1,6 +1,7 @@
 """Events of many recordings as arrays, from Arrow tables or annotation files of any format.
 
-Legend: N events, R recordings. Events are in seconds and hertz; NaN in low_hz and high_hz marks a time-only event.
+Legend: N events, R recordings. Events are in seconds and hertz; NaN in low_hz and
+high_hz marks a time-only event.
 """
 
 from __future__ import annotations
@@ -100,10 +101,11 @@ def recordings_from_arrow(table: pa.Table, only_annotated: bool = False) -> Reco
 
 
 def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) -> EventTable:
-    """From a table of the DETECTIONS or LABELS schema; other tables need recording_id or path, begin_s and end_s.
+    """From a table of the DETECTIONS or LABELS schema; other tables need
+    recording_id or path, begin_s and end_s.
 
-    With `recordings`, ids (or paths) must be among them: rows of other recordings are left out. Without, recordings are
-    those of the table, with site and start time as the rows say.
+    With `recordings`, ids (or paths) must be among them: rows of other recordings are left out. Without,
+    recordings are those of the table, with site and start time as the rows say.
     """
     missing = [name for name in ("begin_s", "end_s") if name not in table.column_names]
     key = next((name for name in ("recording_id", "path") if name in table.column_names), None)
@@ -138,7 +140,9 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
 
 
 def events_from_annotations(found: AnnotationSet) -> EventTable:
-    """From annotation files of any format; recordings gone through without an event are kept as recordings."""
+    """From annotation files of any format; recordings gone through without an
+    event are kept as recordings.
+    """
     paths = tuple(sorted(found.annotated_paths | {a.path for a in found.annotations}))
     number = {path: row for row, path in enumerate(paths)}
     nan = float("nan")
@@ -181,7 +185,9 @@ def numbers_in(recordings: RecordingList, other: RecordingList) -> Ints:
 
 
 def renumbered(events: EventTable, recordings: RecordingList) -> EventTable:
-    """The same events numbered by another list of recordings; events of recordings that are not in it are left out."""
+    """The same events numbered by another list of recordings; events of recordings
+    that are not in it are left out.
+    """
     row = numbers_in(recordings, events.recordings)
     new = row[events.recording] if len(row) else events.recording
     return replace(events, recordings=recordings, recording=new).take(new >= 0)

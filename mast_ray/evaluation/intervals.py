@@ -1,8 +1,9 @@
 """Intervals by resampling recordings, not boxes: calls of one recording stand or fall together (SPEC 10).
 
-Legend: R recordings, B resamples, K score cells. Every figure is a function of per-recording sums, so a resample is a
-row of weights (how often each recording was drawn) times those sums. For average precision the ranking is cut into
-at most K = 2,048 cells of neighbouring scores: exact below that many detections, within 1 / K above.
+Legend: R recordings, B resamples, K score cells. Every figure is a function of per-recording sums, so
+a resample is a row of weights (how often each recording was drawn) times those sums. For average
+precision the ranking is cut into at most K = 2,048 cells of neighbouring scores: exact below that
+many detections, within 1 / K above.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def recording_sums(
     recording_of_group: ArrayLike | None = None,
     num_recordings: int | None = None,
 ) -> RecordingSums:
-    """Sums per recording; `recording_of_group[g]` names the recording of group g, None: groups are recordings.
+    """Sums per recording; `recording_of_group[g]` names the recording of group g,
+    None: groups are recordings.
 
     Give `num_recordings` when some recordings hold neither truth nor detection: they were drawn too.
     """
@@ -107,7 +109,8 @@ def recording_sums(
 
 
 def _cells_of_ranks(num_det: int) -> NDArray[np.int64]:
-    """(D,) cell of every rank: the best quarter of the cells hold one detection each, the others share the rest evenly.
+    """(D,) cell of every rank: the best quarter of the cells hold one detection each,
+    the others share the rest evenly.
 
     Where recall is near 0 precision changes with every detection, and 11-point AP looks just there.
     """
@@ -144,7 +147,9 @@ def figures(sums: RecordingSums, weights: Floats) -> dict[str, Floats]:
 
 
 def _mean_at_levels(recall: Floats, envelope: Floats, levels: Floats) -> Floats:
-    """(B,) mean over levels of the envelope where recall (B, K), ascending in each row, first reaches the level."""
+    """(B,) mean over levels of the envelope where recall (B, K), ascending in each
+    row, first reaches the level.
+    """
     num_rows, num_cells = recall.shape
     # Rows laid end to end, 3 apart, make one sorted line: one search instead of B. Recall is at most 1.
     line = (np.nan_to_num(recall) + 3.0 * np.arange(num_rows)[:, None]).ravel()
@@ -157,7 +162,9 @@ def _mean_at_levels(recall: Floats, envelope: Floats, levels: Floats) -> Floats:
 def bootstrap_intervals(
     sums: RecordingSums, num_resamples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Interval]:
-    """name -> estimate with its interval; NaN limits where fewer than two recordings leave nothing to resample."""
+    """name -> estimate with its interval; NaN limits where fewer than two
+    recordings leave nothing to resample.
+    """
     estimate = figures(sums, np.ones((1, sums.num_recordings)))
     draws = resampled([sums], num_resamples, seed)[0]
     return {
@@ -208,9 +215,9 @@ def resampled(methods: list[RecordingSums], num_resamples: int, seed: int) -> li
 def limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, float]:
     """Percentiles, widened for few recordings (Hesterberg 2015).
 
-    The resampled spread is short by sqrt((n - 1) / n) and has normal, not Student, tails: plain percentiles covered
-    88 % with 10 recordings and 91 % with 20 in simulation, widened ones 93 %, both 95 % from 40 on. Bias-corrected
-    and accelerated limits (BCa) were no better, and worse for 11-point AP.
+    The resampled spread is short by sqrt((n - 1) / n) and has normal, not Student, tails: plain percentiles
+    covered 88 % with 10 recordings and 91 % with 20 in simulation, widened ones 93 %, both 95 % from 40 on.
+    Bias-corrected and accelerated limits (BCa) were no better, and worse for 11-point AP.
     """
     draws = draws[np.isfinite(draws)]
     if len(draws) < 2 or num_recordings < 2:

@@ -1,4 +1,6 @@
-"""Learning curves: figures of runs over label budgets, strategies and seeds, summarised with intervals over seeds."""
+"""Learning curves: figures of runs over label budgets, strategies and seeds,
+summarised with intervals over seeds.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def strategy_gains(
 
 
 def chunks_needed(curve: Sequence[CurvePoint], target: float) -> float:
-    """Budget at which a strategy's mean first reaches the target, interpolated in log budget; NaN when it never does."""
+    """Budget at which a strategy's mean first reaches the target, interpolated in log
+    budget; NaN when it never does.
+    """
     points = sorted(curve, key=lambda p: p.num_chunks)
     before = None
     for point in points:

@@ -1,11 +1,12 @@
-"""The one matcher: within a group, detections take truths greedily in order of score, at IoU >= 0.5 (SPEC 10).
+"""The one matcher: within a group, detections take truths greedily in order of
+score, at IoU >= 0.5 (SPEC 10).
 
 Legend: D detections, G truths, K candidate pairs. A group is a chunk or a stitched recording. Boxes are
 (t0, f0, t1, f1) in any unit; a box whose f0 or f1 is NaN is time-only and is matched by time IoU alone.
 
-A detection takes the free truth it overlaps most; equal scores go in order of (group, row), equal overlaps to the later
-truth: pycocotools' rules. Because a lower-scored detection never disturbs a higher-scored one, a match made once holds
-at every score threshold.
+A detection takes the free truth it overlaps most; equal scores go in order of (group, row), equal overlaps to
+the later truth: pycocotools' rules. Because a lower-scored detection never disturbs a higher-scored one, a
+match made once holds at every score threshold.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def score_order(group: Ints, score: Floats) -> Ints:
 
 
 def paired_iou(first: Floats, second: Floats) -> Floats:
-    """IoU of row k of (K, 4) with row k of (K, 4); of time spans alone where either has no frequency limits."""
+    """IoU of row k of (K, 4) with row k of (K, 4); of time spans alone where
+    either has no frequency limits.
+    """
     span = np.minimum(first[:, 2], second[:, 2]) - np.maximum(first[:, 0], second[:, 0])
     band = np.minimum(first[:, 3], second[:, 3]) - np.maximum(first[:, 1], second[:, 1])  # NaN: time-only
     time_only = np.isnan(band)
@@ -123,10 +126,11 @@ def paired_iou(first: Floats, second: Floats) -> Floats:
 def candidate_pairs(
     det_group: Ints, det_boxes: Floats, truth_group: Ints, truth_boxes: Floats, iou: float
 ) -> tuple[Ints, Ints, Floats]:
-    """(K,) detection rows, truth rows and overlaps of all pairs of one group with IoU >= iou; rows of one detection together.
+    """(K,) detection rows, truth rows and overlaps of all pairs of one group with IoU >=
+    iou; rows of one detection together.
 
-    A join by sorted time windows: time IoU is never below box IoU, so with d the length of a detection the truth must
-    begin between begin - d (1 - iou) / iou and begin + d (1 - iou).
+    A join by sorted time windows: time IoU is never below box IoU, so with d the length of a detection the
+    truth must begin between begin - d (1 - iou) / iou and begin + d (1 - iou).
     """
     none = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     if len(det_group) == 0 or len(truth_group) == 0:
@@ -181,9 +185,10 @@ def dense_groups(det_group: Ints, truth_group: Ints) -> tuple[Ints, Ints, Ints]:
 def _resolve(rank: Ints, det: Ints, truth: Ints, overlap: Floats, num_truth: int) -> Ints:
     """(M,) indices of the pairs that greedy matching chooses.
 
-    In rounds over all groups together: every waiting detection asks for its best truth not yet refused, a truth
-    keeps the best-ranked that asked. As all truths prefer by the same rank, this ends where one-by-one greedy ends,
-    after as many rounds as the longest chain of refusals (a handful), not as many as there are detections.
+    In rounds over all groups together: every waiting detection asks for its best truth not yet
+    refused, a truth keeps the best-ranked that asked. As all truths prefer by the same rank, this ends
+    where one-by-one greedy ends, after as many rounds as the longest chain of refusals (a handful),
+    not as many as there are detections.
     """
     if len(det) == 0:
         return np.zeros(0, np.int64)

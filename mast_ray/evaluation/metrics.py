@@ -65,8 +65,8 @@ class ThresholdCurve(NamedTuple):
 def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"] = "all") -> Metrics:
     """All figures at one threshold.
 
-    AP ranks all detections ("all") or only those above the threshold ("kept": how the paper's 0.0909 = 1/11 come
-    about, one precise detector whose recall ends below 0.1).
+    AP ranks all detections ("all") or only those above the threshold ("kept": how the paper's 0.0909 = 1/11
+    come about, one precise detector whose recall ends below 0.1).
     """
     kept = matches.score >= threshold
     hits = kept & matches.is_true_positive
@@ -91,7 +91,8 @@ def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"
 
 
 def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName = "area") -> float:
-    """AP of detections ordered best first: precision, made non-increasing in recall, averaged over recall levels.
+    """AP of detections ordered best first: precision, made non-increasing in
+    recall, averaged over recall levels.
 
     `area`: over all num_truth levels k / num_truth (the exact area); `11_point`: over 0, 0.1 .. 1 (VOC 2007);
     `101_point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0.
@@ -140,7 +141,8 @@ def f1_over_thresholds(matches: Matches, thresholds: ArrayLike | None = None) ->
 
 
 def best_threshold(matches: Matches, thresholds: ArrayLike | None = None) -> float:
-    """Threshold of highest micro F1, to be tuned on validation and frozen elsewhere; the highest among equals.
+    """Threshold of highest micro F1, to be tuned on validation and frozen
+    elsewhere; the highest among equals.
 
     Without a single hit there is nothing to tune on: NaN.
     """
@@ -152,7 +154,9 @@ def best_threshold(matches: Matches, thresholds: ArrayLike | None = None) -> flo
 
 
 def f1_macro(matches: Matches, threshold: float) -> float:
-    """Mean F1 over groups that hold a truth or a kept detection; silent groups rightly left silent say nothing."""
+    """Mean F1 over groups that hold a truth or a kept detection; silent groups
+    rightly left silent say nothing.
+    """
     kept = matches.score >= threshold
     counts = group_counts(matches, kept)
     total = counts.num_detections + counts.num_truth
@@ -161,7 +165,9 @@ def f1_macro(matches: Matches, threshold: float) -> float:
 
 
 class GroupCounts(NamedTuple):
-    """Per group (ascending ids, some may be empty): kept detections, hits, truths, and the sum of the hits' IoU."""
+    """Per group (ascending ids, some may be empty): kept detections, hits, truths,
+    and the sum of the hits' IoU.
+    """
 
     group: Ints
     num_detections: Ints
@@ -190,7 +196,8 @@ def evaluate_chunks(
     threshold: float | None = None,
     iou: float = 0.5,
 ) -> Metrics:
-    """Figures of B chunks given as B (N, 4) truth boxes and B pairs ((K, 4) boxes, (K,) scores), in frames and bins.
+    """Figures of B chunks given as B (N, 4) truth boxes and B pairs ((K, 4) boxes,
+    (K,) scores), in frames and bins.
 
     Without a threshold it is tuned on these chunks: right for validation, wrong everywhere else.
     """

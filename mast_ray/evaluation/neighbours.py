@@ -1,7 +1,7 @@
 """Exact nearest neighbours by cosine, in blocks of matrix products, on a GPU when there is one.
 
-Legend: Q queries, G gallery rows, C channels, k neighbours. A query never meets the gallery rows of its own recording: a
-call repeats itself, and finding its repetition says nothing.
+Legend: Q queries, G gallery rows, C channels, k neighbours. A query never meets the gallery rows of its own
+recording: a call repeats itself, and finding its repetition says nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def nearest(
     device: str = "auto",
     engine: Literal["exact", "faiss"] = "exact",
 ) -> Neighbours:
-    """k nearest gallery rows of every query, never from the query's own recording when recordings are given."""
+    """k nearest gallery rows of every query, never from the query's own
+    recording when recordings are given.
+    """
     queries, gallery = unit_vectors(queries), unit_vectors(gallery)
     own = recording_codes(query_recording, gallery_recording)
     if engine == "faiss":

@@ -1,7 +1,8 @@
-"""Which chunks to annotate next: spread over the day, near the threshold, far from what is known, or all three in turn.
+"""Which chunks to annotate next: spread over the day, near the threshold, far from what
+is known, or all three in turn.
 
-Legend: N candidate chunks, C channels, D detections. Neighbouring chunks share half their sound: a chunk next to a
-chosen (or annotated) one is passed over. Every choice comes with its reason in words.
+Legend: N candidate chunks, C channels, D detections. Neighbouring chunks share half their sound: a chunk next
+to a chosen (or annotated) one is passed over. Every choice comes with its reason in words.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Choice(NamedTuple):
 def chunk_uncertainty(
     det_chunk: ArrayLike, det_score: ArrayLike, num_chunks: int, threshold: float
 ) -> Floats:
-    """(N,) doubtful detections per chunk: a detection at the threshold counts 1, a clear yes or no nearly 0."""
+    """(N,) doubtful detections per chunk: a detection at the threshold counts 1,
+    a clear yes or no nearly 0.
+    """
     score = np.clip(np.asarray(det_score, np.float64), 1e-6, 1 - 1e-6)
     threshold = float(np.clip(threshold, 1e-6, 1 - 1e-6))
     chance = (
@@ -69,7 +72,9 @@ def plan_annotation(
     annotated: Sequence[tuple[str, int]] = (),
     seed: int = 0,
 ) -> list[Choice]:
-    """At most `budget` chunks, best first; "mixed" takes turns among the strategies whose columns are given."""
+    """At most `budget` chunks, best first; "mixed" takes turns among the
+    strategies whose columns are given.
+    """
     rng = np.random.default_rng(seed)
     ways: dict[str, Iterator[tuple[int, str]]] = {}
     if strategy in ("time_balanced", "mixed"):
@@ -121,7 +126,9 @@ def _uncertain_first(candidates: Candidates, rng: np.random.Generator) -> Iterat
 def _far_first(
     candidates: Candidates, known: ArrayLike | None, rng: np.random.Generator
 ) -> Iterator[tuple[int, str]]:
-    """k-centre greedy: always the chunk farthest from all that is annotated or chosen (Sener and Savarese 2018)."""
+    """k-centre greedy: always the chunk farthest from all that is annotated or
+    chosen (Sener and Savarese 2018).
+    """
     if candidates.embeddings is None:
         raise ValueError("strategy coverage needs candidates.embeddings")
     vectors = unit_vectors(candidates.embeddings)
@@ -171,7 +178,9 @@ def _rank_within(group: Ints, value: Floats) -> Ints:
 
 
 def plan_as_annotations(plan: Sequence[Choice], path_of: Mapping[str, str]) -> AnnotationSet:
-    """The plan as time-only annotations of whole chunks, to be written as Raven, Audacity or AOEF task files."""
+    """The plan as time-only annotations of whole chunks, to be written as Raven,
+    Audacity or AOEF task files.
+    """
     tasks = tuple(
         Annotation(
             path_of[choice.recording_id],

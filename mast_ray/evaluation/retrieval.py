@@ -1,7 +1,7 @@
 """What the nearest labelled examples say: retrieval figures and zero-shot labels (SPEC 11).
 
-Legend: Q queries, G gallery examples, C channels, L labels. A label is as similar as its most similar example; examples of
-the query's own recording never count.
+Legend: Q queries, G gallery examples, C channels, L labels. A label is as similar as its most similar
+example; examples of the query's own recording never count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def label_similarities(
     own: tuple[Ints, Ints] | None,
     device: str,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Blocks of queries with their (Q_block, L) similarity to every label; -inf where it has no admissible example."""
+    """Blocks of queries with their (Q_block, L) similarity to every label; -inf where
+    it has no admissible example.
+    """
     where = search_device(device)
     codes = torch.from_numpy(label_code).to(where)
     for start in range(0, len(queries), QUERIES_PER_BLOCK):
@@ -89,7 +91,9 @@ def retrieval_figures(
     gallery_recording: ArrayLike,
     device: str = "auto",
 ) -> RetrievalFigures:
-    """Top-1, top-5 and mean rank of the right label; queries and examples without a label ("") are left out."""
+    """Top-1, top-5 and mean rank of the right label; queries and examples
+    without a label ("") are left out.
+    """
     asked = np.flatnonzero([bool(name) for name in query_label])
     shown, names, code = labelled_examples(gallery_label)
     place = {name: row for row, name in enumerate(names)}
@@ -121,7 +125,9 @@ def retrieval_figures(
 
 
 def labels_of_detections(matches: Matches, truth_label: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Detections that are right, and the label of the truth each took: the queries of detected-box retrieval."""
+    """Detections that are right, and the label of the truth each took: the
+    queries of detected-box retrieval.
+    """
     rows = np.flatnonzero(matches.is_true_positive)
     return rows, tuple(truth_label[t] for t in matches.truth_index[rows].tolist())
 
@@ -136,7 +142,9 @@ def zero_shot_labels(
     gallery_recording: ArrayLike | None = None,
     device: str = "auto",
 ) -> ZeroShot:
-    """The most similar label of every query; none when it is too far away or hardly nearer than the next label."""
+    """The most similar label of every query; none when it is too far away or
+    hardly nearer than the next label.
+    """
     labelled, names, code = labelled_examples(gallery_label)
     own = None
     if query_recording is not None and gallery_recording is not None:
@@ -161,7 +169,9 @@ def zero_shot_labels(
 
 
 def abstention_threshold(confidence: ArrayLike, is_right: ArrayLike, target_accuracy: float) -> float:
-    """Lowest confidence (similarity or margin) whose answers at or above it reach the accuracy; NaN when none does."""
+    """Lowest confidence (similarity or margin) whose answers at or above it reach the
+    accuracy; NaN when none does.
+    """
     confidence, right = np.asarray(confidence, np.float64), np.asarray(is_right, bool)
     order = np.argsort(-confidence, kind="stable")
     accuracy = np.cumsum(right[order]) / np.arange(1, len(order) + 1)

@@ -1,8 +1,9 @@
 """A small review sheet, and what it says about precision at any threshold (QUALITY, expectation 15).
 
-Legend: D detections, n reviewed rows, H thresholds. Strata are bands of score, equally reviewed; inside a band rows are
-drawn systematically in order of site and hour, so that every site and hour appears in its share and all rows of a
-band have the same chance. The precision spoken of is that of these D detections, not of a population of archives.
+Legend: D detections, n reviewed rows, H thresholds. Strata are bands of score, equally reviewed; inside
+a band rows are drawn systematically in order of site and hour, so that every site and hour appears in
+its share and all rows of a band have the same chance. The precision spoken of is that of these D
+detections, not of a population of archives.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def precision_at(
 ) -> PrecisionCurve:
     """Precision at (H,) thresholds of D detections from n verdicts drawn by `draw_review`.
 
-    Bands are weighted by their detections above the threshold. Limits: Clopper-Pearson at the effective sample size
-    of the weighted estimate (Korn and Graubard 1998), which keep their level when nearly all verdicts agree.
+    Bands are weighted by their detections above the threshold. Limits: Clopper-Pearson at the
+    effective sample size of the weighted estimate (Korn and Graubard 1998), which keep their
+    level when nearly all verdicts agree.
     """
     thresholds = np.asarray(thresholds, np.float64).reshape(-1)
     score = np.asarray(score, np.float64).reshape(-1)
@@ -139,8 +141,9 @@ def precision_at(
 def _weighted_limits(
     total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts, level: float
 ) -> tuple[float, float, float]:
-    """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the `unseen` are
-    judged by `basis_good` of `basis_seen` verdicts."""
+    """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the
+    `unseen` are judged by `basis_good` of `basis_seen` verdicts.
+    """
     estimate = float((good + unseen * basis_good / basis_seen).sum() / total.sum())
     if not unseen.any():
         return estimate, estimate, estimate
@@ -174,9 +177,11 @@ def _even_shares(available: Ints, size: int) -> Ints:
 
 
 def threshold_for_precision(curve: PrecisionCurve, target: float) -> float:
-    """Lowest threshold whose lower limit reaches the target, none above it being known to miss it; NaN when none does.
+    """Lowest threshold whose lower limit reaches the target, none above it being known
+    to miss it; NaN when none does.
 
-    Few detections lie above the highest thresholds, so their lower limits fall again: that is no reason to refuse.
+    Few detections lie above the highest thresholds, so their lower limits fall
+    again: that is no reason to refuse.
     """
     order = np.argsort(curve.threshold)
     threshold, low, high = curve.threshold[order], curve.low[order], curve.high[order]

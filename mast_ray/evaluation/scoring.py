@@ -1,7 +1,8 @@
-"""A table of detections against a table of annotations: grouping, matching, figures with intervals, breakdowns.
+"""A table of detections against a table of annotations: grouping, matching,
+figures with intervals, breakdowns.
 
-Per-chunk tables are scored chunk by chunk (the paper's way: truths are cut at chunk borders as in training), others
-on whole recordings. Only recordings that were annotated count; what was left out is counted and said.
+Per-chunk tables are scored chunk by chunk (the paper's way: truths are cut at chunk borders as in training),
+others on whole recordings. Only recordings that were annotated count; what was left out is counted and said.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def _scored_per_chunk(
 ) -> Scored:
     num_chunks = truth.recordings.num_chunks.copy()
     unknown = num_chunks < 0
-    # Of a recording of unknown length only the chunks that surely exist are scored: those that hold a detection
-    # and those whose second half begins before the last annotation ends.
+    # Of a recording of unknown length only the chunks that surely exist are scored: those that hold a
+    # detection and those whose second half begins before the last annotation ends.
     least = np.ones(len(num_chunks), np.int64)
     np.maximum.at(least, detections.recording, detections.chunk + 1)
     np.maximum.at(least, truth.recording, np.floor(truth.end_s / HOP_S).astype(np.int64))
@@ -152,7 +153,9 @@ def figures_of(
 def breakdown_by(
     scored: Scored, by: By, threshold: float, num_resamples: int = 1000, seed: int = 0
 ) -> list[Cell]:
-    """Figures per site, hour of day, duration, bandwidth or (recall only, detections being classless) label."""
+    """Figures per site, hour of day, duration, bandwidth or (recall only,
+    detections being classless) label.
+    """
     both = (scored.detections, scored.truth)
     match by:
         case "site":

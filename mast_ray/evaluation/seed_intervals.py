@@ -1,8 +1,10 @@
-"""Figures of a method trained with several seeds, and differences between two methods, with both kinds of noise.
+"""Figures of a method trained with several seeds, and differences between two
+methods, with both kinds of noise.
 
-Legend: S seeds, R recordings. The estimate is the mean over seeds. Its interval joins two independent sources in quadrature: which
-recordings were drawn (bootstrap of the mean over seeds) and which seeds (Student's limits of a mean, wide for few seeds as they should
-be). With one seed only the first is known, and `num_seeds` says so.
+Legend: S seeds, R recordings. The estimate is the mean over seeds. Its interval joins two
+independent sources in quadrature: which recordings were drawn (bootstrap of the mean over seeds) and
+which seeds (Student's limits of a mean, wide for few seeds as they should be). With one seed only
+the first is known, and `num_seeds` says so.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def _estimates(per_seed: Sequence[RecordingSums]) -> dict[str, Floats]:
 
 
 def _mean_draws(per_seed: Sequence[RecordingSums], num_resamples: int, seed: int) -> dict[str, Floats]:
-    """name -> (B,) mean over seeds on drawn recordings; the same seed draws the same recordings for every method."""
+    """name -> (B,) mean over seeds on drawn recordings; the same seed draws the
+    same recordings for every method.
+    """
     draws = resampled(list(per_seed), num_resamples, seed)
     return {name: np.mean([one[name] for one in draws], axis=0) for name in FIGURES}
 

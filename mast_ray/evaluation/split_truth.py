@@ -1,4 +1,6 @@
-"""What is true in a split of a prepared archive: its annotated recordings, their events, and the blocks to score."""
+"""What is true in a split of a prepared archive: its annotated recordings, their
+events, and the blocks to score.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def scored_splits(prepared: Prepared) -> tuple[str, ...]:
 
 
 def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, Blocks | None]:
-    """Events of the annotated recordings of a split and its blocks; of all annotated recordings when it is None."""
+    """Events of the annotated recordings of a split and its blocks; of all
+    annotated recordings when it is None.
+    """
     everything = recordings_from_arrow(prepared.recordings)
     annotated = recordings_from_arrow(prepared.recordings, only_annotated=True)
     truth = events_from_arrow(prepared.labels, everything)

@@ -1,4 +1,5 @@
-"""Verdicts of people on detections: the CSV that the report's gallery saves and that `mast calibrate` hands out.
+"""Verdicts of people on detections: the CSV that the report's gallery saves and
+that `mast calibrate` hands out.
 
 Columns: detection_id, path, begin_s, end_s, low_hz, high_hz, score, verdict (y or n; empty or ? is undecided); a column
 `sheet` says that the rows were drawn at random by `mast calibrate`.

@@ -68,8 +68,7 @@ def contrastive_regions(
     extent: tuple[float, float],
     num_negatives: int = 32,
 ) -> ContrastiveRegions:
-    """Anchors (at most A drawn per chunk), their copies, and the best-scored predictions that miss every
-    box.
+    """Anchors (at most A drawn per chunk), their copies, and the best-scored predictions that miss every box.
 
     `candidates` (B, P, 4) are predicted boxes with scores (B, P). A negative has area, IoU < 0.3 to every
     box and does not touch an ignore region; hardest first means highest score first. More than A boxes in a
@@ -101,14 +100,13 @@ def contrastive_loss(
     is_negative: Tensor,
     tau: float = 0.1,
 ) -> Tensor:
-    """As printed, positives summed inside the logarithm; mean over all anchors of the batch, 0 when there
-    are none.
+    """As printed, positives summed inside the logarithm; mean over all anchors of the
+    batch, 0 when there are none.
 
     Unit vectors (B, A, D), (B, A, J, D), (B, N, D) -> ()
     """
-    with torch.autocast(
-        anchors.device.type, enabled=False
-    ):  # divided by tau, the rounding of bf16 would show
+    # divided by tau, the rounding of bf16 would show
+    with torch.autocast(anchors.device.type, enabled=False):
         to_positives = torch.einsum("bad,bajd->baj", anchors, positives) / tau
         to_negatives = torch.einsum("bad,bnd->ban", anchors, negatives) / tau
     to_negatives = to_negatives.masked_fill(~is_negative[:, None], -torch.inf)

@@ -1,10 +1,9 @@
 """Detection losses of a batch: classification, corners, overlap, centerness; dense over points, no loops
 over chunks or boxes.
 
-Legend: B chunks, M box slots, P points. Boxes are (t0, f0, t1, f1); distances are in strides
-(boxes/points). Every loss is a sum over points of w_b * term, where w_b is the weight of the chunk; the
-caller divides all by one number of positives (GFL's normalisation), so that the sums of several workers can
-share it.
+Legend: B chunks, M box slots, P points. Boxes are (t0, f0, t1, f1); distances are in strides (boxes/points).
+Every loss is a sum over points of w_b * term, where w_b is the weight of the chunk; the caller divides all by
+one number of positives (GFL's normalisation), so that the sums of several workers can share it.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def detection_sums(
     chunk_weight: Tensor,
     classification: ClassificationName = "quality_focal",
 ) -> DetectionSums:
-    """(B, P), (B, P), (B, P, 4) head outputs against assigned boxes; ignored points take no part in
-    classification.
+    """(B, P), (B, P), (B, P, 4) head outputs against assigned boxes; ignored points
+    take no part in classification.
     """
     slot = assignment.box_index.clamp(min=0)  # (B, P)
     target = boxes.corners.gather(1, slot[..., None].expand(-1, -1, 4))  # (B, P, 4)

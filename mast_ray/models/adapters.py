@@ -1,5 +1,4 @@
-"""Adapters between the token map (B, C, 64, 8) and the pyramid, by name (paper, appendix "Adapter
-Designs").
+"""Adapters between the token map (B, C, 64, 8) and the pyramid, by name (paper, appendix "Adapter Designs").
 
 Layers are as printed. The paper says that each adapter adds 2-4 M parameters; its conv adapter as printed
 has 5.3 M, and its anisotropic one fits (3.5 M) only when the residual block at 512 channels is a
@@ -33,8 +32,8 @@ def adapter_stride(name: AdapterName) -> tuple[int, int]:
 
 
 class ConvAdapter(nn.Sequential):
-    """Three 3 x 3 convolutions with ReLU at 64 x 8: restores locality, cannot resolve events inside a
-    patch.
+    """Three 3 x 3 convolutions with ReLU at 64 x 8: restores locality, cannot
+    resolve events inside a patch.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:

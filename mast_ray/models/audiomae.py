@@ -44,8 +44,8 @@ def public_name(name: str) -> str:
 
 
 def public_layout(size: EncoderSize = "base", decoder: DecoderName = "local") -> dict[str, tuple[int, ...]]:
-    """Every name and shape of the public layout, written out from the structure of AudioMAE's model
-    definition.
+    """Every name and shape of the public layout, written out from the structure of
+    AudioMAE's model definition.
     """
     layout = encoder_layout(size)
     width, shape = ENCODER_SHAPES[size].width, DECODER_SHAPES[size]
@@ -91,8 +91,8 @@ def import_state(autoencoder: MaskedAutoencoder, state: Mapping[str, Tensor]) ->
 
 
 def import_encoder(encoder: PatchEncoder, state: Mapping[str, Tensor], size: EncoderSize = "base") -> None:
-    """Load only the encoder from weights with AudioMAE's names; decoder weights beside them are left
-    aside.
+    """Load only the encoder from weights with AudioMAE's names; decoder weights
+    beside them are left aside.
     """
     layout = encoder_layout(size)
     _refuse_misfits(state, layout, exact=False)

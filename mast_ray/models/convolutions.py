@@ -1,5 +1,5 @@
-"""Convolution blocks of adapters, pyramid and head on maps (B, C, time, frequency); kernels are (time,
-frequency).
+"""Convolution blocks of adapters, pyramid and head on maps (B, C, time, frequency);
+kernels are (time, frequency).
 
 Norms have 8 channels per group, which is GroupNorm-32 at the paper's 256 channels.
 """
@@ -39,8 +39,8 @@ class ConvNormAct(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions around a skip connection; with `inner` channels between 1 x 1 ones (a
-    bottleneck).
+    """Two 3 x 3 convolutions around a skip connection; with `inner` channels
+    between 1 x 1 ones (a bottleneck).
     """
 
     def __init__(self, channels: int, inner: int | None = None) -> None:

@@ -1,5 +1,5 @@
-"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed boxes without leaving the
-device.
+"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed
+boxes without leaving the device.
 
 Legend: B chunks, P points over all levels, K detection slots, R boxes per chunk, T frames, F bins.
 """
@@ -82,8 +82,8 @@ class HeadOutputs(NamedTuple):
 
 @lru_cache(maxsize=16)
 def points_on(levels: tuple[PyramidLevel, ...], device: torch.device) -> PyramidPoints:
-    """Points of a pyramid, made once per device. Not a buffer: a model cast to bf16 must keep exact
-    positions.
+    """Points of a pyramid, made once per device. Not a buffer: a model cast to
+    bf16 must keep exact positions.
     """
     return pyramid_points(levels, device)
 
@@ -113,9 +113,8 @@ class MastDetector(nn.Module):
 
     def points(self, device: torch.device) -> PyramidPoints:
         """Points of all levels on a device."""
-        if (
-            torch.compiler.is_compiling()
-        ):  # a few fused operations in the graph; a cache would only be traced through
+        # a few fused operations in the graph; a cache would only be traced through
+        if torch.compiler.is_compiling():
             return pyramid_points(self.levels, device)
         return points_on(self.levels, device)
 
@@ -165,8 +164,8 @@ class MastDetector(nn.Module):
         )
 
     def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:
-        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map, or its unit-
-        length projection
+        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map,
+        or its unit- length projection
         """
         tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
         if name == "encoder":

@@ -1,5 +1,5 @@
-"""The patch encoder: a ViT on spectrograms (B, 1, T, F) whose parameter names are those of timm's and
-AudioMAE's ViT.
+"""The patch encoder: a ViT on spectrograms (B, 1, T, F) whose parameter names are
+those of timm's and AudioMAE's ViT.
 
 Legend: B chunks, T frames, F bins, L tokens (64 x 8 = 512, time-major: index = 8 * time + frequency), C
 channels, K kept tokens.
@@ -63,8 +63,8 @@ def sincos_positions(width: int, grid: tuple[int, int] = TOKEN_GRID) -> Tensor:
 
 
 class PatchProjection(nn.Module):
-    """Linear embedding of patches, stored as the convolution AudioMAE stores (`proj`) and run as a
-    matrix product.
+    """Linear embedding of patches, stored as the convolution AudioMAE stores
+    (`proj`) and run as a matrix product.
     """
 
     def __init__(self, width: int) -> None:
@@ -78,8 +78,8 @@ class PatchProjection(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """ViT with a class token and fixed sin-cos positions; positions are a buffer, so a checkpoint brings
-    its own.
+    """ViT with a class token and fixed sin-cos positions; positions are a buffer,
+    so a checkpoint brings its own.
     """
 
     def __init__(self, shape: EncoderShape) -> None:

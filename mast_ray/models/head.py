@@ -1,5 +1,5 @@
-"""FCOS head shared by all levels: a score, a centerness and four distances per point (paper, "Detector
-heads").
+"""FCOS head shared by all levels: a score, a centerness and four distances per
+point (paper, "Detector heads").
 
 Legend: B chunks, P points over all levels (finest first, time-major). Distances are in strides of each
 axis, as in boxes/points.
@@ -38,8 +38,8 @@ class FcosHead(nn.Module):
         nn.init.zeros_(self.box.bias[4:])
 
     def forward(self, maps: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """One map per level -> score logit (B, P), centerness logit (B, P), distances (B, P, 4), all
-        float32
+        """One map per level -> score logit (B, P), centerness logit (B, P),
+        distances (B, P, 4), all float32
         """
         scores, boxes = [], []
         for index, features in enumerate(maps):

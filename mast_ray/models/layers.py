@@ -1,5 +1,5 @@
-"""Transformer block and norms shared by encoder and decoders, in the compute type of the surrounding
-autocast.
+"""Transformer block and norms shared by encoder and decoders, in the compute
+type of the surrounding autocast.
 
 Under autocast PyTorch runs norms in float32 and so keeps the residual stream in float32; here the stream
 stays in the compute type (as under DeepSpeed's bf16), the norms reduce in float32 inside their kernels, and
@@ -22,7 +22,8 @@ def to_compute_dtype(tokens: Tensor) -> Tensor:
 def unit_length(vectors: Tensor) -> Tensor:
     """(..., C) -> (..., C) float32 of length one.
 
-    Not functional.normalize: the kernel that Triton 3.6 is handed for its gradient does not compile on Hopper.
+    Not functional.normalize: the kernel that Triton 3.6 is handed for its
+    gradient does not compile on Hopper.
     """
     vectors = vectors.float()
     return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + 1e-12)

@@ -1,5 +1,5 @@
-"""Which tokens a masked autoencoder sees: a fixed number per chunk, drawn on the device without host
-synchronisation.
+"""Which tokens a masked autoencoder sees: a fixed number per chunk, drawn on the
+device without host synchronisation.
 
 Legend: B chunks, L = 64 x 8 tokens (time-major), K kept tokens.
 """

@@ -1,5 +1,5 @@
-"""Feature pyramid whose finest level is the adapter's output (paper, "Neck and fusion"). Strides double on
-both axes.
+"""Feature pyramid whose finest level is the adapter's output (paper, "Neck and
+fusion"). Strides double on both axes.
 
 Legend: maps (B, C, time, frequency), finest level first.
 """
@@ -29,8 +29,8 @@ class WeightedSum(nn.Module):
 class SmoothingBlock(nn.Module):
     """Sum of 3 x 3, 3 x 1 and 1 x 3 convolutions, norm, ReLU.
 
-    A sum of convolutions is the convolution with the sum of kernels, so the three are learned apart and run
-    as one.
+    A sum of convolutions is the convolution with the sum of kernels, so the three are
+    learned apart and run as one.
     """
 
     def __init__(self, channels: int) -> None:

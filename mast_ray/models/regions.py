@@ -32,8 +32,8 @@ def pooled_regions(features: Tensor, boxes: Tensor, stride: tuple[int, int]) -> 
 
 
 def interpolation_weights(start: Tensor, end: Tensor, num_cells: int) -> Tensor:
-    """(...) ends of a span in cells -> (..., num_cells): mean of linear interpolation at S samples
-    (RoIAlign, aligned).
+    """(...) ends of a span in cells -> (..., num_cells): mean of linear interpolation at
+    S samples (RoIAlign, aligned).
     """
     step = (end - start) / SAMPLES_PER_AXIS
     cells = torch.arange(num_cells, device=start.device)

@@ -1,5 +1,5 @@
-"""The paper's propositions about grids, upsampling and separable filters, as functions of numbers (appendix
-"Theoretical Analysis").
+"""The paper's propositions about grids, upsampling and separable filters, as functions of
+numbers (appendix "Theoretical Analysis").
 
 Extents delta and strides are pairs (time, frequency) in frames and bins, as arrays (N, 2) or single pairs.
 """
@@ -16,8 +16,8 @@ PATCH = (16.0, 16.0)
 
 
 def iou_bound(extent: ArrayLike, stride: ArrayLike) -> Floats:
-    """Proposition 1: some placement has IoU at most prod delta / (delta + s) with its tightest box on
-    the grid.
+    """Proposition 1: some placement has IoU at most prod delta / (delta + s) with
+    its tightest box on the grid.
     """
     extent, stride = np.asarray(extent, np.float64), np.asarray(stride, np.float64)
     return np.prod(extent / (extent + stride), axis=-1)

@@ -1,7 +1,8 @@
 """A detector on its device, run over batches of stored chunks of one shape; answers come one batch later.
 
-Legend: B chunks, K boxes. Chunks travel to the device in the background (training/feed.py). The last batch is padded by repeating its
-first chunk, so a compiled graph meets one shape; a GPU works on the next batch while the answer to the last is unpacked.
+Legend: B chunks, K boxes. Chunks travel to the device in the background (training/feed.py). The last batch
+is padded by repeating its first chunk, so a compiled graph meets one shape; a GPU works on the next batch
+while the answer to the last is unpacked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from mast_ray.training.progress import Stopwatch
 
 @dataclass(frozen=True)
 class StoredDetections:
-    """What is kept of a chunk's detections: low floor and loose suppression, so that both can be searched later."""
+    """What is kept of a chunk's detections: low floor and loose suppression, so
+    that both can be searched later.
+    """
 
     score_floor: float = 0.01
     nms_overlap: float = 0.7

@@ -1,4 +1,5 @@
-"""`mast compare`: a list of methods trained and scored alike over several seeds, and the paper's tables of them.
+"""`mast compare`: a list of methods trained and scored alike over several seeds,
+and the paper's tables of them.
 
 OUT/encoder                     pretrained once, shared by every method that starts from it (or given)
 OUT/runs/METHOD/seedK/model     detector; self_training/ instead where the method self-trains

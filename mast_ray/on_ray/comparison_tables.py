@@ -1,4 +1,6 @@
-"""Per-recording sums of methods and seeds -> the paper's tables, with intervals, standings and differences."""
+"""Per-recording sums of methods and seeds -> the paper's tables, with
+intervals, standings and differences.
+"""
 
 from __future__ import annotations
 

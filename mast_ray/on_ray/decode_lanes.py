@@ -1,7 +1,8 @@
 """Recordings decoded side by side by threads, handed over in an order that no thread's speed can change.
 
-Every recording is dealt to a lane by its size; a lane decodes its own one after the other, a few blocks ahead. The pieces are taken from the
-lanes in turn: the sequence depends on the recordings alone, memory on the number of lanes.
+Every recording is dealt to a lane by its size; a lane decodes its own one after the other, a few
+blocks ahead. The pieces are taken from the lanes in turn: the sequence depends on the recordings
+alone, memory on the number of lanes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def deal_to_lanes(items: Sequence[Item], num_lanes: int) -> list[list[Item]]:
 
 
 class DecodeLanes:
-    """Threads over an archive; `pieces` is gone through once. `busy_s` adds up what all lanes spent working."""
+    """Threads over an archive; `pieces` is gone through once. `busy_s` adds up
+    what all lanes spent working.
+    """
 
     def __init__(
         self, archive: Storage, items: Sequence[Item], knobs: DecodeKnobs, sites: SiteTable | None

@@ -1,6 +1,7 @@
 """`mast detect`: boxes for every recording of an archive, each counted exactly once as done or rejected.
 
-The driver lists, plans, hands out units and adds up; it never sees audio, and holds a few hundred bytes per recording.
+The driver lists, plans, hands out units and adds up; it never sees audio, and holds a
+few hundred bytes per recording.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
 
 
 def stored_threshold(wanted: float | None, config: Config, card: Card) -> float:
-    """The lowest score of a stored detection. Songs are joined from confident calls only: noise would bridge every gap."""
+    """The lowest score of a stored detection. Songs are joined from confident calls
+    only: noise would bridge every gap.
+    """
     if wanted is not None:
         return wanted
     if config.detect.song_gap_s == 0:

@@ -1,7 +1,8 @@
 """Which recordings go into one unit of a detect run, and how many workers of which kind there are.
 
-Units follow site and date, so that units and partitions cross as rarely as they can: the number of files is at most units + site-days. Huge archives get
-larger units instead of more of them; a GPU gets larger ones than a core, because it is through sooner.
+Units follow site and date, so that units and partitions cross as rarely as they can: the number of files is
+at most units + site-days. Huge archives get larger units instead of more of them; a GPU gets larger ones
+than a core, because it is through sooner.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def local_slots(config: Config) -> Slots:
 
 
 def slots_of(config: Config, num_cpus: float, num_gpus: float) -> Slots:
-    """A cluster: actors that share a GPU and its share of the cores, or one per `cluster.cpus_per_worker` cores.
+    """A cluster: actors that share a GPU and its share of the cores, or one per
+    `cluster.cpus_per_worker` cores.
 
     A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more.
     """
@@ -86,7 +88,9 @@ def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: Sit
 
 
 def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, slots: Slots) -> list[Unit]:
-    """Units of ordered recordings: within hours and recordings, and with at least one recording for every decoding thread."""
+    """Units of ordered recordings: within hours and recordings, and with at least one
+    recording for every decoding thread.
+    """
     num_items, num_bytes = len(items), sum(item.num_bytes for item in items)
     factor = GPU_FACTOR if slots.device == "cuda" else 1
     most_bytes = int(
@@ -105,7 +109,9 @@ def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, slots: Slots) 
 
 
 def decode_lanes(knobs: DetectConfig, slots: Slots) -> int:
-    """Decoding threads of one worker; 0 in the config: its cores on a GPU, two on a CPU, where the detector needs them more."""
+    """Decoding threads of one worker; 0 in the config: its cores on a GPU, two on a CPU,
+    where the detector needs them more.
+    """
     return knobs.decode_threads or (slots.threads if slots.device == "cuda" else 2)
 
 

@@ -1,7 +1,9 @@
-"""From the commits of a detect run to its tables, a few commits at a time: who was done, who was rejected, and the effort behind every figure.
+"""From the commits of a detect run to its tables, a few commits at a time: who was done, who was
+rejected, and the effort behind every figure.
 
-recordings.parquet (one row per analysed recording), rejects.parquet and the manifest are written from what units left behind. Rows of recordings that
-were changed or taken away since are removed from their files first, so that a folder always speaks of the archive as it was at the last run.
+recordings.parquet (one row per analysed recording), rejects.parquet and the manifest are written from what
+units left behind. Rows of recordings that were changed or taken away since are removed from their files
+first, so that a folder always speaks of the archive as it was at the last run.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Written:
 
 
 def survey(stage: Storage, items: Sequence[Item]) -> Survey:
-    """One pass over commits. Every item is counted once, by the first commit that worked on its present version."""
+    """One pass over commits. Every item is counted once, by the first commit that
+    worked on its present version.
+    """
     place_of = {item.item_id: place for place, item in enumerate(items)}
     is_counted = bytearray(len(items))
     statuses: Counter[str] = Counter()
@@ -91,7 +95,9 @@ def survey(stage: Storage, items: Sequence[Item]) -> Survey:
 
 
 def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
-    """Take the rows of stale recordings out of their files and commits; returns how many recordings that were."""
+    """Take the rows of stale recordings out of their files and commits; returns
+    how many recordings that were.
+    """
     num_removed = 0
     for result in results:
         commit = read_commit(stage, result.unit_id) if result.stale else None
@@ -135,7 +141,9 @@ def _without(stage: Storage, commit: Commit, stale: frozenset[str]) -> Commit:
 def write_recordings_and_rejects(
     stage: Storage, items: Sequence[Item], results: Sequence[UnitResult], rejects: Sequence[dict]
 ) -> Written:
-    """recordings.parquet and rejects.parquet, in the order of recordings, holding some 100,000 rows at a time."""
+    """recordings.parquet and rejects.parquet, in the order of recordings, holding
+    some 100,000 rows at a time.
+    """
     by_id: dict[str, Item] = {}
     salvaged: list[dict] = []
     hours, num_recordings = 0.0, 0

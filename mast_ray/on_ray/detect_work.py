@@ -1,4 +1,5 @@
-"""The work of one detect unit, pure of Ray: recordings -> detections by site and date, and what is known of each recording.
+"""The work of one detect unit, pure of Ray: recordings -> detections by site and date, and
+what is known of each recording.
 
     detections/site=<site>/date=<date>/<unit>-<sha>.parquet   rows of detection_rows.ROWS
     recordings/<unit>-<sha>.arrow                             one row per readable recording, gathered into recordings.parquet in the end

@@ -1,7 +1,7 @@
 """Boxes of windows -> rows of the detection table: stitched, in seconds, hertz and absolute time.
 
-Legend: K boxes of windows, M detections of the recording, D numbers of an embedding. Frames become seconds in float64 with the window's start added
-there: float32 would be off by half a frame at hour 24.
+Legend: K boxes of windows, M detections of the recording, D numbers of an embedding. Frames become seconds in
+float64 with the window's start added there: float32 would be off by half a frame at hour 24.
 """
 
 from __future__ import annotations

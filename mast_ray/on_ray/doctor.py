@@ -1,7 +1,8 @@
-"""Checks of a machine or cluster before work is trusted to it: each gives a line, and a remedy where it fails.
+"""Checks of a machine or cluster before work is trusted to it: each gives a
+line, and a remedy where it fails.
 
-Facts are gathered first (`gather_facts`), judged after (`diagnose`): the judgement is a pure function, so every broken
-set-up can be tested without breaking a machine.
+Facts are gathered first (`gather_facts`), judged after (`diagnose`): the judgement is a pure function, so
+every broken set-up can be tested without breaking a machine.
 """
 
 from __future__ import annotations

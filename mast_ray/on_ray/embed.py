@@ -1,7 +1,9 @@
-"""Embeddings of chunks or boxes by a model folder, as one table: the encoder's tokens, the neck's finest map, or its projection.
+"""Embeddings of chunks or boxes by a model folder, as one table: the encoder's tokens, the
+neck's finest map, or its projection.
 
-Legend: B chunks, N rows, D numbers of an embedding. A box is embedded in the chunk that shows most of it, most centrally; chunks are embedded
-by the mean over what is audio, not padding. Rows carry what maps and searches ask for: recording, site, split, hour, label.
+Legend: B chunks, N rows, D numbers of an embedding. A box is embedded in the chunk that shows most of it,
+most centrally; chunks are embedded by the mean over what is audio, not padding. Rows carry what maps and
+searches ask for: recording, site, split, hour, label.
 """
 
 from __future__ import annotations
@@ -123,7 +125,9 @@ def chunks_to_embed(prepared: Prepared, splits: Sequence[str]) -> ChunkSet:
 
 @torch.no_grad()
 def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, config: Config) -> pa.Table:
-    """One row per chunk with the mean embedding of its audio; num_events counts the labels it shows (null where nobody looked)."""
+    """One row per chunk with the mean embedding of its audio; num_events counts the labels it
+    shows (null where nobody looked).
+    """
     reader = _reader(prepared, chunks, config)
     parts: list[Vectors] = []
     for logmel, raw in _inputs(embedder, reader, config):
@@ -147,7 +151,9 @@ def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, confi
 def embed_boxes(
     embedder: Embedder, prepared: Prepared, events: pa.Table, config: Config, splits: Sequence[str] = ()
 ) -> pa.Table:
-    """One row per event that has a band and lies in a chunk of the splits, in the order of the events; `event` is its row there."""
+    """One row per event that has a band and lies in a chunk of the splits, in the order of the
+    events; `event` is its row there.
+    """
     chunks = chunks_to_embed(prepared, splits)
     table = box_table(prepared, chunks, events)
     box = best_views(table)
@@ -201,7 +207,9 @@ def _heard_mean(features: Tensor, stride: tuple[int, int], valid_frames: Tensor)
 
 
 def best_views(table: BoxTable) -> Ints:
-    """Rows of a box table: for every event the chunk that shows most of it, and of those the one where it is most central."""
+    """Rows of a box table: for every event the chunk that shows most of it, and of those
+    the one where it is most central.
+    """
     usable = np.flatnonzero(~table.is_ignored)
     corners, event = table.corners[usable], table.label_row[usable]
     shown = corners[:, 2] - corners[:, 0]

@@ -1,6 +1,8 @@
-"""What a table of box embeddings says: retrieval on oracle and detected boxes, tentative labels, clusters that resemble nothing known.
+"""What a table of box embeddings says: retrieval on oracle and detected boxes, tentative labels,
+clusters that resemble nothing known.
 
-The gallery is the annotated boxes of the train split; a query never meets boxes of its own recording (SPEC 11).
+The gallery is the annotated boxes of the train split; a query never meets boxes
+of its own recording (SPEC 11).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Abstention:
-    """When a tentative label is not given: too far from any example, or hardly nearer to one label than to the next."""
+    """When a tentative label is not given: too far from any example, or hardly nearer
+    to one label than to the next.
+    """
 
     min_similarity: float = 0.5
     min_margin: float = 0.02
@@ -58,7 +62,8 @@ def boxes_of(table: pa.Table, labels: Sequence[str] | None = None) -> Boxes:
 
 
 def true_labels(prepared: Prepared, embedded: pa.Table, detections: pa.Table, config: Config) -> list[str]:
-    """For every embedded detection the label of the annotation it matches one to one; "" where it is wrong or unlabelled.
+    """For every embedded detection the label of the annotation it matches one to one; ""
+    where it is wrong or unlabelled.
 
     `detections` is the table of whole recordings whose rows the column `event` names.
     """

@@ -5,8 +5,8 @@ OUT/runs/STRATEGY/N/seedK/           model and scores of one cell
 OUT/label_budget.json .csv           the learning curves on the test split, as the report draws them
 OUT/label_budget_splits.csv          the same on every split;  gains.csv: strategies against the first one
 
-By default every cell trains over as many samples as the full training set would (epochs grow as N shrinks): the curve then shows labels,
-not the length of training.
+By default every cell trains over as many samples as the full training set would (epochs grow as N shrinks):
+the curve then shows labels, not the length of training.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def cells_of(study: BudgetStudy) -> list[Cell]:
 
 
 def cell_config(config: Config, cell: Cell, num_train: int, match: Match) -> Config:
-    """The config of one cell; with match "samples" its epochs are stretched to the samples of the full set."""
+    """The config of one cell; with match "samples" its epochs are stretched to
+    the samples of the full set.
+    """
     changes: dict[str, Any] = {
         "seed": cell.seed,
         "split.budget_chunks": cell.num_chunks,

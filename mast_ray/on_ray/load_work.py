@@ -1,4 +1,6 @@
-"""Builds the work of a detect run where it is to be done: model from its folder, onto the device of the process."""
+"""Builds the work of a detect run where it is to be done: model from its folder,
+onto the device of the process.
+"""
 
 from __future__ import annotations
 

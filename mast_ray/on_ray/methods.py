@@ -1,4 +1,5 @@
-"""The methods a comparison knows: what each changes in the config, what it starts from, and whether it self-trains.
+"""The methods a comparison knows: what each changes in the config, what it starts
+from, and whether it self-trains.
 
 All see the same chunks with the same augmentation, number of samples and evaluation; a row changes one thing.
 """
@@ -91,7 +92,9 @@ def with_needed(methods: Sequence[Method]) -> tuple[Method, ...]:
 
 
 def as_long_as_self_training(config: Config, num_train: int, num_pool: int) -> Config:
-    """Supervised training over as many samples as detector, stage 1 and stage 2 of all rounds see together at most."""
+    """Supervised training over as many samples as detector, stage 1 and stage 2 of
+    all rounds see together at most.
+    """
     knobs = config.self_train
     per_round = (
         knobs.stage1.epochs * min(num_pool, knobs.max_chunks or num_pool) + knobs.stage2.epochs * num_train

@@ -1,6 +1,7 @@
 """A model scored on every held-out split: inference as a resumable stage, figures from what it stored.
 
-OUT holds the detections (as `mast pseudo-label` writes them) and metrics.json: {"threshold": ..., "splits": {name: {figure: {estimate, low, high}}}}.
+OUT holds the detections (as `mast pseudo-label` writes them) and metrics.json: {"threshold": ..., "splits":
+{name: {figure: {estimate, low, high}}}}.
 """
 
 from __future__ import annotations

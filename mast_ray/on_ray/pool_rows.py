@@ -1,6 +1,8 @@
-"""Detections of stored chunks -> rows of a per-chunk detections table, written to Parquet by a thread of its own.
+"""Detections of stored chunks -> rows of a per-chunk detections table, written to
+Parquet by a thread of its own.
 
-Legend: K boxes. Seconds are those of the recording, in float64. What lies in the padding after a recording's end is left out.
+Legend: K boxes. Seconds are those of the recording, in float64. What lies in the padding
+after a recording's end is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _MEASURED = ("begin_s", "end_s", "low_hz", "high_hz", "score")
 
 
 def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sha: str) -> pa.Table:
-    """(K,) rows of the POOL_DETECTIONS schema for detections of `chunks`, clipped to the end of their recordings."""
+    """(K,) rows of the POOL_DETECTIONS schema for detections of `chunks`, clipped
+    to the end of their recordings.
+    """
     recording, number = chunks.recording[found.chunk], chunks.chunk[found.chunk]
     boxes = found.boxes.astype(np.float64)
     boxes[:, 0::2] += (number.astype(np.int64) * SEGMENT_FRAMES)[:, None]
@@ -72,7 +76,9 @@ def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sh
 
 
 class PoolWriter:
-    """Takes batches of detections as they come; conversion and compression happen in a thread, outside the GIL for the most part."""
+    """Takes batches of detections as they come; conversion and compression happen in a thread,
+    outside the GIL for the most part.
+    """
 
     def __init__(self, path: Path, prepared: Prepared, model_sha: str) -> None:
         self._prepared, self._model_sha = prepared, model_sha

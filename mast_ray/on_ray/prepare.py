@@ -1,4 +1,6 @@
-"""`mast prepare`: an archive of recordings becomes a prepared folder. Run again, it goes on where it was, or has nothing to do."""
+"""`mast prepare`: an archive of recordings becomes a prepared folder. Run again, it goes on
+where it was, or has nothing to do.
+"""
 
 from __future__ import annotations
 

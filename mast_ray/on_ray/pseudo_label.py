@@ -1,7 +1,9 @@
-"""`mast pseudo-label`: a detector over the chunks of a prepared archive, once per model; the threshold is chosen later.
+"""`mast pseudo-label`: a detector over the chunks of a prepared archive, once per
+model; the threshold is chosen later.
 
-OUT/detections/*.parquet hold one row per detection and chunk above the score floor, after loose suppression. Units are stretches of
-recordings; interrupted, the same command goes on with those that are left, and every chunk is counted exactly once.
+OUT/detections/*.parquet hold one row per detection and chunk above the score floor, after loose
+suppression. Units are stretches of recordings; interrupted, the same command goes on with those that are
+left, and every chunk is counted exactly once.
 """
 
 from __future__ import annotations
@@ -121,7 +123,9 @@ def chunks_of_a_unit(num_chunks: int) -> int:
 
 
 def pool_units(prepared: Prepared, chunks: ChunkSet, chunks_per_unit: int) -> list[Unit]:
-    """Stretches of neighbouring chunks of a recording, grouped; the size of an item is its number of chunks."""
+    """Stretches of neighbouring chunks of a recording, grouped; the size of an
+    item is its number of chunks.
+    """
     breaks = (np.diff(chunks.recording) != 0) | (np.diff(chunks.chunk) != 1)
     starts = np.concatenate([[0], np.flatnonzero(breaks) + 1]) if len(chunks) else np.zeros(0, np.int64)
     ends = np.concatenate([starts[1:], [len(chunks)]])

@@ -1,4 +1,5 @@
-"""The operator over a pool's stored detections as a stage: pseudo-labels per chunk, chunks to train on, figures without truth.
+"""The operator over a pool's stored detections as a stage: pseudo-labels per chunk, chunks
+to train on, figures without truth.
 
 OUT holds pseudo_labels.parquet, pseudo_chunks.parquet (what training/labels.py reads) and figures.json.
 """

@@ -1,4 +1,6 @@
-"""One row of figures per round of self-training: as JSON and Parquet for reports, and as text for the terminal."""
+"""One row of figures per round of self-training: as JSON and Parquet for reports,
+and as text for the terminal.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ AP_TITLES: dict[APName, str] = {"area": "AP", "11_point": "AP 11 pt", "101_point
 
 
 def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScores) -> dict[str, Any]:
-    """Every split at the threshold frozen from validation, and the gain over round 0 on the same recordings."""
+    """Every split at the threshold frozen from validation, and the gain over
+    round 0 on the same recordings.
+    """
     table = scores.table
     row: dict[str, Any] = {
         "round": number,
@@ -46,7 +50,9 @@ def write_rounds(
     final: Mapping[str, Any] | None = None,
     stopped: str = "",
 ) -> dict[str, Any]:
-    """rounds.json with nested intervals, which is returned, and rounds.parquet with x, x_low, x_high columns."""
+    """rounds.json with nested intervals, which is returned, and rounds.parquet
+    with x, x_low, x_high columns.
+    """
     document = without_nan({"rounds": list(rows), "final": final, "stopped": stopped})
     stage.write_atomic(ROUNDS, json.dumps(document, indent=1).encode())
     wide = [flat(row) for row in rows]
@@ -57,7 +63,9 @@ def write_rounds(
 
 
 def rounds_text(rows: Sequence[Mapping[str, Any]], average_precision: APName = "area") -> str:
-    """F1 and AP (of the named kind) of every split per round, with intervals; pseudo-label figures beside them."""
+    """F1 and AP (of the named kind) of every split per round, with intervals;
+    pseudo-label figures beside them.
+    """
     splits = [name for name in SHOWN if f"{name}_f1" in rows[0]]
     lines = []
     for figure, title in (("f1", "F1"), (f"ap_{average_precision}", AP_TITLES[average_precision])):

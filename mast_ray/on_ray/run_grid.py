@@ -1,7 +1,9 @@
-"""Many independent runs, as Ray tasks or one after the other: those that wait for others start when these are done.
+"""Many independent runs, as Ray tasks or one after the other: those that wait for
+others start when these are done.
 
-A run is a function of plain values that skips what it has already done (stages with manifests), so a grid that was stopped goes on where
-it was, and a task whose worker died is simply started again. A run that fails does not stop the others.
+A run is a function of plain values that skips what it has already done (stages with manifests), so a
+grid that was stopped goes on where it was, and a task whose worker died is simply started again. A
+run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def run_grid(runs: Sequence[Run], config: Config, runner: Runner) -> dict[str, O
 
 
 def refuse_failures(outcomes: dict[str, Outcome], where: str) -> None:
-    """PartialError naming what failed, once everything else is written; the run's own error when nothing succeeded."""
+    """PartialError naming what failed, once everything else is written; the run's own
+    error when nothing succeeded.
+    """
     failed = [outcome for outcome in outcomes.values() if outcome.error]
     if not failed:
         return
@@ -129,7 +133,6 @@ def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
 def _attempt_on_worker(run: Run, before: Outcome | None, num_cpus: float) -> Outcome:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     torch.set_num_threads(max(1, int(num_cpus)))
-    with contextlib.redirect_stderr(
-        io.StringIO()
-    ):  # progress lines of several runs at once tell nobody anything
+    # progress lines of several runs at once tell nobody anything
+    with contextlib.redirect_stderr(io.StringIO()):
         return _attempt(run, before)

@@ -1,7 +1,8 @@
 """A model folder against the splits of a prepared archive: detections of every chunk, figures with intervals.
 
-One pass over the chunks; the threshold is the one tuned on validation (card.json) and frozen for every split. Figures are given per chunk (the
-paper's way) and on stitched recordings, where a call in two overlapping chunks counts once. A folder written here holds
+One pass over the chunks; the threshold is the one tuned on validation (card.json) and frozen for every split.
+Figures are given per chunk (the paper's way) and on stitched recordings, where a call in two overlapping
+chunks counts once. A folder written here holds
 
     metrics.json         {"settings": ..., "splits": {split: figures}, "stitched": {split: figures}}
     detections.parquet   schemas.DETECTIONS per chunk, down to evaluate.score_floor
@@ -99,7 +100,9 @@ def evaluate_model(
     out: str = "",
     threshold: float | None = None,
 ) -> ModelScores:
-    """Figures of a detector on the named splits (None: every annotated split but train), written to `out` if given."""
+    """Figures of a detector on the named splits (None: every annotated split but
+    train), written to `out` if given.
+    """
     archive = prepared if isinstance(prepared, Prepared) else open_prepared(prepared, config.storage)
     names = tuple(splits) if splits is not None else scored_splits(archive)
     card = read_card(model_folder, config.storage)

@@ -1,4 +1,5 @@
-"""`mast self-train`: rounds of pseudo-label -> stage 1 -> stage 2, as a plan of stages that each skip what is done.
+"""`mast self-train`: rounds of pseudo-label -> stage 1 -> stage 2, as a plan of
+stages that each skip what is done.
 
 OUT/round0/evaluation            the seed detector on every held-out split
 OUT/roundN/detections, pseudo    what the teacher finds in the pool, and the pseudo-labels made of it
@@ -202,8 +203,9 @@ class _SelfTraining:
         )
 
     def _threshold(self, teacher: _Generation) -> tuple[float, float]:
-        """Threshold of the teacher, and the share of validation candidates at or above it: what quantile matching keeps in
-        every group. Scores that are weighed otherwise than the detector's own have a threshold of their own.
+        """Threshold of the teacher, and the share of validation candidates at or above it: what
+        quantile matching keeps in every group. Scores that are weighed otherwise than the detector's
+        own have a threshold of their own.
         """
         threshold, knobs = teacher.scores.threshold, self.config.self_train
         if "val" not in teacher.scores.splits:
@@ -236,7 +238,9 @@ class _SelfTraining:
         ), agreement
 
     def _lost_its_way(self, student: _Generation, teacher: _Generation) -> str:
-        """Why a student must not be used, however its labels would look: it fell silent or fires everywhere on validation."""
+        """Why a student must not be used, however its labels would look: it fell silent or
+        fires everywhere on validation.
+        """
         if self.config.self_train.governor == "off" or "val" not in student.scores.splits:
             return ""
         if teacher.scores.threshold_from == "validation" != student.scores.threshold_from:
@@ -306,7 +310,9 @@ class _SelfTraining:
         }
 
     def _chosen(self, generations: list[_Generation]) -> _Generation:
-        """The last student; where a development split under shift is given, the best on that. Test splits are never asked."""
+        """The last student; where a development split under shift is given, the best on
+        that. Test splits are never asked.
+        """
         if "ood_dev" not in generations[0].scores.splits:
             return generations[-1]
         f1 = [g.scores.table["ood_dev"]["f1"]["estimate"] for g in generations]

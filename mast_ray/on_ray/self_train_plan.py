@@ -1,4 +1,6 @@
-"""What `mast self-train` would do, stage by stage, and what of it is done: read from the folders, without starting anything."""
+"""What `mast self-train` would do, stage by stage, and what of it is done: read from the
+folders, without starting anything.
+"""
 
 from __future__ import annotations
 

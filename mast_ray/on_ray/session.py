@@ -47,9 +47,8 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         return
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    if not os.environ.get(
-        "MAST_DEBUG"
-    ):  # Ray's C++ lines about restarts and signals: what failed is said in Python
+    # Ray's C++ lines about restarts and signals: what failed is said in Python
+    if not os.environ.get("MAST_DEBUG"):
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS")
     if address:
@@ -90,7 +89,9 @@ def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Ray's start writes about its own settings past Python; what fails is raised. MAST_DEBUG=1 shows it all."""
+    """Ray's start writes about its own settings past Python; what fails is
+    raised. MAST_DEBUG=1 shows it all.
+    """
     sys.stderr.flush()
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -114,11 +115,12 @@ def _show_our_lines_only() -> None:
 
 def print_our_lines(data: Mapping[str, Any]) -> None:
     """Print the lines of one worker that are meant for people."""
+    # Ray's own processes: a page every five seconds
     if data.get("pid") in (
         "autoscaler",
         "raylet",
         "gcs_server",
-    ):  # Ray's own processes: a page every five seconds
+    ):
         return
     if str(data.get("actor_name", "")).startswith("PlacementGroupCleaner"):
         return  # asks a dashboard that is not there, harmlessly, every few seconds

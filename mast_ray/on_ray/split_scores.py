@@ -96,8 +96,9 @@ class ModelScores:
     table: dict[str, dict[str, Any]]  # split -> figures with intervals
 
     def gains_over(self, other: ModelScores, config: Config) -> dict[str, dict[str, Any]]:
-        """Split -> F1 and AP (area, and the headline's) of this model minus another's on the same recordings, each at its own
-        threshold."""
+        """Split -> F1 and AP (area, and the headline's) of this model minus another's on the same
+        recordings, each at its own threshold.
+        """
         named = dict.fromkeys(("f1", "ap_area", f"ap_{config.evaluate.average_precision}"))
         gains = {}
         for name, scored in self.splits.items():

@@ -1,7 +1,8 @@
 """Training stages: a task on Ray Train workers or in this interpreter, and the folder it leaves.
 
-The checkpoints are our own (training/checkpoints.py), so a worker's death, a driver's death and another number of workers are all the same
-thing: the task starts again and finds where it was. Ray only restarts it. A user's mistake is not retried.
+The checkpoints are our own (training/checkpoints.py), so a worker's death, a driver's death and another
+number of workers are all the same thing: the task starts again and finds where it was. Ray only
+restarts it. A user's mistake is not retried.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def run_train_detector(
 
 
 def full_url(place: str) -> str:
-    """A place as any process sees it: Ray Train moves its workers to a folder of their own, where relative paths lead astray."""
+    """A place as any process sees it: Ray Train moves its workers to a folder of their own,
+    where relative paths lead astray.
+    """
     return open_storage(place).url if place else ""
 
 
@@ -165,7 +168,9 @@ def _run_on_ray(task: Task, stage: Storage) -> dict[str, Any]:
 
 
 def run_worker(settings: dict[str, Any]) -> None:
-    """The train loop of one Ray Train worker. A user's mistake is told to the driver instead of being retried."""
+    """The train loop of one Ray Train worker. A user's mistake is told to the
+    driver instead of being retried.
+    """
     import ray.train.torch
 
     task: Task = settings["task"]
@@ -206,7 +211,9 @@ def _told_key(attempt: str) -> str:
 
 
 def _num_workers(config: Config) -> int | tuple[int, int]:
-    """A fixed number, or a range when `cluster.min_workers` allows fewer: an elastic run goes on with what is left."""
+    """A fixed number, or a range when `cluster.min_workers` allows fewer: an elastic
+    run goes on with what is left.
+    """
     least = getattr(config.cluster, "min_workers", 0)
     return (
         (least, config.cluster.num_workers)

@@ -1,9 +1,10 @@
 """The training search: Ray Tune runs the trials that are missing.
 
-What is known of a search stands in the folders of its trials (self_training/trial_records.py), written whole and at once. Tune's own snapshot of a search
-is several files written one after another, and a driver killed between them restores to fewer trials than it had; so it is not used. A search
-that was killed begins a new one with the rest: finished trials are told to the searcher and to the scheduler, those that were under way go on
-in their folders, new ones fill up the number.
+What is known of a search stands in the folders of its trials (self_training/trial_records.py), written whole
+and at once. Tune's own snapshot of a search is several files written one after another, and a driver killed
+between them restores to fewer trials than it had; so it is not used. A search that was killed begins a new
+one with the rest: finished trials are told to the searcher and to the scheduler, those that were under way go
+on in their folders, new ones fill up the number.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
-    """Run the trials that are missing; one row for each of all, oldest first. A search in which all broke is an error."""
+    """Run the trials that are missing; one row for each of all, oldest first. A search
+    in which all broke is an error.
+    """
     config, stage = task.config, open_storage(task.out, task.config.storage)
     refuse_other_settings(stage.at(FOLDER), trial_settings(task))
     known = read_trials(stage)
@@ -167,8 +170,10 @@ def _no_result(error: BaseException) -> Exception:
 
 
 def _share_of_a_trial(config: Config) -> tuple[dict[str, float], int]:
-    """Resources of one trial, so that `tune.concurrent` fit at once, and its threads. Trainings run inside the trial's own
-    process: a trial that asked for workers of its own would wait for cores that other trials hold."""
+    """Resources of one trial, so that `tune.concurrent` fit at once, and its threads.
+    Trainings run inside the trial's own process: a trial that asked for workers of its own
+    would wait for cores that other trials hold.
+    """
     total = ray.cluster_resources()
     cpus, gpus = total.get("CPU", 1.0), total.get("GPU", 0.0) if config.cluster.use_gpu != "no" else 0.0
     share = max(0.1, min(config.cluster.cpus_per_worker, cpus / config.tune.concurrent))
@@ -187,7 +192,9 @@ def search_ranges(config: Config, threshold: float) -> dict[str, tuple[float, fl
 
 
 def _first_point(config: Config, threshold: float) -> dict[str, float]:
-    """The settings as they are, as far as one value serves both stages (stage 1's weights, a fixed threshold, empty chunks as negatives)."""
+    """The settings as they are, as far as one value serves both stages (stage 1's weights, a fixed
+    threshold, empty chunks as negatives).
+    """
     ranges = search_ranges(config, threshold)
     own = {name: getattr(config.self_train.stage1, name) for name in LOSSES}
     own |= dict.fromkeys(FACTORS, 1.0) | {
@@ -198,7 +205,8 @@ def _first_point(config: Config, threshold: float) -> dict[str, float]:
 
 
 def searcher(config: Config, space: dict[str, Any], threshold: float, known: Sequence[TrialRecord]) -> Any:
-    """Proposes first what was under way when a search was killed (or, in a new one, the settings as they are), then samples.
+    """Proposes first what was under way when a search was killed (or, in a new one, the
+    settings as they are), then samples.
 
     Its seed moves on with the number of trials: a search that goes on must not propose again what it had.
     """

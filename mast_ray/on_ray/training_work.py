@@ -1,7 +1,7 @@
 """What one training worker does, with or without Ray: open the data, build the parts, fit, export.
 
-A task is a small frozen value that travels to the workers; `run(worker)` is the same function in a cluster of hundreds and in this
-interpreter. Only rank 0 writes.
+A task is a small frozen value that travels to the workers; `run(worker)` is the same function in a cluster of
+hundreds and in this interpreter. Only rank 0 writes.
 """
 
 from __future__ import annotations
@@ -178,7 +178,9 @@ class DetectorTask:
 
 
 def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
-    """Say it when many boxes lie between the points of the pyramid: they are kept, and yet teach background."""
+    """Say it when many boxes lie between the points of the pyramid: they are
+    kept, and yet teach background.
+    """
     if not isinstance(objective, DetectionObjective):
         return
     corners = torch.from_numpy(reader.boxes.corners[~reader.boxes.is_ignored])
@@ -195,7 +197,9 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
-    """(pool to train on, held-out chunks). Without a validation split every twentieth recording of the pool is held out."""
+    """(pool to train on, held-out chunks). Without a validation split every twentieth
+    recording of the pool is held out.
+    """
     pool = chunks_of_split(prepared, "pool")
     try:
         held = chunks_of_split(prepared, "val")

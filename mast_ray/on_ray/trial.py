@@ -1,7 +1,8 @@
-"""One trial of the training search: pseudo-labels with the sampled threshold, a short stage 1, a short stage 2, all in one process.
+"""One trial of the training search: pseudo-labels with the sampled threshold, a short stage 1, a
+short stage 2, all in one process.
 
-Pseudo-labels come from detections stored once, so a trial infers nothing but validation. Its folder holds its diary and its own checkpoints:
-a trial that was killed goes on where it was.
+Pseudo-labels come from detections stored once, so a trial infers nothing but validation. Its folder holds its
+diary and its own checkpoints: a trial that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class TrialTask:
 
 
 def trial_settings(task: TrialTask) -> dict[str, Any]:
-    """Everything the result of a trial depends on besides its sample: trials of other settings are no part of a search."""
+    """Everything the result of a trial depends on besides its sample: trials of other
+    settings are no part of a search.
+    """
     config = task.config
     sections = {
         "self_train": config.self_train.model_dump(mode="json", exclude=_NOT_IN_A_TRIAL),
@@ -59,7 +62,9 @@ def trial_settings(task: TrialTask) -> dict[str, Any]:
 
 
 class TrialWorker(LocalWorker):
-    """Tells the search the best F1 so far after every validation of a stage, whichever process has seen it."""
+    """Tells the search the best F1 so far after every validation of a stage,
+    whichever process has seen it.
+    """
 
     def __init__(self, device: torch.device, diary: Diary, known: Mapping[str, Any]) -> None:
         super().__init__(device)
@@ -73,7 +78,9 @@ class TrialWorker(LocalWorker):
 
 
 def sampled_overrides(config: Config, sample: Mapping[str, float]) -> dict[str, Any]:
-    """A sample as config keys; factors multiply what each stage has, everything else is set for both stages."""
+    """A sample as config keys; factors multiply what each stage has, everything
+    else is set for both stages.
+    """
     overrides: dict[str, Any] = {}
     for name, value in sample.items():
         value = float(value)

@@ -1,4 +1,5 @@
-"""`mast tune`: post-processing over stored detections, then loss weights and thresholds by short trainings on Ray Tune.
+"""`mast tune`: post-processing over stored detections, then loss weights and thresholds
+by short trainings on Ray Tune.
 
 OUT/evaluation, detections       what the detector finds in the held-out splits and in the pool: inferred once
 OUT/post.json, post_trials.parquet, thresholds.csv    the first search
@@ -167,7 +168,9 @@ class _Search:
 
 
 def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
-    """Where trials find detections of the pool: those of self-training, unless they lack what another weight of the score needs."""
+    """Where trials find detections of the pool: those of self-training, unless they lack what
+    another weight of the score needs.
+    """
     if not is_reweighed or stored.url == own.url or has_parts(stored):
         return stored
     log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)

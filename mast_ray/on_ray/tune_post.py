@@ -1,7 +1,9 @@
-"""Search over post-processing: q policy and value, suppression, validity and how scores are made, over stored detections and without new inference.
+"""Search over post-processing: q policy and value, suppression, validity and how scores are made, over
+stored detections and without new inference.
 
-A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity costs one matching, and a thousand
-thresholds on top of it cost milliseconds. The objective is F1 on validation or `ood_dev`, never on a test split.
+A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity
+costs one matching, and a thousand thresholds on top of it cost milliseconds. The objective is F1 on
+validation or `ood_dev`, never on a test split.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class PostSetting:
 
 @dataclass(frozen=True, eq=False)
 class PostSearch:
-    """Everything that was tried, the best of it, and F1 over thresholds for the best suppression and validity."""
+    """Everything that was tried, the best of it, and F1 over thresholds for the
+    best suppression and validity.
+    """
 
     rows: list[dict[str, Any]]
     best: dict[str, Any]
@@ -86,10 +90,11 @@ def search_post(
     found: PoolDetections,
     settings: Sequence[PostSetting] | None = None,
 ) -> PostSearch:
-    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on chunks whose labels are known.
+    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on
+    chunks whose labels are known.
 
-    How classification and centerness make a score is searched last, at the best suppression and validity: all of them together
-    would take five times as long.
+    How classification and centerness make a score is searched last, at the best suppression and validity: all
+    of them together would take five times as long.
     """
     thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
     groups = chunk_groups(prepared, chunks)

@@ -1,7 +1,9 @@
-"""Work units on Ray Data: one block per unit, so that a death costs one unit and Ray's retry meets our ledger.
+"""Work units on Ray Data: one block per unit, so that a death costs one unit and
+Ray's retry meets our ledger.
 
-The units mechanism itself (ledger, commits, quarantine) is tables/; this only spreads it over a cluster, with plain tasks, or with
-actors that build something expensive (a model on a GPU) once. Interrupted by SIGINT or SIGTERM it stops within seconds.
+The units mechanism itself (ledger, commits, quarantine) is tables/; this only spreads it over a cluster,
+with plain tasks, or with actors that build something expensive (a model on a GPU) once. Interrupted by
+SIGINT or SIGTERM it stops within seconds.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ class _UnitActor:
 
 
 def meaning_of(error: BaseException) -> BaseException:
-    """The error a worker raised, out of Ray's wrapping (a full disk stays an OSError); a lost cluster is temporary."""
+    """The error a worker raised, out of Ray's wrapping (a full disk stays an
+    OSError); a lost cluster is temporary.
+    """
     chain: list[BaseException] = []
     seen: BaseException | None = error
     while seen is not None and seen not in chain:

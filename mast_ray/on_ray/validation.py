@@ -1,7 +1,8 @@
-"""Held-out scores during training, and detections of a whole split: shared out over the workers, equal on every rank.
+"""Held-out scores during training, and detections of a whole split: shared out over
+the workers, equal on every rank.
 
-Legend: N chunks. Masked error uses the same mask for a chunk in every evaluation; detection metrics tune their threshold on these chunks,
-which is right for validation and wrong everywhere else.
+Legend: N chunks. Masked error uses the same mask for a chunk in every evaluation; detection metrics tune
+their threshold on these chunks, which is right for validation and wrong everywhere else.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ def detect_split(
     knobs: EvaluateConfig,
     worker: Worker | None = None,
 ) -> SplitDetections:
-    """Detections of every chunk of a reader above the score floor. With a worker, all ranks share the work and get the whole."""
+    """Detections of every chunk of a reader above the score floor. With a worker, all ranks
+    share the work and get the whole.
+    """
     rank, world_size = (worker.rank, worker.world_size) if worker is not None else (0, 1)
     ids: list[str] = []
     boxes: list[NDArray[np.float64]] = []

@@ -1,8 +1,9 @@
 """A detector on its device, fed with segments of many recordings, run on whole batches of one shape.
 
-Legend: B windows, F bins, K boxes, D numbers of an embedding. Window k of a recording is its segments k and k + 1. Each log-mel frame is computed
-once, by the decoding threads (CPU) or here (GPU). A batch is always B windows, the last one padded, so a compiled graph meets one shape; a GPU's
-answers are collected one batch later, while it works on the next.
+Legend: B windows, F bins, K boxes, D numbers of an embedding. Window k of a recording is its segments k
+and k + 1. Each log-mel frame is computed once, by the decoding threads (CPU) or here (GPU). A batch is
+always B windows, the last one padded, so a compiled graph meets one shape; a GPU's answers are collected
+one batch later, while it works on the next.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class _Answer(NamedTuple):
 
 
 class WindowDetector:
-    """`push` segments as they come, `flush` at the end; `found` hears of every batch's boxes, recording by recording."""
+    """`push` segments as they come, `flush` at the end; `found` hears of every batch's
+    boxes, recording by recording.
+    """
 
     def __init__(
         self,
@@ -147,9 +150,11 @@ class WindowDetector:
         self._waiting, self._num_waiting = [], 0
 
     def _hold(self, logmel: Tensor) -> int:
-        """Keep segments for windows to come, and of the earlier ones those still needed; returns the first new row.
+        """Keep segments for windows to come, and of the earlier ones those still
+        needed; returns the first new row.
 
-        Rows are numbers and a batch is one gather: a tensor per segment would take Python's lock a thousand times a batch.
+        Rows are numbers and a batch is one gather: a tensor per segment would take Python's
+        lock a thousand times a batch.
         """
         needed = {row for window in self._windows for row in (window.first, window.second)}
         rows = sorted(needed | {row for _, row in self._last.values()})

@@ -1,6 +1,8 @@
-"""Animal calls made by formulas: a species is a drawn parameter set, a rendition is that set with small variation.
+"""Animal calls made by formulas: a species is a drawn parameter set, a rendition is
+that set with small variation.
 
-A call is a mono float32 waveform with peak 1 and nothing before or after it; frequencies are hertz, times seconds.
+A call is a mono float32 waveform with peak 1 and nothing before or after it;
+frequencies are hertz, times seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Real animal clips as calls: which clips there are, who recorded them, and their syllables cut free of everything else.
+"""Real animal clips as calls: which clips there are, who recorded them, and their
+syllables cut free of everything else.
 
-A clip folder holds recordings.csv (here or in folders below) with the columns file and label, and freesound_id or
-recordist where known. Clips of one source sound alike (same animal, microphone, place), so a source belongs to exactly
-one side of a split, chosen by its hash.
+A clip folder holds recordings.csv (here or in folders below) with the columns file and label, and
+freesound_id or recordist where known. Clips of one source sound alike (same animal, microphone, place), so a
+source belongs to exactly one side of a split, chosen by its hash.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ def isolate(clip: Waveform) -> list[Waveform]:
 
 
 def _active_runs(envelope: NDArray[np.floating]) -> list[tuple[int, int]]:
-    """(first, last) frames of events: within 20 dB of the clip's loudest, gaps under 0.3 s closed, long ones cut."""
+    """(first, last) frames of events: within 20 dB of the clip's loudest, gaps
+    under 0.3 s closed, long ones cut.
+    """
     loud = np.flatnonzero(envelope > 0.01 * envelope.max())
     if len(loud) == 0:
         return []

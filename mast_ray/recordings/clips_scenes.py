@@ -1,7 +1,8 @@
-"""Real scenes as backgrounds: long beds made of short files, and passing noises; none of them holds an animal.
+"""Real scenes as backgrounds: long beds made of short files, and passing noises;
+none of them holds an animal.
 
-A scene folder is laid out like a clip folder (recordings.csv with file, label and perhaps freesound_id), and its
-sources keep to the same sides of a split.
+A scene folder is laid out like a clip folder (recordings.csv with file, label and perhaps freesound_id), and
+its sources keep to the same sides of a split.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def scene_bed(
     sample_rate_hz: int,
     rng: np.random.Generator,
 ) -> Waveform:
-    """Pieces of one scene, joined softly, of unit power; a place has a few scenes and each occasion uses one."""
+    """Pieces of one scene, joined softly, of unit power; a place has a few
+    scenes and each occasion uses one.
+    """
     bed = np.zeros(num_samples, np.float32)
     chosen = _chosen(scenes, place_seed, sample_rate_hz)
     if not chosen:

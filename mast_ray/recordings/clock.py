@@ -111,7 +111,8 @@ def recording_metadata(
 
 
 def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tuple[str, ...]]:
-    """(UTC time, offset of local time in seconds, flags) of a clock reading; its own offset outranks the zone.
+    """(UTC time, offset of local time in seconds, flags) of a clock reading; its
+    own offset outranks the zone.
 
     A reading in UTC says when, not where: its local time is that of the declared zone.
     """
@@ -168,8 +169,8 @@ def audiomoth_time(comment: str) -> datetime | None:
 
 
 def _guano_values(text: str) -> Mapping[str, object]:
-    """The well-known GUANO fields; a line that breaks the standard costs the whole chunk, not the
-    recording.
+    """The well-known GUANO fields; a line that breaks the standard costs the
+    whole chunk, not the recording.
     """
     try:
         return dict(guano.GuanoFile.from_string(text).items())
@@ -194,8 +195,8 @@ def _place(
 
 
 def _disagree(readings: list[tuple[TimeSource, datetime]]) -> bool:
-    """Two sources name different moments: neither their clock readings nor their UTC times meet within a
-    minute.
+    """Two sources name different moments: neither their clock readings nor their
+    UTC times meet within a minute.
     """
     if len(readings) < 2:
         return False

@@ -1,9 +1,9 @@
-"""A recording as a stream of pieces: never more than a few MB at a time, and past a damaged stretch where the
-format allows.
+"""A recording as a stream of pieces: never more than a few MB at a time, and past a
+damaged stretch where the format allows.
 
-libsndfile decodes. Through its callbacks it reads 8 KiB at a time, each read taking Python's lock: sixteen decoding threads
-spend their time passing it on. So the samples of a plain WAV are read from the file as they are, and a local FLAC is opened
-by its path; callbacks remain for remote and for damaged files.
+libsndfile decodes. Through its callbacks it reads 8 KiB at a time, each read taking Python's lock: sixteen
+decoding threads spend their time passing it on. So the samples of a plain WAV are read from the file as they
+are, and a local FLAC is opened by its path; callbacks remain for remote and for damaged files.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MISSING_TOLERANCE_S = 0.25  # encoder delay and padding of MP3
 
 
 class _Stream(soundfile.SoundFile):
-    """soundfile seeks after every read of a seekable file, which costs MP3 its bit reservoir: say it is not
-    one.
+    """soundfile seeks after every read of a seekable file, which costs MP3 its bit
+    reservoir: say it is not one.
     """
 
     def seekable(self) -> bool:
@@ -49,8 +49,8 @@ class _Stream(soundfile.SoundFile):
 
 
 class Decoder:
-    """Pieces (frames, channels) of one file. `fault` and `lost_frames` are complete when `pieces()` has
-    ended.
+    """Pieces (frames, channels) of one file. `fault` and `lost_frames` are
+    complete when `pieces()` has ended.
     """
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
@@ -105,7 +105,8 @@ class Decoder:
                 continue
             if len(piece) == 0:
                 if self._is_direct and position < (self.expected_frames or 0) and self._reopen(position):
-                    continue  # read on through the watched file: a storage error must not pass for an early end
+                    # read on through the watched file: a storage error must not pass for an early end
+                    continue
                 break
             position += len(piece)
             yield piece
@@ -160,8 +161,8 @@ class Decoder:
         return watched, stream
 
     def _view(self) -> BinaryIO | SplicedFile:
-        """The file as the decoder should see it: a WAV of unknown size under a new header, an MP3 without
-        its tag.
+        """The file as the decoder should see it: a WAV of unknown size under a new
+        header, an MP3 without its tag.
         """
         body, fault = self._header.body, self._header.fault
         if body is not None and body.format_chunk and fault is not None and fault.reason in SIZE_FAULTS:
@@ -226,9 +227,8 @@ class Decoder:
         """Fewer frames than promised, though the decoder reported no error."""
         promised = self._header.declared_frames
         reason = Reason.TRUNCATED
-        if (
-            self._header.container == "OGG"
-        ):  # a page that failed its checksum is left out; later times are early
+        # a page that failed its checksum is left out; later times are early
+        if self._header.container == "OGG":
             promised, reason = self.stated_frames, Reason.CORRUPT_STREAM
         if self.fault is not None or promised is None or self._header.container in ("WAV", "AIFF"):
             return

@@ -69,8 +69,8 @@ class RecordingInfo:
 
 
 class Reading:
-    """One pass over one recording. `blocks()` is run once; the other results are complete when it has
-    ended.
+    """One pass over one recording. `blocks()` is run once; the other results are
+    complete when it has ended.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Reading:
 
     @property
     def fingerprint(self) -> str:
-        """Of the sound, not of the file: equal for the same samples under another name, header or lossless
-        codec.
+        """Of the sound, not of the file: equal for the same samples under another
+        name, header or lossless codec.
         """
         return self._digest.hexdigest()
 
@@ -207,8 +207,8 @@ def open_recording(
     sample_rate_hz: int = SAMPLE_RATE_HZ,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Reading:
-    """Check a recording (a local path, or a seekable binary file from any store) and make it ready to be
-    read.
+    """Check a recording (a local path, or a seekable binary file from any store)
+    and make it ready to be read.
     """
     with ExitStack() as resources:
         file = resources.enter_context(opened(source))
@@ -223,8 +223,8 @@ def open_recording(
 
 
 def probe(source: Source, *, limits: Limits = DEFAULT_LIMITS) -> RecordingInfo:
-    """Everything the header and the file's size say; raises UnreadableRecording for what cannot be
-    salvaged.
+    """Everything the header and the file's size say; raises UnreadableRecording
+    for what cannot be salvaged.
     """
     with opened(source) as file:
         info, decoder = _inspected(file, limits)

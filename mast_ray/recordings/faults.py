@@ -1,7 +1,7 @@
 """What can be wrong with a recording: stable reason codes, rejection and salvage.
 
-A rejected recording raises `UnreadableRecording`; a salvaged one is read as far as it can be and ends with
-a `Salvage`.
+A rejected recording raises `UnreadableRecording`; a salvaged one is read as far as it
+can be and ends with a `Salvage`.
 
 | fault | what is done |
 |---|---|
@@ -26,7 +26,9 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Stable codes; they stand in tables that outlive this version, so they are added to and never renamed."""
+    """Stable codes; they stand in tables that outlive this version, so they are
+    added to and never renamed.
+    """
 
     EMPTY_FILE = "EMPTY_FILE"
     HEADER_ONLY = "HEADER_ONLY"
@@ -56,7 +58,9 @@ class Reason(StrEnum):
 
 
 class UnreadableRecording(Exception):
-    """Nothing of this recording can be used; `reason` is for tables, `detail` is one sentence for a person."""
+    """Nothing of this recording can be used; `reason` is for tables, `detail`
+    is one sentence for a person.
+    """
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(

@@ -15,7 +15,8 @@ _TWO = r"([ \d]\d)"
 _OFFSET = r"(Z|[+-]\d{2}:?\d{2})?(?!\d)"
 _DAY, _TIME = rf"(?<!\d)((?:19|20)\d{{2}}){_TWO}{_TWO}", rf"{_TWO}{_TWO}{_TWO}"
 
-# convention -> pattern whose groups are year, month, day, hour, minute, second and, where written, milliseconds and offset
+# convention -> pattern whose groups are year, month, day, hour, minute, second and, where
+# written, milliseconds and offset
 _YEAR_FIRST = {
     "frontier_labs": rf"^{_DAY}T{_TIME}(?:\.(\d{{1,6}}))?{_OFFSET}",
     "iso_basic": rf"{_DAY}T{_TIME}(?:\.(\d{{1,6}}))?{_OFFSET}",

@@ -29,7 +29,9 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class SiteTable:
-    """Rows by relative path and by site; `by_name` leads from a file's name or stem to the paths written so."""
+    """Rows by relative path and by site; `by_name` leads from a file's name or
+    stem to the paths written so.
+    """
 
     by_path: Mapping[str, TableRow]
     by_name: Mapping[str, tuple[str, ...]]
@@ -67,7 +69,9 @@ class SiteTable:
         return rows.pop() if len(rows) == 1 else None  # two rows that say different things: neither
 
     def _files_like(self, path: str) -> list[str]:
-        """Paths of the table that end as this one does or are its end, whatever their suffix: b/x.wav is not a/x.wav."""
+        """Paths of the table that end as this one does or are its end, whatever their
+        suffix: b/x.wav is not a/x.wav.
+        """
         pure = PurePosixPath(path)
         named = self.by_name.get(pure.name) or self.by_name.get(pure.stem) or ()
         return [file for file in named if _is_end_of(file, path) or _is_end_of(path, file)]
@@ -104,7 +108,9 @@ def parse_site_table(text: str, source: str = "table") -> SiteTable:
 
 
 def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
-    """What to say about rows that describe no recording ("" when all do); a table of which no row fits is an error."""
+    """What to say about rows that describe no recording ("" when all do); a table of
+    which no row fits is an error.
+    """
     unused = sites.unused(paths)
     if unused and len(unused) == len(sites.by_path) and not sites.by_site:
         raise DataError(

@@ -1,5 +1,5 @@
-"""A site's name from where a recording lies or what it is called, and which files of a folder are recordings
-at all.
+"""A site's name from where a recording lies or what it is called, and which files of
+a folder are recordings at all.
 
 Paths are strings relative to the archive's root, with forward slashes, local and s3 alike.
 """
@@ -56,8 +56,8 @@ def is_junk(path: str) -> bool:
 
 
 def is_recording_name(path: str) -> bool:
-    """By suffix only; what the file holds is judged when it is opened (WAC is listed, to be refused with
-    advice).
+    """By suffix only; what the file holds is judged when it is opened (WAC is
+    listed, to be refused with advice).
     """
     return PurePosixPath(path.replace("\\", "/")).suffix.lower() in AUDIO_SUFFIXES
 

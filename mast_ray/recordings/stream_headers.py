@@ -1,4 +1,6 @@
-"""The headers of AIFF, FLAC, Ogg and MP3: rate, channels, declared length, and whether the end was written."""
+"""The headers of AIFF, FLAC, Ogg and MP3: rate, channels, declared length, and
+whether the end was written.
+"""
 
 from __future__ import annotations
 

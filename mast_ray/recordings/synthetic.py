@@ -1,8 +1,8 @@
 """Renders one planned recording into a waveform and its exact events, minute by minute.
 
-Everything follows from the plan's seeds: (seed, site, day, second of day) and the index of the minute. Times are
-seconds from the start of the recording. A call passes through the air (reverberation) and the recorder (response, gain)
-of its site, then its box is measured, then its level is set against the background at rest.
+Everything follows from the plan's seeds: (seed, site, day, second of day) and the index of the minute. Times
+are seconds from the start of the recording. A call passes through the air (reverberation) and the recorder
+(response, gain) of its site, then its box is measured, then its level is set against the background at rest.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ def write_archive(
     progress: Callable[[int, int], None] = lambda done, total: None,
     num_processes: int = 1,
 ) -> ArchiveSummary:
-    """Render every recording of `spec` that is not yet in `out_dir`; `progress(done, total)` counts recordings."""
+    """Render every recording of `spec` that is not yet in `out_dir`;
+    `progress(done, total)` counts recordings.
+    """
     out = Path(out_dir)
     _claim(spec, out)
     plans = plan_archive(spec)
@@ -130,7 +132,9 @@ def _rendered(plans: list[RecordingPlan], out: Path, num_processes: int) -> Iter
 
 
 def write_recording(plan: RecordingPlan, out: Path) -> None:
-    """One recording with its Raven table (when annotated) and its events; audio comes last and marks it done."""
+    """One recording with its Raven table (when annotated) and its events; audio
+    comes last and marks it done.
+    """
     target = out / plan.path
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -1,4 +1,6 @@
-"""What one block of a recording sounds like before any animal: calm background, weather, and what passes by."""
+"""What one block of a recording sounds like before any animal: calm
+background, weather, and what passes by.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from mast_ray.recordings.synthetic_plan import RecordingPlan
 from mast_ray.recordings.synthetic_sites import DISTRACTORS, background_density, draw_day, draw_site, response
 
 JOIN_S = 0.5  # neighbouring blocks are cross-faded over this
-# Peak level before gain. At -37 dB nothing stood out of the background (best cells 7 to 14 dB over its mean, where
-# noise itself fluctuates by 10): a distractor nobody can see is no test of a detector.
+# Peak level before gain. At -37 dB nothing stood out of the background (best cells 7 to 14 dB over its mean,
+# where noise itself fluctuates by 10): a distractor nobody can see is no test of a detector.
 _PASSING_PEAK_DB = (-34.0, -14.0)
 _SCENE_DB = 3.0  # real scenes over the formula background of the site
 

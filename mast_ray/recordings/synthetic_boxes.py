@@ -1,7 +1,7 @@
 """The box of a clean call: where its energy stays within 20 dB of its peak, along time and along frequency.
 
-Measured on the call alone (after reverberation and recorder response, before any background), so it is tight by
-construction: nothing of it depends on what else sounds at the same time.
+Measured on the call alone (after reverberation and recorder response, before any background), so it is tight
+by construction: nothing of it depends on what else sounds at the same time.
 """
 
 from __future__ import annotations

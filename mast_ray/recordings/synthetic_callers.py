@@ -1,4 +1,6 @@
-"""Who calls when, how loud, and with which waveform: species made by formulas, or syllables cut from real clips."""
+"""Who calls when, how loud, and with which waveform: species made by formulas, or
+syllables cut from real clips.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def callings_of(plan: RecordingPlan, hour: float, block_s: float, rng: np.random
 
 
 def call_of(plan: RecordingPlan, calling: Calling) -> tuple[Waveform, str] | None:
-    """Waveform (peak 1, at the site's rate) and label; None where the clips of this species hold no syllable."""
+    """Waveform (peak 1, at the site's rate) and label; None where the clips of
+    this species hold no syllable.
+    """
     spec, rate = plan.spec, plan.sample_rate_hz
     if spec.clips_dir is None:
         species = species_of(spec)[calling.species]

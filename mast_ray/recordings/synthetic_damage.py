@@ -1,6 +1,7 @@
 """Damages a share of an archive's recordings in the ways SD cards, recorders and downloads do.
 
-A damaged recording keeps its name, so that tables which mention it stay true; which ones and how is in damaged.csv.
+A damaged recording keeps its name, so that tables which mention it stay true; which
+ones and how is in damaged.csv.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What is heard besides animals: noise of a given spectrum, weather, and passing distractors that nobody labels.
+"""What is heard besides animals: noise of a given spectrum, weather, and passing
+distractors that nobody labels.
 
 Waveforms are mono float32; every function is handed its generator.
 """

@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfo
 
 from mast_ray.config.errors import ConfigError
 
-# labelled: what the expert went through for training; the two OOD roles are fully annotated, for evaluation only.
+# labelled: what the expert went through for training; the two OOD roles are fully
+# annotated, for evaluation only.
 Role = Literal["labelled", "temporal_ood", "site_ood", "pool"]
 SampleRate = Literal[16_000, 24_000, 32_000, 48_000]
 DAY_S = 86_400
@@ -32,7 +33,8 @@ class SoundscapeSpec:
     hours_of_day: tuple[float, ...] = ()  # start hours; empty: evenly over 24 h
     recording_s: float = 60.0
     seed: int = 0
-    # what is annotated: the first sites on the first days, all of the last sites, the first sites on the last days
+    # what is annotated: the first sites on the first days, all of the last sites,
+    # the first sites on the last days
     num_labelled_sites: int = 1
     num_labelled_days: int = 1
     num_held_out_sites: int = 1
@@ -175,7 +177,9 @@ def _role(spec: SoundscapeSpec, site_index: int, day_index: int) -> Role:
 
 
 def _start_seconds(spec: SoundscapeSpec, count: int) -> list[int]:
-    """Start seconds of the day; evenly spread ones begin at 05:30, so that a few still meet the dawn chorus."""
+    """Start seconds of the day; evenly spread ones begin at 05:30, so that a few
+    still meet the dawn chorus.
+    """
     if spec.hours_of_day:
         per_hour = math.ceil(count / len(spec.hours_of_day))
         step = max(math.ceil(spec.recording_s), 3600 // max(per_hour, 1))

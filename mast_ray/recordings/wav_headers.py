@@ -1,7 +1,7 @@
 """The chunks of a WAV (RIFF, RIFX, RF64), walked and checked against the size of the file.
 
-libsndfile is silent about a truncated body, a data size of 0 and a tail that was never written. Sizes are
-bytes.
+libsndfile is silent about a truncated body, a data size of 0 and a tail that was
+never written. Sizes are bytes.
 """
 
 from __future__ import annotations

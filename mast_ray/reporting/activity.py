@@ -1,7 +1,7 @@
 """Calls and recording effort per local hour and date: 0 calls with effort is a finding, no effort is a gap.
 
-Times are the local time of the recorder (start_utc + utc_offset_s). Where the offset is unknown, UTC is used and said.
-An hour slot is a whole number of hours since 1970-01-01 00:00 local time.
+Times are the local time of the recorder (start_utc + utc_offset_s). Where the offset is unknown, UTC is used
+and said. An hour slot is a whole number of hours since 1970-01-01 00:00 local time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def local_start_s(table: pa.Table) -> NDArray[np.float64]:
 
 
 def clock_name(recordings: pa.Table) -> str:
-    """'local time', 'UTC' (also where every recorder's clock is UTC), or a mixture, depending on which offsets are known."""
+    """'local time', 'UTC' (also where every recorder's clock is UTC), or a mixture,
+    depending on which offsets are known.
+    """
     offsets = recordings.column("utc_offset_s")
     if not pc.any(pc.fill_null(pc.not_equal(offsets, 0), False)).as_py():
         return "UTC"
@@ -107,7 +109,9 @@ def sun_hours(
 
 
 def diel_map(recordings: pa.Table, detections: pa.Table, site: str | None = None) -> DielMap | None:
-    """Calls and effort per date and hour of one site, or of all together; None when no recording has a time."""
+    """Calls and effort per date and hour of one site, or of all together; None
+    when no recording has a time.
+    """
     if site is not None:
         recordings = recordings.filter(pc.equal(recordings.column("site"), site))
         detections = detections.filter(pc.equal(detections.column("site"), site))

@@ -1,4 +1,5 @@
-"""Which chunks of the pool to annotate next, as task files for Raven, Audacity and whombat (AOEF), with clips to listen to.
+"""Which chunks of the pool to annotate next, as task files for Raven, Audacity and whombat
+(AOEF), with clips to listen to.
 
 OUT/plan.csv                     every chosen chunk in order, with its reason
 OUT/tasks/                       task files for the original recordings: one time-only selection "annotate" per chunk
@@ -144,7 +145,9 @@ def _embedded(prepared: Prepared, uri: str) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _doubt(prepared: Prepared, chunks: ChunkSet, detections: pa.Table, threshold: float) -> Floats:
-    """(N,) doubtful detections per chunk; those of stitched tables count for the chunk in whose middle they lie."""
+    """(N,) doubtful detections per chunk; those of stitched tables count for the
+    chunk in whose middle they lie.
+    """
     rows = prepared.rows_of(detections.column("recording_id"))
     middle_s = (detections.column("begin_s").to_numpy() + detections.column("end_s").to_numpy()) / 2
     nearest = np.maximum(np.floor((middle_s - HOP_S / 2) / HOP_S), 0).astype(np.int64)

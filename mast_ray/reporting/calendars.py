@@ -1,7 +1,8 @@
 """Pictures over dates as inline SVG: the diel heat map (hour x date) and the effort calendar (site x date).
 
-Grey hatching means that nothing was recorded; the palest colour means recorded, and no call. Cells of one colour are one
-path, so that a year of hours stays small; the figures of each cell ride along as JSON for the read-out.
+Grey hatching means that nothing was recorded; the palest colour means recorded, and no call.
+Cells of one colour are one path, so that a year of hours stays small; the figures of each cell
+ride along as JSON for the read-out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def _merge_dates(values: NDArray, days: int) -> NDArray:
 def _shades(
     rate: NDArray[np.float64], has_effort: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], list[float]]:
-    """Class of each cell (-1 no effort, 0 no call, 1..8 by square root of the rate) and the upper rate of each class."""
+    """Class of each cell (-1 no effort, 0 no call, 1..8 by square root of the rate)
+    and the upper rate of each class.
+    """
     top = float(rate[has_effort].max()) if has_effort.any() else 0.0
     shade = np.full(rate.shape, -1, np.int64)
     if top > 0:
@@ -71,7 +74,9 @@ def _date_ticks(first: date, num_dates: int, days: int, width: float, base: floa
 
 
 def diel_heat_map(diel: DielMap) -> Markup:
-    """Calls per recorded hour for each date (across) and hour of the day (upwards), with sunrise and sunset."""
+    """Calls per recorded hour for each date (across) and hour of the day
+    (upwards), with sunrise and sunset.
+    """
     days = 1 if len(diel.calls) <= MOST_COLUMNS else -(-len(diel.calls) // MOST_COLUMNS)
     calls, effort = _merge_dates(diel.calls, days), _merge_dates(diel.effort_s, days)
     hours = effort / HOUR_S

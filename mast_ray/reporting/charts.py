@@ -1,7 +1,9 @@
-"""Charts as hand-made inline SVG strings: no scripts, no styles, only class names that the report's CSS colours.
+"""Charts as hand-made inline SVG strings: no scripts, no styles, only class names
+that the report's CSS colours.
 
-Every function returns safe markup whose texts are escaped, with a <title> that says what the picture shows. Colours are
-the classes s0..s7 (Okabe and Ito's palette, distinguishable without red-green vision; lines also differ by dashes).
+Every function returns safe markup whose texts are escaped, with a <title> that says what the picture
+shows. Colours are the classes s0..s7 (Okabe and Ito's palette, distinguishable without red-green
+vision; lines also differ by dashes).
 """
 
 from __future__ import annotations
@@ -171,7 +173,9 @@ def histogram(
     mark_x: float | None = None,
     name: str = "",
 ) -> Markup:
-    """Bars over bins; `name` makes it addressable for the threshold slider (each bar carries its lower edge)."""
+    """Bars over bins; `name` makes it addressable for the threshold slider (each
+    bar carries its lower edge).
+    """
     top = max(counts, default=0) or 1
     plot = _Plot((edges[0], edges[-1]), (0, top))
     body = plot.axes(x_label, y_label)
@@ -194,7 +198,9 @@ def histogram(
 def parallel_coordinates(
     title: str, names: Sequence[str], rows: Sequence[Sequence[float | str | None]], objective: str
 ) -> Markup:
-    """One line per trial across one axis per parameter; the objective is the last axis, the best trial is drawn on top."""
+    """One line per trial across one axis per parameter; the objective is the last axis,
+    the best trial is drawn on top.
+    """
     order = [n for n in names if n != objective] + [objective]
     columns = {name: [row[list(names).index(name)] for row in rows] for name in order}
     width, height, top, bottom = max(460, 120 * len(order)), 330, 48, 30
@@ -233,7 +239,9 @@ def _short(value: float | str | None) -> str:
 
 
 def _unit_positions(values: Sequence[float | str | None]) -> tuple[list[float | None], tuple[str, str]]:
-    """Values -> positions in [0, 1] (log scale over more than two decades, categories evenly), and the labels of the ends."""
+    """Values -> positions in [0, 1] (log scale over more than two decades, categories
+    evenly), and the labels of the ends.
+    """
     numbers = [_as_number(v) for v in values]
     if any(n is not None for n in numbers) and all(
         n is not None or v is None for n, v in zip(numbers, values, strict=True)

@@ -1,7 +1,8 @@
-"""A few seconds of a recording as something to embed: sound as Ogg Vorbis, log-mel as a small grey WebP, both data: URIs.
+"""A few seconds of a recording as something to embed: sound as Ogg Vorbis, log-mel as a
+small grey WebP, both data: URIs.
 
-Windows are seconds of the recording. Sound is 16 kHz mono; pictures are one pixel per frame (10 ms) and mel bin, with
-high frequencies on top.
+Windows are seconds of the recording. Sound is 16 kHz mono; pictures are one pixel per frame (10 ms) and
+mel bin, with high frequencies on top.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _by_blocks(blocks: Iterator[Samples], begin_s: float, end_s: float) -> Sampl
 
 
 def clip_uris(samples: Samples, logmel: LogMel, max_bytes: int) -> tuple[str, str]:
-    """Picture and sound; the picture is made coarser when both take more than `max_bytes` (rain, wind, noise)."""
+    """Picture and sound; the picture is made coarser when both take more than
+    `max_bytes` (rain, wind, noise).
+    """
     sound, pixels = sound_uri(samples), grey_pixels(samples, logmel)
     for quality in PICTURE_QUALITIES:
         picture = picture_uri(pixels, quality)
@@ -89,7 +92,9 @@ def clip_uris(samples: Samples, logmel: LogMel, max_bytes: int) -> tuple[str, st
 
 
 def sound_uri(samples: Samples) -> str:
-    """Ogg Vorbis, about 32 kbit/s. Opus is 10 % smaller, but ten times slower to encode (40 s for 200 examples)."""
+    """Ogg Vorbis, about 32 kbit/s. Opus is 10 % smaller, but ten times slower to
+    encode (40 s for 200 examples).
+    """
     loudest = float(np.abs(samples).max(initial=0.0))
     audible = samples * (PEAK / loudest) if loudest > 0 else samples
     file = io.BytesIO()
@@ -98,7 +103,9 @@ def sound_uri(samples: Samples) -> str:
 
 
 def grey_pixels(samples: Samples, logmel: LogMel) -> NDArray[np.uint8]:
-    """(F, n) log-mel in grey, high frequencies first: darkest in the background, brightest just under the peak."""
+    """(F, n) log-mel in grey, high frequencies first: darkest in the background,
+    brightest just under the peak.
+    """
     with one_thread():
         frames = logmel.frames(samples)  # (n, F)
     if len(frames) == 0:

@@ -4,7 +4,8 @@
     recordings, labels, rejects, splits .parquet         detections (folder, file, or a stage with commits)
     rounds, label_budget, trials  .json .csv .parquet    metrics.json           figures of other methods
 
-A folder of many stages and a single stage are the same to it: of several files of one name the shallowest is taken.
+A folder of many stages and a single stage are the same to it: of several files of
+one name the shallowest is taken.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
 
 
 def _knowing_labels(recordings: pa.Table | None, prepared: list[str], run: Storage) -> pa.Table | None:
-    """The prepared archive's recordings where they are the same ones: `detect` does not know which were annotated."""
+    """The prepared archive's recordings where they are the same ones: `detect` does
+    not know which were annotated.
+    """
     for folder in prepared:
         key = f"{folder}/recordings.parquet" if folder else "recordings.parquet"
         if recordings is None or run.stat(key) is None:
@@ -153,7 +156,9 @@ def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, An
 
 
 def _joined(stage: Storage, keys: list[str]) -> pa.Table | None:
-    """The files among `keys` that hold detections, as one table; labels have a source, detections have not."""
+    """The files among `keys` that hold detections, as one table; labels have a
+    source, detections have not.
+    """
     parts = []
     for key in keys:
         part = read_parquet(stage, key)
@@ -277,7 +282,9 @@ def _score_histogram(detections: pa.Table | None) -> Histogram | None:
 
 
 def sites_table(recordings: pa.Table, detections: pa.Table) -> ResultTable:
-    """Recordings, hours, calls and rate of each site, with the days between its first and last on which nothing was recorded."""
+    """Recordings, hours, calls and rate of each site, with the days between its first and
+    last on which nothing was recorded.
+    """
     summary = summarise(recordings, detections)
     days: dict[str, list[Any]] = {}
     for row in summary.by_site_and_date.select(["site", "date"]).to_pylist():
@@ -322,7 +329,9 @@ def _studies(run: Storage, side: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def _metric_tables(tree: Any, key: str) -> tuple[ResultTable, ...]:
-    """Tables of a metrics.json: as `mast evaluate` writes it, {name: {figure: value}}, {"splits": {...}} or a list of rows."""
+    """Tables of a metrics.json: as `mast evaluate` writes it, {name: {figure: value}},
+    {"splits": {...}} or a list of rows.
+    """
     if isinstance(tree, dict) and isinstance(tree.get("figures"), list):
         return figure_tables(tree, key)
     if isinstance(tree, list):

@@ -1,6 +1,7 @@
 """Detections against labels, as the report shows them: tables with intervals, curves, calibration, overlaps.
 
-Matching, figures and intervals are the evaluator's own (evaluation/scoring.py); nothing is computed a second way here.
+Matching, figures and intervals are the evaluator's own (evaluation/scoring.py);
+nothing is computed a second way here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def collect_scores(
     splits: pa.Table | None,
     threshold: float | None,
 ) -> Scores:
-    """Scores of every split that was annotated; all annotated recordings together when there are no splits."""
+    """Scores of every split that was annotated; all annotated recordings
+    together when there are no splits.
+    """
     known = recordings_from_arrow(recordings, only_annotated=True)
     truth = events_from_arrow(labels, known)
     found = events_from_arrow(detections, recordings_from_arrow(recordings))

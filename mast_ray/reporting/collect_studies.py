@@ -1,4 +1,5 @@
-"""Side tables of a run, read tolerantly: self-training rounds, label budgets and search trials, as JSON, CSV or Parquet.
+"""Side tables of a run, read tolerantly: self-training rounds, label budgets and search
+trials, as JSON, CSV or Parquet.
 
 A table is a list of rows. Columns are known by name; `x_low` and `x_high` beside `x` are its interval.
 """
@@ -43,7 +44,9 @@ def read_rows(storage: Storage, key: str) -> Rows:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as dotted columns; {estimate, low, high} and [estimate, low, high] become x, x_low, x_high."""
+    """Nested objects as dotted columns; {estimate, low, high} and [estimate, low,
+    high] become x, x_low, x_high.
+    """
     out: dict[str, Any] = {}
     for name, value in row.items():
         full = f"{prefix}{name}"
@@ -138,7 +141,9 @@ def budget_series(rows: Rows) -> tuple[tuple[Series, ...], str]:
 
 
 def _averaged(rows: Rows, x: str, figure: str) -> Rows:
-    """Several seeds at one budget: their mean, with the smallest and largest as band when no interval is given."""
+    """Several seeds at one budget: their mean, with the smallest and largest as
+    band when no interval is given.
+    """
     if any(f"{figure}_low" in row for row in rows):
         return rows
     out: Rows = []
@@ -151,7 +156,9 @@ def _averaged(rows: Rows, x: str, figure: str) -> Rows:
 
 
 def trials_of(rows: Rows) -> Trials | None:
-    """Parameters and objective of a search: columns named config/x, config.x or params.x, or all that differ."""
+    """Parameters and objective of a search: columns named config/x, config.x or
+    params.x, or all that differ.
+    """
     columns = _columns(rows)
     objective = _first(("objective", "f1", "F1", "val_f1", "value", "score"), columns)
     if objective is None or not rows:
@@ -198,7 +205,9 @@ def trials_of(rows: Rows) -> Trials | None:
 
 
 def figure_tables(tree: Mapping[str, Any], source: str) -> tuple[ResultTable, ...]:
-    """The tables of a metrics.json as `mast evaluate` writes it: long rows (by, cell, figure, estimate, low, high) made wide."""
+    """The tables of a metrics.json as `mast evaluate` writes it: long rows (by, cell,
+    figure, estimate, low, high) made wide.
+    """
     settings = tree.get("settings") or {}
     split = f", split {settings['split']}" if settings.get("split") else ""
     note = f"{source}: threshold {settings.get('threshold', '?')} ({settings.get('threshold_from', '?')}), IoU {settings.get('iou', '?')}."

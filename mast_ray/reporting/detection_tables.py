@@ -1,6 +1,8 @@
-"""Detections and recordings as other stages left them: a Parquet file, a folder of them, or a stage with commits.
+"""Detections and recordings as other stages left them: a Parquet file, a folder of
+them, or a stage with commits.
 
-Whatever lies there is brought to schemas.DETECTIONS and schemas.RECORDINGS; further columns (label, embedding) are kept.
+Whatever lies there is brought to schemas.DETECTIONS and schemas.RECORDINGS; further
+columns (label, embedding) are kept.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def chosen_threshold(wanted: float | None, uri: str) -> float | None:
 
 
 def model_threshold(uri: str) -> float | None:
-    """The threshold of the model behind a folder of `mast detect`, as its manifest says; None where nothing does."""
+    """The threshold of the model behind a folder of `mast detect`, as its manifest
+    says; None where nothing does.
+    """
     if uri.endswith(".parquet"):
         return None
     try:
@@ -158,7 +162,9 @@ def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
 
 
 def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
-    """A recordings table for the paths of detections, from the headers of the audio files; unreadable ones are left out."""
+    """A recordings table for the paths of detections, from the headers of the audio
+    files; unreadable ones are left out.
+    """
     first = detections.select(["recording_id", "path", "site", "utc_offset_s"])
     rows = {row["path"]: row for row in first.group_by(["path"], use_threads=False).aggregate(
         [("recording_id", "first"), ("site", "first"), ("utc_offset_s", "first")]).to_pylist()}  # fmt: skip

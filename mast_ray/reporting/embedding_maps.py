@@ -1,7 +1,8 @@
-"""Points of a 2-D map of embeddings, coloured by site, label, hour or number of events; one panel per question.
+"""Points of a 2-D map of embeddings, coloured by site, label, hour or number of
+events; one panel per question.
 
-Categories beyond the eight most common are grey ("other"). Hours run on a circle of colours, counts from dark to bright. Squares are
-annotated boxes, circles everything else.
+Categories beyond the eight most common are grey ("other"). Hours run on a circle of colours, counts from dark
+to bright. Squares are annotated boxes, circles everything else.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 # Okabe and Ito's colours without yellow, which is lost on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000", "#8c510a")
 OTHER = "#bbbbbb"
-# Night is dark blue, morning orange, noon gold, evening magenta: a circle without white, which paper swallows.
+# Night is dark blue, morning orange, noon gold, evening magenta: a circle
+# without white, which paper swallows.
 _HOURS = LinearSegmentedColormap.from_list("hours", ["#1b2a6b", "#d55e00", "#e6b800", "#a0307f", "#1b2a6b"])
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One colouring of the same points; categories are text, hours and counts numbers (NaN: unknown, grey)."""
+    """One colouring of the same points; categories are text, hours and counts
+    numbers (NaN: unknown, grey).
+    """
 
     title: str
     kind: Literal["category", "hour", "count"]

@@ -1,4 +1,6 @@
-"""One detection as every export writes it: its name, its box inside the recording, its absolute times as text."""
+"""One detection as every export writes it: its name, its box inside the
+recording, its absolute times as text.
+"""
 
 from __future__ import annotations
 

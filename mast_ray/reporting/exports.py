@@ -1,7 +1,9 @@
-"""Detections -> the tools that ecologists use: one file per recording or per site, times relative and absolute.
+"""Detections -> the tools that ecologists use: one file per recording or per
+site, times relative and absolute.
 
-Boxes are kept inside the recording and below the Nyquist frequency of its file where these are known. Texts that a
-spreadsheet would take for formulas are defused. Absolute times are written twice: UTC, and local with its offset.
+Boxes are kept inside the recording and below the Nyquist frequency of its file where these are
+known. Texts that a spreadsheet would take for formulas are defused. Absolute times are written
+twice: UTC, and local with its offset.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Exported:
 def annotation_of(
     row: Mapping[str, Any], facts: AudioFacts | None, time_source: str, is_table: bool
 ) -> Annotation:
-    """One detection as an annotation; tables get every column, JSON formats only what repeats (site, model)."""
+    """One detection as an annotation; tables get every column, JSON formats only
+    what repeats (site, model).
+    """
     begin_s, end_s, low_hz, high_hz = clipped_box(row, facts)
     extra = {"site": row["site"] or "", "model_sha": row["model_sha"] or ""}
     if is_table:
@@ -97,7 +101,9 @@ def file_stem(group: str, per: Grouping, taken: set[str]) -> str:
 def groups_of(
     detections: pa.Table, recordings: pa.Table | None, per: Grouping
 ) -> Iterator[tuple[str, list[dict[str, Any]], list[str]]]:
-    """(name, rows, paths gone through) of each recording or site, in order of name; recordings without a box appear too."""
+    """(name, rows, paths gone through) of each recording or site, in order of name;
+    recordings without a box appear too.
+    """
     column = "path" if per == "recording" else "site"
     known = recordings if recordings is not None else detections
     members = known.select(list(dict.fromkeys(["path", column]))).group_by(["path", column]).aggregate([])
@@ -158,7 +164,9 @@ def export_detections(
 
 
 def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:
-    """Rows as in Kaleidoscope's cluster.csv: hertz, DATE and TIME of the file's beginning in local time, TOP1DIST = 1 - score."""
+    """Rows as in Kaleidoscope's cluster.csv: hertz, DATE and TIME of the file's beginning in
+    local time, TOP1DIST = 1 - score.
+    """
     out = []
     for row in rows:
         begin_s, end_s, low_hz, high_hz = clipped_box(row, facts.get(row["path"]))

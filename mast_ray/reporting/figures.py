@@ -1,8 +1,9 @@
-"""A spectrogram with boxes: annotations green and solid, detections blue and dashed, seconds along, kilohertz up.
+"""A spectrogram with boxes: annotations green and solid, detections blue and
+dashed, seconds along, kilohertz up.
 
-The frequency axis is the mel scale of the spectrogram itself. Loud is dark on white, so that both box colours (Okabe
-and Ito's, distinguishable without red-green vision) stand out and the picture prints. Each frame is drawn at the middle
-of its 25 ms window, so a box in seconds sits where the sound is.
+The frequency axis is the mel scale of the spectrogram itself. Loud is dark on white, so that both box colours
+(Okabe and Ito's, distinguishable without red-green vision) stand out and the picture prints. Each frame is
+drawn at the middle of its 25 ms window, so a box in seconds sits where the sound is.
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ def _write_label(
 
 
 def _without_tilt(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Subtract a parabola over the bins' medians: recorders are bass-heavy, pre-emphasis is not; steady bands stay."""
+    """Subtract a parabola over the bins' medians: recorders are bass-heavy,
+    pre-emphasis is not; steady bands stay.
+    """
     if len(level_db) < 2:
         return level_db
     place = np.linspace(-1.0, 1.0, NUM_BINS)

@@ -1,7 +1,7 @@
 """Chooses what to look at and to listen to: hardest misses and most confident false alarms first.
 
-Detections follow schemas.DETECTIONS, truth follows schemas.LABELS, recordings follow schemas.RECORDINGS. With truth, only
-annotated recordings are judged: in the others nobody knows what a false alarm is.
+Detections follow schemas.DETECTIONS, truth follows schemas.LABELS, recordings follow schemas.RECORDINGS. With
+truth, only annotated recordings are judged: in the others nobody knows what a false alarm is.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _boxes(table: pa.Table, row_of: dict[str, int]) -> _Boxes:
 
 
 def match_boxes(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
-    """The evaluator's matching, in frames and mel bins: truth on the grid as in training, detections as they are."""
+    """The evaluator's matching, in frames and mel bins: truth on the grid as in
+    training, detections as they are.
+    """
     seen_truth, _ = boxes_from_seconds_hertz(*truth.corners.T[[0, 2, 1, 3]])
     seen_truth[np.isnan(truth.corners[:, 1]), 1::2] = np.nan  # time-only
     seen = detections.corners.copy()
@@ -96,7 +98,9 @@ def match_boxes(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
 
 
 def stitched(detections: pa.Table) -> pa.Table:
-    """Per-chunk detections without the doubles of overlapping chunks: a box stays with the chunk in whose middle half it lies."""
+    """Per-chunk detections without the doubles of overlapping chunks: a box stays with the
+    chunk in whose middle half it lies.
+    """
     if detections.column("chunk").null_count == len(detections):
         return detections
     chunk = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False)
@@ -159,7 +163,8 @@ def _take(boxes: _Boxes, rows: NDArray[np.int64]) -> _Boxes:
 
 
 def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: float, most: int) -> list[_Pick]:
-    """Misses (lowest best score first, then largest) and false alarms (highest score first) in turn, then hits.
+    """Misses (lowest best score first, then largest) and false alarms (highest
+    score first) in turn, then hits.
 
     `most` of each kind: more than are shown, because several often lie in one window.
     """
@@ -295,9 +300,8 @@ def _boxes_in(
             & (source.corners[:, 0] < window[1])
             & (source.corners[:, 2] > window[0])
         )
-        if (
-            kind == "prediction"
-        ):  # tables reach far below the threshold: hundreds of faint boxes would hide the call
+        # tables reach far below the threshold: hundreds of faint boxes would hide the call
+        if kind == "prediction":
             touching &= (source.score >= threshold / 2) | (np.arange(len(touching)) == pick.row)
         for i in np.flatnonzero(touching):
             begin_s, low_hz, end_s, high_hz = (float(v) for v in source.corners[i])

@@ -1,8 +1,9 @@
-"""pamDP, the acoustic sister of Camtrap DP: deployments.csv, media.csv and observations.csv with a datapackage.json.
+"""pamDP, the acoustic sister of Camtrap DP: deployments.csv, media.csv and
+observations.csv with a datapackage.json.
 
-A deployment is a site, a medium is a recording, an observation is a box. Column names and their order follow the tables
-that pamflow documents; times are ISO 8601 with their offset, boxes are seconds and hertz. Audiovisual Core's names stand
-in datapackage.json (startTime = bboxTime, freqLow = bboxFrequency, ...).
+A deployment is a site, a medium is a recording, an observation is a box. Column names and their order follow
+the tables that pamflow documents; times are ISO 8601 with their offset, boxes are seconds and hertz.
+Audiovisual Core's names stand in datapackage.json (startTime = bboxTime, freqLow = bboxFrequency, ...).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Tables of methods as the paper prints them, in Markdown, CSV and LaTeX, every figure with its 95 % interval and n.
+"""Tables of methods as the paper prints them, in Markdown, CSV and LaTeX, every
+figure with its 95 % interval and n.
 
-The best estimate of a column is bold. A dagger marks figures that cannot be told from the best: their difference is within noise.
+The best estimate of a column is bold. A dagger marks figures that cannot be told from the
+best: their difference is within noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""One self-contained HTML file from ReportData: opens from disk, asks the network for nothing, treats all text as text.
+"""One self-contained HTML file from ReportData: opens from disk, asks the network for
+nothing, treats all text as text.
 
-jinja2 escapes every value; the content-security policy lets only this very script and this very style sheet run (by
-their sha256), and pictures and sounds only from data: URIs. No style attributes are used, so the policy need not allow them.
+jinja2 escapes every value; the content-security policy lets only this very script and this very style
+sheet run (by their sha256), and pictures and sounds only from data: URIs. No style attributes are
+used, so the policy need not allow them.
 """
 
 from __future__ import annotations
@@ -195,7 +197,9 @@ def _objective_over_threshold(data: ReportData) -> tuple[str, Markup]:
 
 
 def _slider(data: ReportData) -> dict[str, object]:
-    """What the threshold slider needs: the histogram, hours for a rate, and the first curve for its figures."""
+    """What the threshold slider needs: the histogram, hours for a rate, and the
+    first curve for its figures.
+    """
     if data.scores is None:
         return {}
     slider: dict[str, object] = {"edges": list(data.scores.edges), "counts": list(data.scores.counts)}

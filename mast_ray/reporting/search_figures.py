@@ -1,4 +1,6 @@
-"""Pictures of a search: parallel coordinates of its trials, and F1, precision and recall over the threshold."""
+"""Pictures of a search: parallel coordinates of its trials, and F1, precision
+and recall over the threshold.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 
 
 def search_figure(rows: Sequence[Mapping[str, Any]], objective: str, prefix: str = "config.") -> Figure:
-    """One line per trial over its parameters (columns named with the prefix) and its objective; bright is good."""
+    """One line per trial over its parameters (columns named with the prefix) and
+    its objective; bright is good.
+    """
     names = [name for name in rows[0] if name.startswith(prefix)]
     columns = [*names, objective]
     values = np.array([[float(row[name]) for name in columns] for row in rows])

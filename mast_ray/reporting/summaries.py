@@ -1,9 +1,10 @@
-"""Summary tables with effort: calls per hour, diel activity and spectral occupancy, per site and date, with intervals.
+"""Summary tables with effort: calls per hour, diel activity and spectral occupancy,
+per site and date, with intervals.
 
-Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds). Its
-interval comes from drawing the recordings of the cell again with replacement: calls of one recording are not independent.
-One recording leaves nothing to draw from, and neither do recordings without a call (drawing zeros again is not certainty):
-their interval is null. Hours and dates are local (see activity.py).
+Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds).
+Its interval comes from drawing the recordings of the cell again with replacement: calls of one recording are
+not independent. One recording leaves nothing to draw from, and neither do recordings without a call (drawing
+zeros again is not certainty): their interval is null. Hours and dates are local (see activity.py).
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ class Summaries:
 def ratio_intervals(
     above: Floats, below: Floats, rng: np.random.Generator, num_resamples: int = 1000, level: float = 0.95
 ) -> list[tuple[float | None, float | None]]:
-    """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K, R) and (R,) values of R units.
+    """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K,
+    R) and (R,) values of R units.
 
-    Widened for few units as in evaluation/intervals.py. All K ratios share the same draws. None for a ratio of 0.
+    Widened for few units as in evaluation/intervals.py. All K ratios share the same
+    draws. None for a ratio of 0.
     """
     size = len(below)
     if size < 2 or below.sum() <= 0:
@@ -101,7 +104,8 @@ def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
     found = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
     row = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     begin_s = np.maximum(detections.column("begin_s").to_numpy(zero_copy_only=False), 0.0)
-    # Pieces lie on one line, recordings further apart than any is long: one search finds the piece of every call.
+    # Pieces lie on one line, recordings further apart than any is long: one search
+    # finds the piece of every call.
     stride = float(duration_s.max(initial=0.0)) + float(begin_s.max(initial=0.0)) + 1.0
     line = pieces.recording * stride + pieces.begin_s
     piece = np.searchsorted(line, row * stride + begin_s + 1e-9, side="right") - 1
@@ -208,7 +212,9 @@ def _occupancy(
 def _occupied_s(
     season: _Season, begin_s: Floats, end_s: Floats, inside: NDArray[np.bool_], num_pieces: int
 ) -> Floats:
-    """(P,) seconds of each piece covered by the union of the chosen boxes; a box that runs on counts in every piece it meets."""
+    """(P,) seconds of each piece covered by the union of the chosen boxes; a box that runs
+    on counts in every piece it meets.
+    """
     rows = np.flatnonzero(inside & (season.piece_of_call >= 0))
     first = season.piece_of_call[rows]
     begin, end = np.maximum(begin_s[rows], 0.0), end_s[rows]

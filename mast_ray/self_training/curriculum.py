@@ -1,4 +1,6 @@
-"""The curriculum by name: which trainings a round consists of, whose boxes each uses, and where its weights come from."""
+"""The curriculum by name: which trainings a round consists of, whose boxes each uses,
+and where its weights come from.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ STAGE1 = TrainingStep("stage1", "self_train.stage1", "pseudo", "teacher")
 
 
 def steps_of(curriculum: CurriculumName) -> tuple[TrainingStep, ...]:
-    """The paper's two stages, or one of its ablations: each stage alone, or one stage on the union of both kinds of labels."""
+    """The paper's two stages, or one of its ablations: each stage alone, or one stage on
+    the union of both kinds of labels.
+    """
     match curriculum:
         case "two_stage":
             return STAGE1, TrainingStep("stage2", "self_train.stage2", "expert", "stage1")
@@ -44,7 +48,9 @@ def needs_pseudo_labels(curriculum: CurriculumName) -> bool:
 
 
 def weight_drift(before: Mapping[str, Tensor], after: Mapping[str, Tensor], prefix: str = "") -> float:
-    """Relative L2 distance of two sets of weights of one shape: |after - before| / |before|, over names with a prefix."""
+    """Relative L2 distance of two sets of weights of one shape: |after - before| /
+    |before|, over names with a prefix.
+    """
     names = [name for name in before if name.startswith(prefix) and before[name].is_floating_point()]
     moved = sum(float((after[name].double() - before[name].double()).square().sum()) for name in names)
     size = sum(float(before[name].double().square().sum()) for name in names)

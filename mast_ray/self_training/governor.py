@@ -1,7 +1,8 @@
 """A label-free governor: is this round's set of pseudo-labels sane, compared with the round before?
 
-It watches what needs no truth: how many boxes a chunk gets, how many chunks get none, and whether the student's boxes
-agree with its teacher's. A collapse (nothing, or everything) shows in these long before it shows in validation.
+It watches what needs no truth: how many boxes a chunk gets, how many chunks get none, and whether
+the student's boxes agree with its teacher's. A collapse (nothing, or everything) shows in these
+long before it shows in validation.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def judge(
     density_ratio: float,
     min_agreement: float,
 ) -> Verdict:
-    """Sane unless there are no boxes, density jumped by more than `density_ratio`, or student and teacher disagree.
+    """Sane unless there are no boxes, density jumped by more than `density_ratio`, or
+    student and teacher disagree.
 
     `agreement_f1` is the F1 of this round's pseudo-boxes against the last round's on the same chunks.
     """

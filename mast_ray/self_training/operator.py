@@ -1,8 +1,9 @@
-"""The pseudo-label operator: stored detections of chunks -> pseudo-boxes and chunk weights (SPEC 7, paper appendix B).
+"""The pseudo-label operator: stored detections of chunks -> pseudo-boxes and chunk
+weights (SPEC 7, paper appendix B).
 
-Legend: N detections, C chunks. A detection's chunk is an index into a list of chunks; boxes are (t0, f0, t1, f1) in
-frames and bins of that chunk. Everything here is a pure function over arrays, so a threshold can be searched a
-thousand times over one pass of inference.
+Legend: N detections, C chunks. A detection's chunk is an index into a list of chunks; boxes are (t0, f0, t1,
+f1) in frames and bins of that chunk. Everything here is a pure function over arrays, so a threshold can be
+searched a thousand times over one pass of inference.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Validity:
 
 
 def survives_suppression(detections: PoolDetections, overlap: float) -> Flags:
-    """(N,) which detections survive class-agnostic NMS within their chunk; of equal scores the earlier row wins.
+    """(N,) which detections survive class-agnostic NMS within their chunk; of
+    equal scores the earlier row wins.
 
     Only pairs that overlap enough in time are ever formed (a sorted join), and greedy suppression is the only fixed point of
     `no survivor above me overlaps me`: repeating that rule over all chunks at once needs a handful of steps.
@@ -145,7 +147,9 @@ def at_threshold(detections: PoolDetections, threshold: float | Floats) -> PoolD
 def pseudo_boxes(
     detections: PoolDetections, threshold: float | Floats, overlap: float, validity: Validity
 ) -> PoolDetections:
-    """The operator: NMS, score >= q, validity. Low scores never suppress higher ones, so the order of the last two is free."""
+    """The operator: NMS, score >= q, validity. Low scores never suppress higher ones, so
+    the order of the last two is free.
+    """
     return at_threshold(candidates(detections, overlap, validity), threshold)
 
 

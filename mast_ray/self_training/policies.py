@@ -1,7 +1,8 @@
-"""Policies for the confidence threshold q: fixed, tuned on validation, or per group (site and hour) from the scores.
+"""Policies for the confidence threshold q: fixed, tuned on validation, or per group
+(site and hour) from the scores.
 
-A group with too few detections falls back to its site, then to the whole pool, then to the given threshold; the source
-of every group's threshold is kept, so that a report can say where q came from.
+A group with too few detections falls back to its site, then to the whole pool, then to the given threshold;
+the source of every group's threshold is kept, so that a report can say where q came from.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class GroupThresholds:
 
 
 def mixture_threshold(score: Floats) -> float | None:
-    """Score at which a two-component Gaussian mixture on the logits turns from background to event; None if unclear.
+    """Score at which a two-component Gaussian mixture on the logits turns from
+    background to event; None if unclear.
 
     Unclear: too few scores, or components closer than their spread (then the scores do not show two kinds).
     """
@@ -64,7 +66,8 @@ def mixture_threshold(score: Floats) -> float | None:
 def two_parts(values: Floats) -> tuple[Floats, Floats, Floats]:
     """Shares, means and variances of the two parts, low and high, of least squared distance to their means.
 
-    In one dimension the best parts are the values below and above some cut (values that are not all equal), so every cut is tried at once.
+    In one dimension the best parts are the values below and above some cut (values that are not all
+    equal), so every cut is tried at once.
     """
     ordered = np.sort(values)
     count = np.arange(1, len(ordered))

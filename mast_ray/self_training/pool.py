@@ -1,7 +1,8 @@
-"""Stored detections of a pool as columns for the operator, and the groups (site and local hour) that its chunks fall into.
+"""Stored detections of a pool as columns for the operator, and the groups (site and local
+hour) that its chunks fall into.
 
-Legend: N detections, C chunks, G groups. Tables speak seconds and hertz of the recording; boxes here are in fractional frames and bins of
-the chunk, as the model gave them.
+Legend: N detections, C chunks, G groups. Tables speak seconds and hertz of the recording; boxes here are in
+fractional frames and bins of the chunk, as the model gave them.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def read_pool(
 ) -> PoolDetections:
     """Detections of a finished pseudo-label stage in some chunks, from `min_score` on.
 
-    File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory holds survivors only.
-    Leaving out low scores first is exact, because they never suppress higher ones. Scores are made anew for another weight.
+    File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory
+    holds survivors only. Leaving out low scores first is exact, because they never suppress higher ones.
+    Scores are made anew for another weight.
     """
     keys = sorted(file.key for commit in read_commits(stage) for file in commit.files)
     if not keys:
@@ -170,7 +172,8 @@ def pseudo_table(
     limit: NDArray[np.float64],
     lineage: dict[str, str],
 ) -> pa.Table:
-    """Pseudo-boxes as labels of their chunks; every row names its model, policy and round, and the threshold it passed.
+    """Pseudo-boxes as labels of their chunks; every row names its model, policy and
+    round, and the threshold it passed.
 
     `limit` is the threshold of every chunk (C,).
     """

@@ -1,11 +1,13 @@
-"""What a trial of the training search writes down in its own folder, and what a search knows from these folders alone.
+"""What a trial of the training search writes down in its own folder, and what a search
+knows from these folders alone.
 
 trials/<name>/diary.json    its sample, when it began, what it reported after every epoch and how long it has worked
 trials/<name>/trial.json    its result: the trial is done
 trials/<name>/stopped.json  the scheduler stopped it early
 trials/begun.json           the settings that all of them share
 
-Every file is replaced as a whole, so the records of a search are right at any moment its driver may be killed. A trial is named after its sample.
+Every file is replaced as a whole, so the records of a search are right at any moment its driver may be
+killed. A trial is named after its sample.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class Diary:
         self._write()
 
     def tell(self, metrics: Mapping[str, Any], at: str) -> dict[str, Any]:
-        """Write a report down, then pass it on: what the search has heard is on disk. What is told again after a kill counts once."""
+        """Write a report down, then pass it on: what the search has heard is on disk. What is
+        told again after a kill counts once.
+        """
         now = time.monotonic()
         self._known["seconds"] += now - self._since
         self._since = now
@@ -92,7 +96,9 @@ class Diary:
         return told
 
     def best_before(self, stage: str, step: int) -> float:
-        """The best that a stage had reported before this step, also to a search that was killed; 0 when nothing."""
+        """The best that a stage had reported before this step, also to a search that
+        was killed; 0 when nothing.
+        """
         told = (at.partition(":") + (value,) for at, value in self._known["objectives"].items() if at != LAST)
         return max((value for of, _, at, value in told if of == stage and int(at) < step), default=0.0)
 

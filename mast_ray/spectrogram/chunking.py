@@ -71,9 +71,9 @@ def num_segments_of(num_samples: int, short_recordings: ShortRecordings = "pad")
 class SegmentStream:
     """Segments of one recording fed in blocks of any size: `push` samples, then `finish`.
 
-    Memory does not grow with the recording. The end is padded as if the last chunk had been mean-centred
-    over its valid samples and filled with zeros before its frames were computed; wholly padded frames are
-    log(eps).
+    Memory does not grow with the recording. The end is padded as if the last chunk had been
+    mean-centred over its valid samples and filled with zeros before its frames were computed;
+    wholly padded frames are log(eps).
     """
 
     def __init__(self, short_recordings: ShortRecordings = "pad", logmel: LogMel | None = None) -> None:
@@ -174,11 +174,11 @@ def assemble_chunk(first: NDArray, second: NDArray, tail: Tail = "real") -> NDAr
 def boxes_of_chunks(
     boxes: NDArray[np.float64], num_chunks: int, shortest_remnant_frames: float = SHORTEST_REMNANT_FRAMES
 ) -> ChunkBoxes:
-    """(N, 4) boxes of a recording -> those of all its chunks: every box goes into every chunk it touches,
-    clipped.
+    """(N, 4) boxes of a recording -> those of all its chunks: every box goes into
+    every chunk it touches, clipped.
 
-    A remnant that a border cut to under 100 ms is dropped; a call that is naturally that short is kept
-    (SPEC 2).
+    A remnant that a border cut to under 100 ms is dropped; a call that is
+    naturally that short is kept (SPEC 2).
     """
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     first = np.maximum(np.floor((boxes[:, 0] - CHUNK_FRAMES) / SEGMENT_FRAMES).astype(np.int64) + 1, 0)

@@ -80,9 +80,10 @@ def boxes_from_seconds_hertz(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Events -> ((N, 4) boxes in frames and bins of the recording, (N,) whether the event is representable).
 
-    Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are clipped. Every
-    box is at least one frame long and one bin high (SPEC 2). That is for annotations; rounding "none" keeps
-    the fractions of boxes that a model found: rounded down again, each would begin and end half a frame early.
+    Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are
+    clipped. Every box is at least one frame long and one bin high (SPEC 2). That is for
+    annotations; rounding "none" keeps the fractions of boxes that a model found: rounded down
+    again, each would begin and end half a frame early.
     """
     begin_s, end_s, low_hz, high_hz = (
         np.atleast_1d(np.asarray(v, np.float64)) for v in (begin_s, end_s, low_hz, high_hz)

@@ -4,12 +4,12 @@ Legend: N samples, n frames, F = 128 bins. Settings are those of SPEC 1 (25 ms H
 512-point FFT, 20 to 8000 Hz, no energy, no dither, frames wholly inside the audio only). Waveforms are
 float32 in [-1, 1].
 
-Frames are computed in blocks that stay in the processor's cache and are always aligned to the start of the
-recording, so a stream fed in blocks of any size gives the very same numbers. The order of the float32
-operations is torchaudio's. Taking the mean and the pre-emphasis out of the frame (p[i] - 0.03 m with p[i] =
-x[i] - 0.97 x[i-1]) is a fifth faster, but rounds differently: bins near Kaldi's floor beside a loud call
-then differ by up to 0.02, which is also torchaudio's own distance from float64. As it stands the two agree
-within 1e-6.
+Frames are computed in blocks that stay in the processor's cache and are always aligned to the start
+of the recording, so a stream fed in blocks of any size gives the very same numbers. The order of the
+float32 operations is torchaudio's. Taking the mean and the pre-emphasis out of the frame (p[i] - 0.03
+m with p[i] = x[i] - 0.97 x[i-1]) is a fifth faster, but rounds differently: bins near Kaldi's floor
+beside a loud call then differ by up to 0.02, which is also torchaudio's own distance from float64. As
+it stands the two agree within 1e-6.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ class LogMelStream:
 def logmel_on_device(waveform: Tensor) -> Tensor:
     """(B, N) float32 samples on any device -> (B, n, F) log-mel there.
 
-    Another FFT rounds differently: on a GPU 99.9 % of values agree with LogMel within 1e-3, and bins near
-    the floor beside a loud tone, where float32 itself is no better, within 0.03. The filter bank is applied
-    by gathering: a matrix product would silently run in TF32 where that is switched on and lose three
-    digits everywhere.
+    Another FFT rounds differently: on a GPU 99.9 % of values agree with LogMel within 1e-3, and bins
+    near the floor beside a loud tone, where float32 itself is no better, within 0.03. The filter
+    bank is applied by gathering: a matrix product would silently run in TF32 where that is switched
+    on and lose three digits everywhere.
     """
     window, index, weight = _device_constants(waveform.device)
     frames = waveform.unfold(1, FRAME_LENGTH_SAMPLES, FRAME_SHIFT_SAMPLES)  # (B, n, 400)
@@ -190,7 +190,9 @@ def _filter_groups() -> list[tuple[slice, slice, Tensor]]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch without threads of its own: beside other work on the same cores they wait for each other (6 to 100 times slower when busy)."""
+    """Torch without threads of its own: beside other work on the same cores they wait for each other
+    (6 to 100 times slower when busy).
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

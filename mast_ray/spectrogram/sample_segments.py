@@ -1,7 +1,9 @@
-"""Samples of stored segments, for log-mel on a device: row s gives the 512 frames of segment s, and no other row does.
+"""Samples of stored segments, for log-mel on a device: row s gives the 512 frames of
+segment s, and no other row does.
 
-Legend: N samples. A row is the 5.12 s of its segment and the 240 samples its last frame reaches into the next one. The end
-of a recording is centred and padded as SegmentStream does, so that both ways give the same frames.
+Legend: N samples. A row is the 5.12 s of its segment and the 240 samples its last frame
+reaches into the next one. The end of a recording is centred and padded as SegmentStream does,
+so that both ways give the same frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""BIRDeep's layout: recorder folders, one or several annotation CSVs of its own format, synthetic copies to be left out."""
+"""BIRDeep's layout: recorder folders, one or several annotation CSVs of its own format,
+synthetic copies to be left out.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ OOD_SITES = ("AM4", "AM15")  # SPEC 3; the recipe `birdeep` holds them out
 
 
 def birdeep_labels(archive: Storage, recordings: Sequence[str]) -> AnnotationSet:
-    """Every BIRDeep CSV of the archive; the same event in several of them counts once, rows of synthetic copies not at all."""
+    """Every BIRDeep CSV of the archive; the same event in several of them counts once, rows
+    of synthetic copies not at all.
+    """
     index = RecordingIndex(recordings)
     sets = []
     for entry in archive.list():

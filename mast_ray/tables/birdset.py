@@ -1,4 +1,5 @@
-"""BirdSet-style pools: Parquet shards that hold compressed audio beside its metadata, or Parquet beside ogg files.
+"""BirdSet-style pools: Parquet shards that hold compressed audio beside its
+metadata, or Parquet beside ogg files.
 
 One row per labelled event (or per clip), several rows may name one recording. Columns: `filepath`, `audio` (struct of bytes and
 path; absent where the ogg files lie beside the table), `start_time`, `end_time` (seconds or HH:MM:SS), `low_freq`, `high_freq`,
@@ -98,7 +99,9 @@ def birdset_archive(storage: Storage) -> Storage:
 
 
 def birdset_labels(storage: Storage, recordings: list[str]) -> tuple[AnnotationSet, SiteTable]:
-    """Events and places of a pool. Rows without both times are unlabelled clips; labels without a band stay time-only."""
+    """Events and places of a pool. Rows without both times are unlabelled clips; labels
+    without a band stay time-only.
+    """
     index = RecordingIndex(recordings)
     annotations: list[Annotation] = []
     annotated, unresolved = set(), set()
@@ -175,6 +178,8 @@ def _places(storage: Storage, shard: str) -> dict[str, tuple[int, int, int]]:
 
 @lru_cache(maxsize=2)
 def _audio_of(storage: Storage, shard: str, group: int) -> list[bytes]:
-    """Audio of one row group; recordings are worked on in order, so the last one is asked for again and again."""
+    """Audio of one row group; recordings are worked on in order, so the last one
+    is asked for again and again.
+    """
     table = _file(storage, shard).read_row_group(group, columns=["audio.bytes"])
     return table.column("audio").combine_chunks().field("bytes").to_pylist()

@@ -1,7 +1,8 @@
 """Where the segments of a prepared archive lie, and how blocks of them are read: by threads, outside the GIL.
 
-A block is one or several neighbouring row groups of one frames file: what a single read delivers. The writer begins every
-block of a long recording with a row group of one segment, so that the chunk across the border costs one segment more, not a block.
+A block is one or several neighbouring row groups of one frames file: what a single read delivers. The
+writer begins every block of a long recording with a row group of one segment, so that the chunk across the
+border costs one segment more, not a block.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockMap:
-    """For every chunk of a set: its block and the row of its first segment therein; the second is the next row."""
+    """For every chunk of a set: its block and the row of its first segment
+    therein; the second is the next row.
+    """
 
     blocks: tuple[Block, ...]
     block: NDArray[np.int64]  # (N,)

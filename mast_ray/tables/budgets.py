@@ -1,7 +1,8 @@
-"""Training budgets for a user's own data: as many epochs as the recipe says, or as fit into the minutes there are.
+"""Training budgets for a user's own data: as many epochs as the recipe says, or as
+fit into the minutes there are.
 
-Rates are chunks per second of the hardware at hand (measured by the demo on two CPU cores, by benchmarks/ on a GPU). A
-stage never gets less than one epoch, and gradual unfreezing keeps its share of the schedule.
+Rates are chunks per second of the hardware at hand (measured by the demo on two CPU cores, by benchmarks/ on
+a GPU). A stage never gets less than one epoch, and gradual unfreezing keeps its share of the schedule.
 """
 
 from __future__ import annotations

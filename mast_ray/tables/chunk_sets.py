@@ -1,4 +1,5 @@
-"""Which chunks a stage works on, and the boxes they hold: joined when a batch is read, never stored with spectrograms.
+"""Which chunks a stage works on, and the boxes they hold: joined when a batch is read,
+never stored with spectrograms.
 
 Legend: N chunks, K boxes. A chunk is (row of its recording, k); its id is "<recording_id>:<k>".
 """
@@ -44,7 +45,9 @@ class ChunkSet:
 
 
 def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
-    """Chunks wholly inside the blocks of the named splits; the name "pool" means every block marked in_pool."""
+    """Chunks wholly inside the blocks of the named splits; the name "pool" means
+    every block marked in_pool.
+    """
     splits = prepared.splits
     wanted = pc.is_in(
         splits.column("split"), value_set=pa.array([n for n in names if n != "pool"], pa.string())
@@ -69,7 +72,9 @@ def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
 def chunks_of_blocks(
     prepared: Prepared, rows: NDArray[np.int64], begin_s: NDArray[np.float64], end_s: NDArray[np.float64]
 ) -> ChunkSet:
-    """Chunks that lie in time blocks of recordings; the audio of a padded chunk must, its padding need not."""
+    """Chunks that lie in time blocks of recordings; the audio of a padded chunk
+    must, its padding need not.
+    """
     keep = rows >= 0
     rows, begin_s, end_s = rows[keep], begin_s[keep], end_s[keep]
     duration_s = prepared.recordings.column("duration_s").to_numpy()[rows]
@@ -97,7 +102,9 @@ class BoxTable:
         return np.diff(self.start)
 
     def padded(self, chunks: NDArray[np.int64], slot_multiple: int = 8) -> PaddedBoxes:
-        """Boxes of some chunks of the set as the model takes them: what pad_boxes gives, without a loop over chunks."""
+        """Boxes of some chunks of the set as the model takes them: what pad_boxes
+        gives, without a loop over chunks.
+        """
         counts = self.start[chunks + 1] - self.start[chunks]
         most = int(counts.max(initial=0))
         slots = max(slot_multiple, -(-most // slot_multiple) * slot_multiple)
@@ -127,9 +134,10 @@ def box_table(
 ) -> BoxTable:
     """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
 
-    A row with a `chunk` was found by a model in that chunk: it joins it alone, and keeps its fractions of frames and bins. Any
-    other is an annotation: put on whole frames and bins, it joins every chunk it touches, clipped. All recordings are laid on one
-    time line, two hops apart, so that one vectorised call cuts every box.
+    A row with a `chunk` was found by a model in that chunk: it joins it alone, and keeps its
+    fractions of frames and bins. Any other is an annotation: put on whole frames and bins, it joins
+    every chunk it touches, clipped. All recordings are laid on one time line, two hops apart, so that
+    one vectorised call cuts every box.
     """
     if labels is None or not len(labels):
         return _no_boxes(len(chunks))

@@ -1,6 +1,8 @@
-"""From commits to the tables of a prepared archive: recordings, rejects, labels, index, splits, statistics, manifest.
+"""From commits to the tables of a prepared archive: recordings, rejects, labels,
+index, splits, statistics, manifest.
 
-Everything here is recomputed from the ledger and the annotations in seconds, so new annotations or another split cost no decoding.
+Everything here is recomputed from the ledger and the annotations in seconds, so new annotations
+or another split cost no decoding.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class LeftOut:
 
 
 def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) -> tuple[pa.Table, LeftOut]:
-    """Labels of readable recordings, each once, sorted; and what was left out: of rejected recordings, and beyond the end of theirs."""
+    """Labels of readable recordings, each once, sorted; and what was left out: of rejected
+    recordings, and beyond the end of theirs.
+    """
     paths, ids, durations_s = (
         recordings.column(name).to_pylist() for name in ("path", "recording_id", "duration_s")
     )
@@ -129,7 +133,9 @@ def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) 
 
 
 def unheard_labels(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
-    """How many boxes lie wholly outside what the spectrogram shows, and one of them; they stay in the table, and train nothing."""
+    """How many boxes lie wholly outside what the spectrogram shows, and one of them; they stay
+    in the table, and train nothing.
+    """
     low_hz, high_hz = labels.column("low_hz"), labels.column("high_hz")
     outside = pc.or_(pc.greater_equal(low_hz, HIGH_HZ), pc.less_equal(high_hz, LOW_HZ))
     found = labels.filter(pc.fill_null(outside, False))
@@ -144,7 +150,9 @@ def unheard_labels(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
 def index_table(
     stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
 ) -> pa.Table:
-    """The index files of all accepted units in the order of recordings; rows of outdated results are left out."""
+    """The index files of all accepted units in the order of recordings; rows of
+    outdated results are left out.
+    """
     found = outcomes_of(items, commits)
     frames_of = {c.unit_id: {f.key for f in c.files if f.key.startswith("frames/")} for c in commits}
     keys = [f.key for c in commits for f in c.files if f.key.startswith("index/")]

@@ -1,9 +1,10 @@
 """Log-mel segments into one frames file, recording by recording, in bounded memory.
 
-uint8 is written as BYTE_STREAM_SPLIT with LZ4: Parquet knows no byte type and stores INT32, whose three empty byte planes LZ4
-removes; of twelve encodings measured it reads as fast as any (2,200 segments/s and core; the list structure is the limit) at
-65 kB a segment and writes twice as fast as a dictionary. float16 is written plain: DuckDB cannot read it split.
-Row groups never mix a long recording with others; see blocks.py for the row group of one segment at block borders.
+uint8 is written as BYTE_STREAM_SPLIT with LZ4: Parquet knows no byte type and stores INT32, whose three empty
+byte planes LZ4 removes; of twelve encodings measured it reads as fast as any (2,200 segments/s and core; the
+list structure is the limit) at 65 kB a segment and writes twice as fast as a dictionary. float16 is written
+plain: DuckDB cannot read it split. Row groups never mix a long recording with others; see blocks.py for the
+row group of one segment at block borders.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class FramesWriter:
     def add(self, recording_id: str, segments: Iterable[Segment]) -> int:
         """Write one recording's segments as they come; returns their number.
 
-        When `segments` raises after more than HELD_SEGMENTS, rows already written stay behind unlisted: readers go by
-        the index, where this recording is then missing.
+        When `segments` raises after more than HELD_SEGMENTS, rows already written stay behind unlisted:
+        readers go by the index, where this recording is then missing.
         """
         source = iter(segments)
         held = [segment for _, segment in zip(range(HELD_SEGMENTS + 1), source, strict=False)]

@@ -1,4 +1,5 @@
-"""What is in an archive, before any work: files, hours, sites, dates, rates, faults by reason, an estimate of time.
+"""What is in an archive, before any work: files, hours, sites, dates, rates, faults
+by reason, an estimate of time.
 
 Headers are read, samples are not; a fault that only decoding shows is found by prepare.
 """

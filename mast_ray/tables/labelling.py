@@ -47,7 +47,9 @@ def refuse_unknown(
     recordings: Sequence[str],
     exclude: Sequence[str] = SYNTHETIC_COPIES,
 ) -> None:
-    """Labels of recordings the archive does not have, or has twice, are an error; those of excluded ones are not."""
+    """Labels of recordings the archive does not have, or has twice, are an error;
+    those of excluded ones are not.
+    """
     foreign = [name for name in found.unresolved if not any(fnmatch(name, pattern) for pattern in exclude)]
     if not foreign:
         return

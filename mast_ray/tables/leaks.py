@@ -1,6 +1,8 @@
-"""The leak audit that runs with every split: overlap in time, the same audio under two names, pool against held-out.
+"""The leak audit that runs with every split: overlap in time, the same audio under
+two names, pool against held-out.
 
-Also the leakage rate of the paper's random chunks: the share of held-out chunks that share audio with a training chunk.
+Also the leakage rate of the paper's random chunks: the share of held-out chunks that
+share audio with a training chunk.
 """
 
 from __future__ import annotations

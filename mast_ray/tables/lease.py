@@ -1,9 +1,11 @@
-"""One driver at a time on an output: a lease in the store, ordered by the store and never by comparing clocks.
+"""One driver at a time on an output: a lease in the store, ordered by the store
+and never by comparing clocks.
 
-lease/<generation>.json is put only if absent, so of several contenders one wins a generation. The holder rewrites
-lease/<generation>.beat; a contender watches that object for `ttl_s` of its own time and takes the next generation when it
-stands still. On the machine of the holder a dead process is seen at once. A holder that finds a newer generation stops.
-A store that is away cannot be told that the work has ended: nobody waits for that longer than RELEASE_S.
+lease/<generation>.json is put only if absent, so of several contenders one wins a generation. The holder
+rewrites lease/<generation>.beat; a contender watches that object for `ttl_s` of its own time and takes
+the next generation when it stands still. On the machine of the holder a dead process is seen at once. A
+holder that finds a newer generation stops. A store that is away cannot be told that the work has ended:
+nobody waits for that longer than RELEASE_S.
 """
 
 from __future__ import annotations
@@ -168,7 +170,9 @@ def _identity() -> dict[str, Any]:
 
 
 def _start_of(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; "" when there is no such process or it is a zombie."""
+    """Start time of a process in clock ticks since boot; "" when there is no
+    such process or it is a zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

@@ -1,10 +1,12 @@
-"""The ledger of attempts: who was working on what when a process died, so that a poison file is found and set aside.
+"""The ledger of attempts: who was working on what when a process died, so that a
+poison file is found and set aside.
 
-attempts/<unit>/<run>-<n>.json is put before any work. When a run begins a unit again, its last attempt died: from then
-on items are worked on one by one, each named in the ledger first (a breadcrumb). An item that was in hand at a death goes
-last next time, and is quarantined once `max_deaths` attempts have died and it was in hand at two of them: a file that
-kills its process kills three. An attempt cut short together with its driver is held against nobody, unless that happens too
-often to be chance. Everything is read from object names; no clock is consulted.
+attempts/<unit>/<run>-<n>.json is put before any work. When a run begins a unit again, its last attempt
+died: from then on items are worked on one by one, each named in the ledger first (a breadcrumb). An item
+that was in hand at a death goes last next time, and is quarantined once `max_deaths` attempts have died
+and it was in hand at two of them: a file that kills its process kills three. An attempt cut short
+together with its driver is held against nobody, unless that happens too often to be chance. Everything is
+read from object names; no clock is consulted.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ class Attempt:
             self._note("crumb")
 
     def groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """All items at once, or one by one, each named, when an earlier attempt died. For work done in batches."""
+        """All items at once, or one by one, each named, when an earlier attempt
+        died. For work done in batches.
+        """
         if not self.is_careful:
             self.beat()
             yield items

@@ -1,4 +1,6 @@
-"""What every stage over work units does around its work: refuse wrong outputs and mixed settings, sweep up in the end."""
+"""What every stage over work units does around its work: refuse wrong outputs and
+mixed settings, sweep up in the end.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def _true_url(storage: Storage) -> str:
 
 
 def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
-    """Units that were worked on with other settings cannot be mixed with new ones; the first run leaves its own."""
+    """Units that were worked on with other settings cannot be mixed with new ones;
+    the first run leaves its own.
+    """
     if stage.put_if_absent(BEGUN, json.dumps(mine, indent=1, sort_keys=True).encode()):
         return
     begun = json.loads(stage.read_bytes(BEGUN))
@@ -47,7 +51,9 @@ def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
 
 
 def sweep(stage: Storage, named: Iterable[str], folders: Iterable[str]) -> int:
-    """Remove what dead attempts left behind: files below `folders` that no commit names, and scratch files."""
+    """Remove what dead attempts left behind: files below `folders` that no
+    commit names, and scratch files.
+    """
     keep, removed = set(named), 0
     for folder in folders:
         for entry in list(stage.list(folder)):
@@ -62,7 +68,9 @@ def sweep(stage: Storage, named: Iterable[str], folders: Iterable[str]) -> int:
 
 
 def site_table_of(uri: str, paths: Sequence[str], settings: StorageConfig) -> tuple[SiteTable | None, str]:
-    """The user's table of recordings or sites and its text, local or s3://; (None, "") where none is given."""
+    """The user's table of recordings or sites and its text, local or s3://;
+    (None, "") where none is given.
+    """
     if not uri:
         return None, ""
     folder, name = open_beside(uri, settings)

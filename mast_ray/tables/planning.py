@@ -1,7 +1,8 @@
-"""How long, how much, and what limits: stage by stage arithmetic for an archive on N GPUs, before spending a cent.
+"""How long, how much, and what limits: stage by stage arithmetic for an archive on
+N GPUs, before spending a cent.
 
-Every stage is a pipe of parts (decode, log-mel, network, GPU) that run side by side; the slowest sets the pace. Rates are
-measured ones (`benchmarks/`), per core or per GPU; a user's own rates can be given instead.
+Every stage is a pipe of parts (decode, log-mel, network, GPU) that run side by side; the slowest sets the
+pace. Rates are measured ones (`benchmarks/`), per core or per GPU; a user's own rates can be given instead.
 """
 
 from __future__ import annotations

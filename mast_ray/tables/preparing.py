@@ -1,7 +1,7 @@
 """From recordings to frames files: the work of one prepare unit, pure of Ray.
 
-Every recording ends as an outcome: done (with what `recordings.parquet` will say about it) or rejected with a reason. What
-is wrong with one recording never reaches another; what is wrong with the storage stops the job.
+Every recording ends as an outcome: done (with what `recordings.parquet` will say about it) or rejected with a
+reason. What is wrong with one recording never reaches another; what is wrong with the storage stops the job.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def opened(source: Any, audio: AudioConfig, limits: Limits) -> Reading:
 
 
 def open_source(archive: Storage, item: Item, whole: bool = True) -> _Source:
-    """What the decoder reads from: a path for local files, a whole small file, or ranges of a large remote one.
+    """What the decoder reads from: a path for local files, a whole small file, or
+    ranges of a large remote one.
 
     `whole` false: only the header is wanted, so a remote file is read by ranges in any case.
     """
@@ -175,7 +176,9 @@ def metadata_of(
 
 
 def watched(reading: Reading, block_s: float, beat: Callable[[], None]) -> Iterator[NDArray[np.float32]]:
-    """Blocks with a beat for the watchdog; an unforeseen error of a decoder rejects the recording, not the job."""
+    """Blocks with a beat for the watchdog; an unforeseen error of a decoder
+    rejects the recording, not the job.
+    """
     try:
         for block in reading.blocks(block_s):
             beat()

@@ -1,7 +1,9 @@
-"""Chunks as a training process wants them: raw stored values, boxes joined, in a reproducible order, at GPU speed.
+"""Chunks as a training process wants them: raw stored values, boxes joined, in a
+reproducible order, at GPU speed.
 
-Legend: B chunks, T = 1024 frames, F = 128 bins. Files are decoded by threads outside the GIL; values stay as stored (uint8 or
-float16) until they are on the device, where `Normalisation(values, scale, offset)` turns them into what a model takes.
+Legend: B chunks, T = 1024 frames, F = 128 bins. Files are decoded by threads outside the GIL; values
+stay as stored (uint8 or float16) until they are on the device, where `Normalisation(values, scale,
+offset)` turns them into what a model takes.
 
     reader = ChunkReader(prepared, chunks_of_split(prepared, "train"), prepared.labels, batch_size=64, lanes=32, seed=0)
     for batch in reader.epoch(3, rank=0, world_size=2, start_step=17): ...
@@ -60,7 +62,9 @@ class RawChunks:
 
 
 class ChunkReader:
-    """Reads a set of chunks, shuffled epoch by epoch or in order. Cheap to build; threads live as long as an iterator."""
+    """Reads a set of chunks, shuffled epoch by epoch or in order. Cheap to build;
+    threads live as long as an iterator.
+    """
 
     def __init__(
         self,
@@ -114,7 +118,9 @@ class ChunkReader:
     def epoch(
         self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0
     ) -> Iterator[RawChunks]:
-        """This worker's part of every global batch of an epoch from `start_step` on: batch_size / world_size chunks."""
+        """This worker's part of every global batch of an epoch from `start_step` on:
+        batch_size / world_size chunks.
+        """
         check_world(self.batch_size, self.lanes, world_size)
         order = EpochOrder(
             self._block_start, self.batch_size, self.lanes, self.seed, epoch, self._shuffle_chunks
@@ -136,7 +142,9 @@ class ChunkReader:
     def sequential(
         self, rank: int = 0, world_size: int = 1, batch_size: int | None = None
     ) -> Iterator[RawChunks]:
-        """Every chunk of this worker's share once, in the order of the files; the last batch may be smaller."""
+        """Every chunk of this worker's share once, in the order of the files; the
+        last batch may be smaller.
+        """
         size = batch_size or self.batch_size
         begin, end = rank * len(self) // world_size, (rank + 1) * len(self) // world_size
         starts = [int(s) for s in self._block_start if begin < s < end]
@@ -211,7 +219,9 @@ class ChunkReader:
         )
 
     def _buffer(self, num_chunks: int) -> Tensor:
-        """Memory for a batch. Pageable buffers are used again once nobody holds them: fresh pages cost as much as the copy."""
+        """Memory for a batch. Pageable buffers are used again once nobody holds them: fresh
+        pages cost as much as the copy.
+        """
         shape = (num_chunks, CHUNK_FRAMES, NUM_BINS)
         if self._pin_memory:
             return torch.empty(
@@ -233,7 +243,9 @@ class ChunkReader:
 
 
 class _BlockSource:
-    """Hands out decoded blocks window by window: windows are read ahead in order and dropped once they are used up."""
+    """Hands out decoded blocks window by window: windows are read ahead in order and
+    dropped once they are used up.
+    """
 
     def __init__(
         self, reader: ChunkReader, pool: ThreadPoolExecutor, windows: list[Window], ahead: int

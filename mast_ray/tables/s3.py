@@ -1,6 +1,8 @@
-"""An `s3://` prefix behind the Storage face: every request is retried until a deadline, every body is measured.
+"""An `s3://` prefix behind the Storage face: every request is retried until a
+deadline, every body is measured.
 
-What an answer means is said in s3_faults.py; here it is acted upon. Messages carry S3's error code, never a header, signature or key.
+What an answer means is said in s3_faults.py; here it is acted upon. Messages carry S3's error
+code, never a header, signature or key.
 """
 
 from __future__ import annotations
@@ -214,7 +216,9 @@ class S3Storage:
         return _arrow_filesystem(self.settings), f"{self.bucket}/{self.prefix}".rstrip("/")
 
     def has_conditional_put(self) -> bool:
-        """Whether the store refuses to overwrite when asked to; some ignore the request and must be found out."""
+        """Whether the store refuses to overwrite when asked to; some ignore the
+        request and must be found out.
+        """
         return _probe(self.bucket, self.prefix, self.settings)
 
     def _call(self, verb: str, name: str, request: Callable[[Any], T]) -> T:
@@ -266,7 +270,9 @@ def _list_page(client: Any, bucket: str, prefix: str, token: str) -> dict[str, A
 
 
 def _head(client: Any, bucket: str, key: str) -> dict[str, Any]:
-    """Facts about an object. A refusal without a body has no code: a read of one byte is asked why (expired credentials look alike)."""
+    """Facts about an object. A refusal without a body has no code: a read of one byte is asked
+    why (expired credentials look alike).
+    """
     import botocore.exceptions as boto
 
     try:

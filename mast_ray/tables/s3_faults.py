@@ -1,7 +1,8 @@
 """What an S3 store's refusals mean: four classes by the code of an error.
 
-Absent (FileNotFoundError), refused (DataError: the user must act, and is told at once), expired credentials (fresh ones are fetched and
-the request repeated), and everything else (tried again with growing pauses until `io_deadline_s` passes, then TemporaryError).
+Absent (FileNotFoundError), refused (DataError: the user must act, and is told at once), expired credentials
+(fresh ones are fetched and the request repeated), and everything else (tried again with growing pauses until
+`io_deadline_s` passes, then TemporaryError).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The order of samples in an epoch: shuffled, the same global batches for any number of workers, resumable anywhere.
+"""The order of samples in an epoch: shuffled, the same global batches for any number
+of workers, resumable anywhere.
 
-Legend: N chunks in G blocks (what one read delivers), L lanes, B the global batch. Every epoch the blocks are permuted and
-laid in a row; the row is cut into L equal lanes; each lane is shuffled inside windows of neighbouring blocks. A step takes
-B / L chunks from every lane, and worker r of W reads the lanes r, r + W, ... Everything is computed from (seed, epoch), so
-a position is found without reading what was before it, and nothing depends on W.
+Legend: N chunks in G blocks (what one read delivers), L lanes, B the global batch. Every epoch the
+blocks are permuted and laid in a row; the row is cut into L equal lanes; each lane is shuffled inside
+windows of neighbouring blocks. A step takes B / L chunks from every lane, and worker r of W reads the
+lanes r, r + W, ... Everything is computed from (seed, epoch), so a position is found without reading
+what was before it, and nothing depends on W.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Window:
 
 
 def lanes_of(batch_size: int, most: int) -> int:
-    """Lanes for a global batch: the largest common measure, so that every lane gives the same number of chunks."""
+    """Lanes for a global batch: the largest common measure, so that every lane
+    gives the same number of chunks.
+    """
     return gcd(batch_size, most)
 
 
@@ -81,8 +85,8 @@ class EpochOrder:
     def windows(self, lane: int, start_step: int = 0) -> Iterator[Window]:
         """The lane's windows from the one that holds the first chunk of `start_step`, each shuffled.
 
-        The first window of lane l is shorter than the others by a share of l / L: lanes then need new windows at
-        different steps and reading is even.
+        The first window of lane l is shorter than the others by a share of l / L: lanes then need new windows
+        at different steps and reading is even.
         """
         count = len(self._row)
         begin, end = lane * count // self.lanes, (lane + 1) * count // self.lanes

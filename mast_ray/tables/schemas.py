@@ -1,4 +1,6 @@
-"""The Arrow schemas that stages hand to each other, with one version. Times in seconds or UTC, frequencies in hertz."""
+"""The Arrow schemas that stages hand to each other, with one version. Times in
+seconds or UTC, frequencies in hertz.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Who trains, who validates, who tests, and what may enter the pool: one small table, dealt by seed (SPEC 3).
 
-A row is a block of a recording in seconds; whole recordings are one block. Only annotated recordings have a split name; everything
-else is pool. Audio of validation, test and OOD recordings enters the pool only when `transductive` says so. Changing a
-split rewrites no spectrogram: normalisation statistics come from the sums kept in the index.
+A row is a block of a recording in seconds; whole recordings are one block. Only annotated recordings
+have a split name; everything else is pool. Audio of validation, test and OOD recordings enters the pool
+only when `transductive` says so. Changing a split rewrites no spectrogram: normalisation statistics
+come from the sums kept in the index.
 """
 
 from __future__ import annotations
@@ -140,10 +141,11 @@ def _dealt(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) 
 def _names_by_share(
     sizes: list[int], knobs: SplitConfig, rng: np.random.Generator, groups: list[int] | None = None
 ) -> list[str]:
-    """train, val or test for each thing; shares are of the total size, and the largest leftovers are filled first.
+    """train, val or test for each thing; shares are of the total size, and the
+    largest leftovers are filled first.
 
-    Things of one group (the same audio under two names) go together. From three groups on, no split stays empty
-    unless its share is 0.
+    Things of one group (the same audio under two names) go together. From three groups on, no split
+    stays empty unless its share is 0.
     """
     groups = groups if groups is not None else list(range(len(sizes)))
     group_size: dict[int, int] = defaultdict(int)
@@ -187,7 +189,9 @@ def _blocks(recording: Recording, knobs: SplitConfig, rng: np.random.Generator) 
 
 
 def _chunk_rows(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
-    """Random chunks, as printed in the paper: neighbours overlap by half, so test audio is also trained on."""
+    """Random chunks, as printed in the paper: neighbours overlap by half, so
+    test audio is also trained on.
+    """
     places = [(r, k) for r in free for k in range(r.num_chunks)]
     names = _names_by_share([1] * len(places), knobs, rng)
     rows = []
@@ -203,7 +207,8 @@ def chunk_ranges(
     duration_s: NDArray[np.float64],
     num_chunks: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(first chunk, number of chunks) whose audio lies in each block; padding may reach beyond a recording's end.
+    """(first chunk, number of chunks) whose audio lies in each block; padding may
+    reach beyond a recording's end.
 
     Only a block that reaches the very end holds the last, padded chunk: rows of single chunks before it end a
     little early for that reason.
@@ -242,10 +247,11 @@ def splits_table(rows: list[BlockRow]) -> pa.Table:
 def pick_budget(
     hours: NDArray[np.float64], strategy: str, budget: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Indices of `budget` chunks out of the given ones (in order of time), whose local hour of day is `hours`.
+    """Indices of `budget` chunks out of the given ones (in order of time), whose
+    local hour of day is `hours`.
 
-    random: any; sequential: the first; time_balanced: in turn from the 24 hours of the day, so that rare hours are
-    drawn dry before common ones fill the rest.
+    random: any; sequential: the first; time_balanced: in turn from the 24 hours of the day, so that rare
+    hours are drawn dry before common ones fill the rest.
     """
     count = len(hours)
     if budget > count:

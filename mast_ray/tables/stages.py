@@ -1,7 +1,8 @@
-"""A stage is a folder with a manifest: written last, it makes the folder whole, and says what it was made from.
+"""A stage is a folder with a manifest: written last, it makes the folder whole,
+and says what it was made from.
 
-manifest.json holds the resolved config, inputs by content hash, code version, package versions and counts. The same
-command on a folder whose manifest agrees has nothing to do and says so.
+manifest.json holds the resolved config, inputs by content hash, code version, package versions and counts.
+The same command on a folder whose manifest agrees has nothing to do and says so.
 """
 
 from __future__ import annotations

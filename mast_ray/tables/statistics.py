@@ -1,4 +1,6 @@
-"""Normalisation statistics of a pool, from the sums the index keeps per segment: no spectrogram is read again."""
+"""Normalisation statistics of a pool, from the sums the index keeps per segment:
+no spectrogram is read again.
+"""
 
 from __future__ import annotations
 

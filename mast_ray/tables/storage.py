@@ -1,7 +1,7 @@
 """One face over a local folder and an `s3://` prefix: whole objects, conditional puts, sorted listings.
 
-Keys are relative to the root, with forward slashes. A storage is a small frozen value: it travels to Ray workers and
-opens its connections there. Nothing here ever holds a credential.
+Keys are relative to the root, with forward slashes. A storage is a small frozen value: it travels to Ray
+workers and opens its connections there. Nothing here ever holds a credential.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class LocalStorage:
     def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
         """Every file below a folder, sorted by name within each folder; memory holds one folder at a time.
 
-        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a fault worth naming. So is one that may
-        not be read, where it is given. A link to a folder above itself is passed over.
+        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a
+        fault worth naming. So is one that may not be read, where it is given. A link to a
+        folder above itself is passed over.
         """
         yield from self._walk(prefix.rstrip("/"), folders_named, frozenset())
 
@@ -174,7 +175,9 @@ class LocalStorage:
         _sync(final.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """True when this call created the object; a hard link is the local conditional put: whole and exclusive."""
+        """True when this call created the object; a hard link is the local
+        conditional put: whole and exclusive.
+        """
         final = self.local_path(key)
         final.parent.mkdir(parents=True, exist_ok=True)
         with self.scratch_file() as temporary:
@@ -237,7 +240,9 @@ def scratch_path() -> Iterator[Path]:
 
 
 def map_keys(work: Callable[[str], T], keys: list[str], num_threads: int = 16) -> list[T]:
-    """`work` over many small objects at once, in order: latency, not bandwidth, is what listing jobs wait for."""
+    """`work` over many small objects at once, in order: latency, not bandwidth,
+    is what listing jobs wait for.
+    """
     if len(keys) < 4:
         return [work(key) for key in keys]
     with ThreadPoolExecutor(num_threads) as pool:

@@ -1,6 +1,8 @@
-"""The progress line of a job over units: recordings, hours of audio, times real time, time left, failures so far.
+"""The progress line of a job over units: recordings, hours of audio, times real
+time, time left, failures so far.
 
-On a terminal it is rewritten in place; elsewhere a line is printed every tenth of the work. Time is handed in.
+On a terminal it is rewritten in place; elsewhere a line is printed every tenth
+of the work. Time is handed in.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ def run_here(
 def watchdog(attempt: Attempt, timeout_s: float) -> Iterator[None]:
     """End this process when the attempt has not beaten for `timeout_s`.
 
-    A Python thread leaves a note and kills; should a C library hold the GIL, faulthandler's own thread exits later.
+    A Python thread leaves a note and kills; should a C library hold the GIL,
+    faulthandler's own thread exits later.
     """
     stop = threading.Event()
 
@@ -149,7 +150,9 @@ def watchdog(attempt: Attempt, timeout_s: float) -> Iterator[None]:
 
 
 def publish_file(stage: Storage, path: Path, folder: str, unit: Unit, num_rows: int) -> DataFile:
-    """Publish a finished file under a name made of unit and content: two attempts with one result share it."""
+    """Publish a finished file under a name made of unit and content: two
+    attempts with one result share it.
+    """
     digest = hashlib.sha256()
     with open(path, "rb") as source:
         while block := source.read(1 << 22):

@@ -5,7 +5,8 @@
     data      an attempt writes files under names of its own
     commit/   <unit>.json, put only if absent: names the winner's files (sha256, rows) and every item's outcome
 
-Readers look at commit/ only; losers delete their files. Every item ends as done or rejected, and their sum is checked.
+Readers look at commit/ only; losers delete their files. Every item ends as done or
+rejected, and their sum is checked.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def item_id_of(path: str, num_bytes: int) -> str:
 
 
 def archive_hash(items: Sequence[Item]) -> str:
-    """Twelve hex digits naming the recordings, their sizes and versions; ten million names are never one text."""
+    """Twelve hex digits naming the recordings, their sizes and versions; ten
+    million names are never one text.
+    """
     digest = hashlib.sha256()
     for item in items:
         digest.update(f"{item.path}\0{item.num_bytes}\0{item.version}\n".encode("utf-8", "surrogatepass"))
@@ -92,7 +95,9 @@ def archive_hash(items: Sequence[Item]) -> str:
 
 
 def items_per_unit(num_items: int, most: int) -> int:
-    """Small archives in about 256 units (short waits, little to redo), huge ones in at most 2,000 (few files)."""
+    """Small archives in about 256 units (short waits, little to redo), huge ones
+    in at most 2,000 (few files).
+    """
     return max(min(most, max(4, -(-num_items // 256))), -(-num_items // 2000))
 
 
@@ -122,7 +127,9 @@ def _unit(items: Sequence[Item]) -> Unit:
 
 
 def pending_units(units: Sequence[Unit], commits: Iterable[Commit]) -> list[Unit]:
-    """Units with work left. A unit that is partly covered (the archive grew) keeps only its uncovered items."""
+    """Units with work left. A unit that is partly covered (the archive grew)
+    keeps only its uncovered items.
+    """
     waiting = {item.item_id: item.version for unit in units for item in unit.items}
     for commit in commits:  # they may stream by: only what is left is kept
         for item_id, version in commit.versions.items():
@@ -192,7 +199,9 @@ def commit_from_json(data: bytes) -> Commit:
 
 
 def outcomes_of(items: Sequence[Item], commits: Sequence[Commit]) -> dict[str, tuple[Outcome, Commit]]:
-    """The outcome that counts for every item of the archive as it is now; vanished and outdated ones drop out."""
+    """The outcome that counts for every item of the archive as it is now;
+    vanished and outdated ones drop out.
+    """
     versions = {item.item_id: item.version for item in items}
     found: dict[str, tuple[Outcome, Commit]] = {}
     for commit in commits:

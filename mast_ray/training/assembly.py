@@ -1,6 +1,8 @@
-"""From config to the parts of a run: objectives with their first weights, parameter groups, engines, model folders.
+"""From config to the parts of a run: objectives with their first weights, parameter
+groups, engines, model folders.
 
-A detector named in `model` is built the same way for training and for use, so a card's model section is all that loading needs.
+A detector named in `model` is built the same way for training and for use, so a card's model
+section is all that loading needs.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def reconstruction(config: Config) -> ReconstructionObjective:
 def detection(
     config: Config, knobs: DetectorTrainConfig, rank: int = 0
 ) -> DetectionObjective | BaselineObjective:
-    """A detection objective with fresh weights, seeded. `rank` matters only to baselines, which draw from the global generator."""
+    """A detection objective with fresh weights, seeded. `rank` matters only to baselines,
+    which draw from the global generator.
+    """
     weights = DetectionWeights(
         knobs.lambda_cls, knobs.lambda_box, knobs.lambda_iou, knobs.lambda_centerness, knobs.lambda_con
     )
@@ -101,7 +105,9 @@ def network_weights(objective: nn.Module, weights: dict[str, Tensor]) -> dict[st
 
 
 def load_detector(folder: str | Path, settings: StorageConfig | None = None) -> tuple[nn.Module, Card]:
-    """A detector ready for `detect` (evaluation mode, fp32, CPU) and its card; the sha256 is checked first."""
+    """A detector ready for `detect` (evaluation mode, fp32, CPU) and its card;
+    the sha256 is checked first.
+    """
     weights, card = read_model(folder, "detector", settings)
     detector = build_detector(architecture_of(ModelConfig.model_validate(card.model)))
     _load(detector, weights, str(folder))
@@ -123,7 +129,9 @@ def load_autoencoder(
 def load_encoder_weights(
     objective: nn.Module, source: str, config: Config, normalisation: Normalisation
 ) -> None:
-    """Give an objective's encoder (or whole autoencoder) the weights of a model folder or of an AudioMAE file (safetensors)."""
+    """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
+    of an AudioMAE file (safetensors).
+    """
     _, network = network_of(objective)
     if not hasattr(network, "encoder"):
         raise ConfigError(
@@ -153,7 +161,9 @@ def load_encoder_weights(
 def load_detector_weights(
     objective: nn.Module, source: str, config: Config, normalisation: Normalisation
 ) -> None:
-    """Start from the weights of another detector of the same shape (stage 1 from the teacher, stage 2 from the student)."""
+    """Start from the weights of another detector of the same shape (stage 1 from the
+    teacher, stage 2 from the student).
+    """
     weights, card = read_model(source, "detector", config.storage)
     refuse_other_normalisation(card, normalisation, source)
     _load(network_of(objective)[1], weights, source)
@@ -162,7 +172,9 @@ def load_detector_weights(
 def groups_of(
     objective: nn.Module, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig
 ) -> tuple[ParameterGroup, ...]:
-    """Parameter groups of a run; detectors with nothing pretrained train everything at the full rate from the start."""
+    """Parameter groups of a run; detectors with nothing pretrained train everything
+    at the full rate from the start.
+    """
     if isinstance(knobs, PretrainConfig) or model.name in FROM_SCRATCH:
         return parameter_groups(objective, weight_decay=knobs.weight_decay, unfreezing=Unfreezing())
     return parameter_groups(
@@ -181,7 +193,9 @@ def engine_of(
     worker: Worker,
     section: str,
 ) -> Engine:
-    """The engine of the config around an objective, which is moved to the worker's device and compiled when asked for."""
+    """The engine of the config around an objective, which is moved to the worker's
+    device and compiled when asked for.
+    """
     choice = choose_engine(config.cluster.engine, worker.device, worker.world_size)
     precision = choose_precision(config.cluster.precision, worker.device)
     share = samples_per_worker(schedule.batch_size, schedule.accumulate, worker.world_size, section)

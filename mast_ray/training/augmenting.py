@@ -1,4 +1,6 @@
-"""Augmentation inside a training run: draws by place in the global batch, and the noise bank of call-free chunks."""
+"""Augmentation inside a training run: draws by place in the global batch, and the
+noise bank of call-free chunks.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ NOISE_BANK_CHUNKS = 64
 class StepAugmentation:
     """Augments what a worker holds with the draws that its chunks have in the global batch of the step.
 
-    All workers draw for the whole batch from the same generator and take their rows, so a chunk is changed in the same way whoever holds it.
-    Mixup and CutMix (off by default) pair neighbours on a worker and do depend on how chunks were dealt out.
+    All workers draw for the whole batch from the same generator and take their rows, so a chunk is
+    changed in the same way whoever holds it. Mixup and CutMix (off by default) pair neighbours on a
+    worker and do depend on how chunks were dealt out.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ def noise_bank(
     device: torch.device,
     seed: int,
 ) -> Tensor | None:
-    """(K, T, F) normalised chunks, at most 64 of the `quiet` ones; None (said in the log) when there are none."""
+    """(K, T, F) normalised chunks, at most 64 of the `quiet` ones; None (said in
+    the log) when there are none.
+    """
     if not len(quiet):
         log.info("no training chunk is free of calls: background mixing is off")
         return None

@@ -1,7 +1,8 @@
 """Training state on disk: whole or not at all, and never trusted without its checksums.
 
-A checkpoint is a folder of safetensors and JSON (no pickle anywhere) whose manifest, written last, holds size and sha256 of
-every file. A folder without a manifest is an orphan; one that fails its checksums is damaged; neither is ever loaded.
+A checkpoint is a folder of safetensors and JSON (no pickle anywhere) whose manifest, written last,
+holds size and sha256 of every file. A folder without a manifest is an orphan; one that fails its
+checksums is damaged; neither is ever loaded.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ STORAGE_FAULTS = (
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands. Samples seen fix the data order, the learning rate and every random draw that follows."""
+    """Where a run stands. Samples seen fix the data order, the learning rate and
+    every random draw that follows.
+    """
 
     steps_done: int = 0
     samples_seen: int = 0
@@ -58,7 +61,9 @@ class Position:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a checkpoint holds. `identity` names the run: a checkpoint of other data or settings is refused."""
+    """What a checkpoint holds. `identity` names the run: a checkpoint of other
+    data or settings is refused.
+    """
 
     position: Position
     engine: EngineState
@@ -73,7 +78,9 @@ class Checkpoints:
         self._failures_in_a_row = 0
 
     def write(self, state: TrainingState) -> bool:
-        """Write and prune. A failed write is counted and survived up to three times in a row, then it ends the run."""
+        """Write and prune. A failed write is counted and survived up to three times in
+        a row, then it ends the run.
+        """
         name = f"step-{state.position.steps_done:010d}"
         try:
             self._remove(name)
@@ -96,7 +103,9 @@ class Checkpoints:
         return True
 
     def newest_good(self) -> str | None:
-        """Name of the newest checkpoint whose every file matches its manifest; damaged ones are named in the log."""
+        """Name of the newest checkpoint whose every file matches its manifest;
+        damaged ones are named in the log.
+        """
         for name in reversed(self.names()):
             fault = self.fault_of(name)
             if fault is None:
@@ -110,7 +119,9 @@ class Checkpoints:
         return sorted(name for name in folders if _NAME.match(name))
 
     def newest_identity(self) -> dict[str, Any] | None:
-        """Whose run the folder holds, by the newest checkpoint that can say it: two small files, no weights."""
+        """Whose run the folder holds, by the newest checkpoint that can say it:
+        two small files, no weights.
+        """
         for name in reversed(self.names()):
             try:
                 return json.loads(self._verified(name, only={STATE})[STATE])["identity"]
@@ -142,7 +153,9 @@ class Checkpoints:
         return TrainingState(Position(**state["position"]), engine, state["identity"])
 
     def clean(self) -> list[str]:
-        """Remove folders that were never finished (a kill or a full disk in mid-write); returns their names."""
+        """Remove folders that were never finished (a kill or a full disk in
+        mid-write); returns their names.
+        """
         orphans = [name for name in self.names() if self.storage.stat(f"{name}/{MANIFEST}") is None]
         for name in orphans:
             log.info("removing unfinished checkpoint %s", name)
@@ -262,7 +275,9 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def refuse_another_run(storage: Storage, stored: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-    """A folder belongs to one run: its checkpoints are never taken up, nor written over, with other settings."""
+    """A folder belongs to one run: its checkpoints are never taken up, nor
+    written over, with other settings.
+    """
     different = same_identity(stored, wanted) if stored is not None else []
     if different:
         raise ConfigError(

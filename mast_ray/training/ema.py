@@ -1,6 +1,7 @@
 """Exponential moving average of weights, in fp32, on whatever fragments of the parameters a worker owns.
 
-The decay is stated at batch 64 and rescaled, so that an average spans the same number of samples for every batch size; in a short run it spans less.
+The decay is stated at batch 64 and rescaled, so that an average spans the same number of samples for every
+batch size; in a short run it spans less.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ def rescaled_decay(decay: float, batch_size: int) -> float:
 def average_decay(decay: float, batch_size: int, num_steps: int) -> float:
     """Decay per step: the rescaled one, or less in a run that is too short for it.
 
-    An average of 0.9995 reaches back 2,000 steps of 64: after 200 epochs of 300 chunks two thirds of it would still be the weights the run
-    began with, an untrained head. At most FIRST_SHARE of them may be left. Runs of 9,200 steps of 64 and more, the paper's, are as SPEC has it.
+    An average of 0.9995 reaches back 2,000 steps of 64: after 200 epochs of 300 chunks two thirds of it would
+    still be the weights the run began with, an untrained head. At most FIRST_SHARE of them may be left. Runs
+    of 9,200 steps of 64 and more, the paper's, are as SPEC has it.
     """
     return min(rescaled_decay(decay, batch_size), FIRST_SHARE ** (1 / max(1, num_steps)))
 
 
 class MovingAverage:
-    """Averages of a list of fp32 tensors; `update` is two foreach kernels and never synchronises with the host."""
+    """Averages of a list of fp32 tensors; `update` is two foreach kernels and
+    never synchronises with the host.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], decay: float) -> None:
         self.decay = decay

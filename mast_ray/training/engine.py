@@ -1,7 +1,8 @@
 """Which engine trains, and the DeepSpeed one (ZeRO 0, 1, 2), behind the same face as plain torch.
 
-Weights stay fp32 and the arithmetic is autocast in both engines, so they agree; a detector's point coordinates do not
-survive a cast of the whole module to bf16. Whole-state checkpoints make the number of workers free to change.
+Weights stay fp32 and the arithmetic is autocast in both engines, so they agree; a detector's
+point coordinates do not survive a cast of the whole module to bf16. Whole-state checkpoints make
+the number of workers free to change.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class EngineChoice(NamedTuple):
 def choose_engine(
     requested: Literal["auto", "torch", "deepspeed"], device: torch.device, num_processes: int
 ) -> EngineChoice:
-    """`auto` picks what measured faster: plain torch, compiled, gave 2,053 chunks/s on one H200 against 1,783 under ZeRO-1."""
+    """`auto` picks what measured faster: plain torch, compiled, gave 2,053 chunks/s on one
+    H200 against 1,783 under ZeRO-1.
+    """
     if requested != "auto":
         return EngineChoice(requested, "as configured")
     if device.type == "cpu":
@@ -72,7 +75,9 @@ def make_engine(
     accumulate: int = 1,
     zero_stage: int = 1,
 ) -> Engine:
-    """An engine around an objective that already lies on `device`; a process group must exist when processes > 1."""
+    """An engine around an objective that already lies on `device`; a process group
+    must exist when processes > 1.
+    """
     match name:
         case "torch":
             return PlainEngine(
@@ -109,9 +114,8 @@ class DeepSpeedEngine:
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
         self.device, self.zero_stage = device, zero_stage
         self.parameters = dict(objective.named_parameters())
-        for (
-            parameter
-        ) in self.parameters.values():  # DeepSpeed views them as bytes: channels-last weights cannot be
+        # DeepSpeed views them as bytes: channels-last weights cannot be
+        for parameter in self.parameters.values():
             parameter.data = parameter.data.flatten().view(parameter.shape)
         freeze_ungrouped(self.parameters, self.groups)
         self.grouped_names = [name for group in self.groups for name in group.names]
@@ -158,7 +162,9 @@ class DeepSpeedEngine:
         return tuple(self.groups[i].label for i in sorted(joined))
 
     def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
-        """Forward and backward of one micro-batch; DeepSpeed divides by the accumulation and knows the last one."""
+        """Forward and backward of one micro-batch; DeepSpeed divides by the
+        accumulation and knows the last one.
+        """
         losses = self.engine(replace(batch, chunk_ids=()))
         self.engine.backward(poisoned(losses["loss"]) * self._loss_scale)
         if not is_last:
@@ -166,14 +172,17 @@ class DeepSpeedEngine:
         return {name: value.detach() for name, value in losses.items()}
 
     def step(self, base_rate: float) -> Tensor:
-        """Clip, update (DeepSpeed skips when a gradient is not finite), average. Returns the gradient norm."""
+        """Clip, update (DeepSpeed skips when a gradient is not finite), average.
+        Returns the gradient norm.
+        """
         is_open = self._open_groups or frozenset()
         for i, (torch_group, group) in enumerate(zip(self.optimizer.param_groups, self.groups, strict=True)):
             torch_group["lr"] = base_rate * group.multiplier if i in is_open else 0.0
         inner = self._inner_optimizer()
         scale = torch.full((), self._loss_scale, device=self.device)
         if self._is_sharded():
-            # ZeRO clips what it sees, the scaled gradient, and skips the update itself when that is not finite.
+            # ZeRO clips what it sees, the scaled gradient, and skips the update
+            # itself when that is not finite.
             self.optimizer.clip_grad = self.settings.clip_norm * self._loss_scale
             inner.grad_scale, inner.found_inf = scale, torch.zeros((), device=self.device)
             self.engine.step()
@@ -235,7 +244,8 @@ class DeepSpeedEngine:
                 weights[name] = to_host(self._join(name, averages.get(name)))
         return weights
 
-    # Fragments: the piece of each parameter's fp32 master copy that this rank owns (ZeRO 1 and 2), or all of it.
+    # Fragments: the piece of each parameter's fp32 master copy that this rank owns
+    # (ZeRO 1 and 2), or all of it.
 
     def _mapping(self, name: str) -> Any:
         return getattr(self.parameters[name], "_hp_mapping", None)
@@ -274,7 +284,9 @@ class DeepSpeedEngine:
         return to_host(self._join(name, self._moment(name, key)))
 
     def _moment(self, name: str, key: str) -> Tensor | None:
-        """This rank's piece of one of Adam's moments (a view), made first when Adam has not yet; None: nothing owned."""
+        """This rank's piece of one of Adam's moments (a view), made first when Adam has
+        not yet; None: nothing owned.
+        """
         if not self._is_sharded():
             parameter = self.parameters[name]
             return self._adam_state(parameter)[key]
@@ -318,7 +330,9 @@ class DeepSpeedEngine:
                 state["step"].fill_(step)
 
     def _forget_moments(self, group: int) -> None:
-        """A group that joins starts as if its optimizer were new: ZeRO has counted its steps while it was frozen."""
+        """A group that joins starts as if its optimizer were new: ZeRO has counted
+        its steps while it was frozen.
+        """
         for state in self._flat_states(group):
             for value in state.values():
                 value.zero_()
@@ -336,8 +350,9 @@ class DeepSpeedEngine:
 
 
 class _Autocast(nn.Module):
-    """The objective under autocast. DeepSpeed's own mixed precisions cast the module, or (torch_autocast with fp16, 0.19)
-    clip the scaled gradient and never lower the scale after an overflow."""
+    """The objective under autocast. DeepSpeed's own mixed precisions cast the module, or (torch_autocast with
+    fp16, 0.19) clip the scaled gradient and never lower the scale after an overflow.
+    """
 
     def __init__(self, objective: nn.Module, device: torch.device, precision: Precision) -> None:
         super().__init__()

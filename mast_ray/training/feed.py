@@ -1,7 +1,8 @@
-"""From the reader to the objective: raw chunks travel to the device in the background and become batches there.
+"""From the reader to the objective: raw chunks travel to the device in the
+background and become batches there.
 
-Values cross the bus as stored (one byte each); normalisation and augmentation run on the device. A batch depends on the sample positions it
-holds, never on which worker holds it.
+Values cross the bus as stored (one byte each); normalisation and augmentation run on the device. A batch
+depends on the sample positions it holds, never on which worker holds it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before th
 
 
 class Augmentation(Protocol):
-    """Changes a normalised batch; draws depend on the step and the chunks' places in the global batch alone."""
+    """Changes a normalised batch; draws depend on the step and the chunks'
+    places in the global batch alone.
+    """
 
     def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch: ...
 
@@ -59,7 +62,9 @@ class ReaderFeed:
         self.augmentation, self.weighting, self.slots = augmentation, weighting, slots
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
+        """This rank's micro-batches of steps [first_step, num_steps),
+        `accumulate` per step, on its device.
+        """
         for step, raw in enumerate(
             on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step
         ):
@@ -88,7 +93,9 @@ class ReaderFeed:
         return MicroBatch(batch, rows)
 
     def _raw(self, first_step: int, num_steps: int) -> Iterator[RawChunks]:
-        """Raw chunks of this worker on the host; the reader of the next epoch is opened before the current one ends."""
+        """Raw chunks of this worker on the host; the reader of the next epoch is
+        opened before the current one ends.
+        """
         per_epoch = self.reader.steps_per_epoch
         epochs = range(first_step // per_epoch, -(-num_steps // per_epoch))
         with ThreadPoolExecutor(1, thread_name_prefix="next-epoch") as pool:
@@ -142,7 +149,9 @@ def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
 def on_device(
     source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
 ) -> Generator[RawChunks, None, None]:
-    """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while the device has nothing left to do."""
+    """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while
+    the device has nothing left to do.
+    """
     ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(
         maxsize=AHEAD
     )

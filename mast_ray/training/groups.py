@@ -1,7 +1,8 @@
-"""Parameter groups by component: what trains at which multiple of the base rate, with decay or without, and from when.
+"""Parameter groups by component: what trains at which multiple of the base rate, with
+decay or without, and from when.
 
-A component is read off the parameter's name: an encoder is whatever prefix ends in `encoder.` and holds numbered `blocks.`.
-Parameters that never train are in no group, so no engine keeps state for them.
+A component is read off the parameter's name: an encoder is whatever prefix ends in `encoder.` and holds
+numbered `blocks.`. Parameters that never train are in no group, so no engine keeps state for them.
 """
 
 from __future__ import annotations

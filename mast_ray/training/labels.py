@@ -1,8 +1,9 @@
-"""Which chunks a detector is trained on, with whose boxes and what weight: expert labels, pseudo-labels, or both.
+"""Which chunks a detector is trained on, with whose boxes and what weight: expert
+labels, pseudo-labels, or both.
 
-Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `pseudo_labels.parquet` (recording_id, chunk, begin_s, end_s,
-low_hz, high_hz in the recording, score) and `pseudo_chunks.parquet` (recording_id, chunk, weight: the chunks to train on).
-Legend: N chunks, K boxes.
+Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `pseudo_labels.parquet`
+(recording_id, chunk, begin_s, end_s, low_hz, high_hz in the recording, score) and `pseudo_chunks.parquet`
+(recording_id, chunk, weight: the chunks to train on). Legend: N chunks, K boxes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
 
 @dataclass(frozen=True)
 class LabelSource:
-    """Whose boxes: `expert` (train split), `pseudo` (a folder of pseudo-labels), or `both` (experts win where they looked)."""
+    """Whose boxes: `expert` (train split), `pseudo` (a folder of pseudo-labels), or `both`
+    (experts win where they looked).
+    """
 
     name: Literal["expert", "pseudo", "both"] = "expert"
     folder: str = ""  # of the pseudo-labels
@@ -50,7 +53,9 @@ class LabelledChunks:
 
 
 def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> LabelledChunks:
-    """The training chunks of a source with their weights (1 for expert chunks); a label budget limits the experts'."""
+    """The training chunks of a source with their weights (1 for expert chunks); a
+    label budget limits the experts'.
+    """
     if source.name == "expert":
         return LabelledChunks(expert_chunks(prepared, config), None, None)
     storage = open_storage(source.folder, config.storage)
@@ -110,9 +115,11 @@ def attach_boxes(
 def quiet_chunks(
     reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, config: Config
 ) -> ChunkSet:
-    """Chunks without a call, for background mixing: those where an expert heard none; without any, those the reader's labels leave empty.
+    """Chunks without a call, for background mixing: those where an expert heard none; without any,
+    those the reader's labels leave empty.
 
-    Pseudo-labels cannot say it: chunks without one are left out of training, or hold the calls that the teacher missed.
+    Pseudo-labels cannot say it: chunks without one are left out of training, or hold the
+    calls that the teacher missed.
     """
     own = reader.chunks.take(reader.boxes.counts() == 0)
     if labelled.experts is None:
@@ -133,7 +140,9 @@ def pseudo_label_tables(
     weight: NDArray[np.float64],
     boxes: pa.Table,
 ) -> dict[str, pa.Table]:
-    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks` with weights, and their boxes."""
+    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks`
+    with weights, and their boxes.
+    """
     ids = np.array(prepared.recording_ids, object)[chunks.recording[chosen]]
     columns = {
         "recording_id": pa.array(ids.tolist(), pa.string()),

@@ -1,7 +1,9 @@
-"""The one training loop. Pretraining, detector training, stage 1 and stage 2 differ only in what is handed in.
+"""The one training loop. Pretraining, detector training, stage 1 and stage 2
+differ only in what is handed in.
 
-An objective gives the loss, an engine moves the weights, a feed brings batches by step number, a schedule says when and how fast. Every
-random draw depends on seed and step alone, so a run that was killed goes on exactly as an undisturbed one.
+An objective gives the loss, an engine moves the weights, a feed brings batches by step number, a
+schedule says when and how fast. Every random draw depends on seed and step alone, so a run that was
+killed goes on exactly as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -49,12 +51,16 @@ class Feed(Protocol):
     """Batches by step: the same global batch for a step whatever the number of workers."""
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
-        """This rank's micro-batches of steps [first_step, num_steps), `accumulate` per step, on its device."""
+        """This rank's micro-batches of steps [first_step, num_steps),
+        `accumulate` per step, on its device.
+        """
         ...
 
 
 class Validation(Protocol):
-    """Scores weights on held-out data; collective over the workers. Returns the metrics, the same on every rank."""
+    """Scores weights on held-out data; collective over the workers. Returns the
+    metrics, the same on every rank.
+    """
 
     metric: str  # what selects the best weights
     better: Literal["lower", "higher"]
@@ -166,7 +172,8 @@ def _train(
             state = TrainingState(position, engine.state(), identity)
             if worker.rank == 0:
                 if files.metrics is not None:
-                    files.metrics.flush()  # first: a checkpoint never stands beside a table that ends before it
+                    # first: a checkpoint never stands beside a table that ends before it
+                    files.metrics.flush()
                 writer.submit(state)
         if validates or saves:
             worker.report(
@@ -220,14 +227,18 @@ def _one_step(
 
 
 def begin_step(objective: torch.nn.Module, parts: list[MicroBatch]) -> None:
-    """Let an objective see a step in several micro-batches as one: a batch in parts gives the gradient of the whole."""
+    """Let an objective see a step in several micro-batches as one: a batch in parts
+    gives the gradient of the whole.
+    """
     begin = getattr(objective, "begin_step", None)
     if begin is not None:
         begin([part.batch.boxes for part in parts] if len(parts) > 1 else [])
 
 
 def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: int, part: int) -> None:
-    """Make every draw depend on the step: masks and jitter by place in the global batch, dropout by part of it."""
+    """Make every draw depend on the step: masks and jitter by place in the global
+    batch, dropout by part of it.
+    """
     torch.manual_seed((step * 4096 + part) & 0x7FFF_FFFF)
     seed_step = getattr(objective, "seed_step", None)
     if seed_step is not None:
@@ -282,7 +293,9 @@ def _log_training(
 
 
 class _Writer:
-    """Writes checkpoints in the background; the next one, or the end, waits for the one before and hears of its failure."""
+    """Writes checkpoints in the background; the next one, or the end, waits for the one
+    before and hears of its failure.
+    """
 
     def __init__(self, files: RunFiles) -> None:
         self.files = files

@@ -1,4 +1,6 @@
-"""What to say when a GPU runs out of memory: the largest micro-batch that fits, as a setting that keeps the global batch."""
+"""What to say when a GPU runs out of memory: the largest micro-batch that fits, as a
+setting that keeps the global batch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from mast_ray.training.schedule import Schedule
 
 
 def out_of_memory_advice(engine: Engine, batch: ChunkBatch, schedule: Schedule, section: str) -> str:
-    """Three lines with a remedy. With several workers the fitting size is not tried out (it would need all of them)."""
+    """Three lines with a remedy. With several workers the fitting size is not tried
+    out (it would need all of them).
+    """
     size = len(batch.logmel)
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (
         torch.distributed.get_world_size() == 1

@@ -1,7 +1,9 @@
-"""The metrics of a run as a table of our own: metrics.jsonl while it runs, metrics.parquet at its end, TensorBoard beside.
+"""The metrics of a run as a table of our own: metrics.jsonl while it runs,
+metrics.parquet at its end, TensorBoard beside.
 
-Rows are (step, samples, kind, name, value) flattened per step: one JSON object per logged step or validation. A resumed run
-drops the rows after its checkpoint and writes them again, so the table never holds a step twice.
+Rows are (step, samples, kind, name, value) flattened per step: one JSON object per logged
+step or validation. A resumed run drops the rows after its checkpoint and writes them again,
+so the table never holds a step twice.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class MetricsLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows so far; a failing storage is survived here, the checkpoints decide when it is too much."""
+        """Write the rows so far; a failing storage is survived here, the checkpoints
+        decide when it is too much.
+        """
         self._flushed_s = self.now()
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
         try:
@@ -71,7 +75,9 @@ class MetricsLog:
             log.warning("metrics not written to %s (%s)", self.storage.url, error)
 
     def close(self) -> None:
-        """Flush, write the Parquet table, and carry TensorBoard's events to a storage that is not a folder."""
+        """Flush, write the Parquet table, and carry TensorBoard's events to a
+        storage that is not a folder.
+        """
         self.flush()
         if self._board is not None:
             self._board.close()

@@ -1,7 +1,9 @@
-"""Model folders: weights.safetensors and card.json, checked before use; and the best weights of a run in progress.
+"""Model folders: weights.safetensors and card.json, checked before use; and the
+best weights of a run in progress.
 
-A card says what the weights are (kind, model settings), what they expect (normalisation), how to use them (score threshold) and where they
-come from (data hash, config, code version). Loading compares the sha256 of the very bytes it parses.
+A card says what the weights are (kind, model settings), what they expect (normalisation), how to use
+them (score threshold) and where they come from (data hash, config, code version). Loading compares
+the sha256 of the very bytes it parses.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ def read_model(
     kind: Literal["autoencoder", "detector"],
     settings: StorageConfig | None = None,
 ) -> tuple[dict[str, Tensor], Card]:
-    """Weights and card of a model folder of the wanted kind; refuses weights that are not those of the card."""
+    """Weights and card of a model folder of the wanted kind; refuses weights
+    that are not those of the card.
+    """
     storage = folder if not isinstance(folder, str | Path) else open_storage(folder, settings)
     card = read_card(storage)
     if card.kind != kind:
@@ -125,7 +129,9 @@ def refuse_other_normalisation(card: Card, wanted: Normalisation, where: str) ->
 
 
 class BestWeights:
-    """The best weights of a run in progress, one folder per step, so that any kept checkpoint finds the ones it names."""
+    """The best weights of a run in progress, one folder per step, so that any kept
+    checkpoint finds the ones it names.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -148,7 +154,9 @@ class BestWeights:
         return tensors_from_bytes(data)
 
     def keep_only(self, steps: set[int]) -> None:
-        """Remove the weights of all other steps before the newest of these; a newer one may be in the writing."""
+        """Remove the weights of all other steps before the newest of these; a
+        newer one may be in the writing.
+        """
         folders = {entry.key.split("/", 1)[0] for entry in self.storage.list()}
         stored = {int(match[1]) for name in folders if (match := _BEST.match(name))}
         for step in sorted(step for step in stored - steps if step < max(steps)):

@@ -1,5 +1,5 @@
-"""What is minimised: modules whose forward takes a ChunkBatch and returns {"loss": scalar, component:
-scalar, ...}.
+"""What is minimised: modules whose forward takes a ChunkBatch and returns {"loss":
+scalar, component: scalar, ...}.
 
 Everything goes through `forward`, so DDP and DeepSpeed can wrap an objective. Random draws come from a
 generator that `seed_step` resets, so a resumed run draws what the undisturbed one would have. The tensor
@@ -147,7 +147,8 @@ class DetectionObjective(nn.Module):
         self._shared: SharedCounts | None = None  # of a step in several micro-batches
 
     def begin_step(self, parts: Sequence[PaddedBoxes]) -> None:
-        """Count positives and anchors over all micro-batches of a step: each is divided by the same numbers, as in one batch.
+        """Count positives and anchors over all micro-batches of a step: each is divided by
+        the same numbers, as in one batch.
 
         Neither depends on what is predicted. An empty list: every batch is a step of its own.
         """
@@ -233,7 +234,9 @@ class DetectionObjective(nn.Module):
     def _weighted(
         self, sums: DetectionSums, contrastive: tuple[Tensor, Tensor] | None, num_chunks: int
     ) -> dict[str, Tensor]:
-        """Sums -> losses. Apart from the compiled step: Triton 3.6 fails on Hopper over a kernel that ends in this."""
+        """Sums -> losses. Apart from the compiled step: Triton 3.6 fails on Hopper
+        over a kernel that ends in this.
+        """
         # At least one per chunk: in a batch of empty chunks the sum over all points would else be
         # divided by one.
         shared = self._shared

@@ -1,7 +1,8 @@
 """The face of an engine, and the plain torch one: fp32 weights, autocast, fused AdamW, DDP between processes.
 
-An engine owns weights, optimizer state and the moving average. A step never synchronises with the host: a non-finite
-gradient makes the fused optimizer skip the update on the device, and clipping rides along as its gradient scale.
+An engine owns weights, optimizer state and the moving average. A step never synchronises with
+the host: a non-finite gradient makes the fused optimizer skip the update on the device, and
+clipping rides along as its gradient scale.
 """
 
 from __future__ import annotations
@@ -143,7 +144,9 @@ class PlainEngine:
 
     @torch.no_grad()
     def step(self, base_rate: float) -> Tensor:
-        """Clip, update (or skip on the device when a gradient is not finite), average. Returns the gradient norm."""
+        """Clip, update (or skip on the device when a gradient is not finite),
+        average. Returns the gradient norm.
+        """
         gradients = [parameter.grad for parameter in self.trainable if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True) / self._loss_scale
         is_bad = (~torch.isfinite(norm)).float()
@@ -180,7 +183,8 @@ class PlainEngine:
             parameter = self.parameters[name]
             self.optimizer.state[parameter] = {
                 "step": torch.full((), step, dtype=torch.float32, device=self.device),
-                # Laid out like the parameter: the fused kernel pairs elements by address, and channels-last weights differ.
+                # Laid out like the parameter: the fused kernel pairs elements by address, and
+                # channels-last weights differ.
                 "exp_avg": torch.empty_like(parameter).copy_(state.first_moment[name]),
                 "exp_avg_sq": torch.empty_like(parameter).copy_(state.second_moment[name]),
             }
@@ -216,7 +220,9 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
 
 
 def poisoned(loss: Tensor) -> Tensor:
-    """A loss that is not finite gives every parameter a NaN gradient, so that all ranks skip the same step."""
+    """A loss that is not finite gives every parameter a NaN gradient, so that
+    all ranks skip the same step.
+    """
     return loss.float() * torch.where(torch.isfinite(loss), 1.0, torch.nan)
 
 

@@ -120,7 +120,9 @@ def peak_flops_of(device: torch.device) -> float | None:
 
 
 def flops_of_chunk(objective: nn.Module, device: torch.device) -> float | None:
-    """Arithmetic of one training step per chunk: three times the forward pass, counted on one chunk (GPUs only)."""
+    """Arithmetic of one training step per chunk: three times the forward pass,
+    counted on one chunk (GPUs only).
+    """
     if device.type != "cuda" or getattr(objective, "may_skip_parameters", False):
         return None
     chunk = torch.zeros((1, 1, CHUNK_FRAMES, NUM_BINS), device=device)

@@ -1,6 +1,8 @@
-"""What changes while a model trains, as pure functions of samples seen: learning rates and which blocks train.
+"""What changes while a model trains, as pure functions of samples seen: learning
+rates and which blocks train.
 
-Everything counts samples, never steps or wall time, so that another batch size or number of workers keeps the curve.
+Everything counts samples, never steps or wall time, so that another batch size or
+number of workers keeps the curve.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ NEVER = math.inf
 
 @dataclass(frozen=True)
 class Unfreezing:
-    """When the blocks of an encoder begin to train, counted from the top; all of them from the start by default."""
+    """When the blocks of an encoder begin to train, counted from the top; all of
+    them from the start by default.
+    """
 
     from_start: int = 10**6  # top blocks that train from the first step
     start_epoch: float = 0.0
@@ -75,7 +79,8 @@ class Schedule:
     def rate_at(self, samples_seen: int) -> float:
         """Linear warm-up, then cosine from the peak to the minimum.
 
-        The curve spans the whole run, or what `max_steps` leaves of it; the first step already moves (half a batch in).
+        The curve spans the whole run, or what `max_steps` leaves of it; the first step
+        already moves (half a batch in).
         """
         total = float(self.num_samples)
         warmup = min(self.warmup_epochs * self.steps_per_epoch * self.batch_size, 0.5 * total)

@@ -1,7 +1,7 @@
 """What a step said, kept on the device until it is asked for: mean losses, gradient norm, skipped steps.
 
-Reading a number back stalls a GPU, so steps only add; `read` synchronises once per logging interval and stops a run whose
-gradients were not finite for twenty steps in a row.
+Reading a number back stalls a GPU, so steps only add; `read` synchronises once per logging interval and stops
+a run whose gradients were not finite for twenty steps in a row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class StepWatch:
         self._history.append((step, losses, norm.detach(), tuple(chunk_ids)))
 
     def read(self) -> tuple[dict[str, float], int]:
-        """(mean of each quantity over steps and workers where it was finite, steps skipped) since the last read.
+        """(mean of each quantity over steps and workers where it was finite, steps
+        skipped) since the last read.
 
         Collective: every rank reads after the same steps.
         """

@@ -66,14 +66,18 @@ def box_extents(annotations: Path) -> tuple[np.ndarray, int]:
 def extents_of(
     begin_s: Sequence[float], end_s: Sequence[float], low_hz: Sequence[float], high_hz: Sequence[float]
 ) -> np.ndarray:
-    """(N, 2) frames and bins of the boxes that have some under 8 kHz; an event longer than a chunk is cut into chunks."""
+    """(N, 2) frames and bins of the boxes that have some under 8 kHz; an event longer
+    than a chunk is cut into chunks.
+    """
     columns = (np.asarray(column, np.float64) for column in (begin_s, end_s, low_hz, high_hz))
     boxes, is_representable = boxes_from_seconds_hertz(*columns)
     return np.minimum((boxes[:, 2:] - boxes[:, :2])[is_representable], (CHUNK_FRAMES, np.inf))
 
 
 def size_lines(extents: np.ndarray) -> list[str]:
-    """How large boxes are, and a word of warning where the detector's cells are too coarse for many of them."""
+    """How large boxes are, and a word of warning where the detector's cells are
+    too coarse for many of them.
+    """
     frames, bins = np.median(extents, axis=0)
     built = next(choice for choice in advise(extents, _BUILT[0] * _BUILT[1]) if choice.factors == _BUILT)
     lines = [f"median box {frames * FRAME_SHIFT_S:.2f} s x {bins:.0f} of 128 mel bins"]

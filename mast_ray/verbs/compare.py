@@ -1,4 +1,6 @@
-"""`mast compare PREPARED --out DIR`: train and score several methods side by side, and write the paper's tables."""
+"""`mast compare PREPARED --out DIR`: train and score several methods side by
+side, and write the paper's tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`mast demo`: the whole mission on a small synthetic archive, on a local Ray with two CPU workers, in minutes."""
+"""`mast demo`: the whole mission on a small synthetic archive, on a local Ray
+with two CPU workers, in minutes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`mast embed MODEL PREPARED --out DIR`: embeddings of chunks or boxes, with neighbours, retrieval, clusters and maps."""
+"""`mast embed MODEL PREPARED --out DIR`: embeddings of chunks or boxes, with
+neighbours, retrieval, clusters and maps.
+"""
 
 from __future__ import annotations
 

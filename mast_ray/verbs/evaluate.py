@@ -196,7 +196,9 @@ def _breakdowns(text: str) -> tuple:
 
 
 def _threshold(args: argparse.Namespace) -> tuple[float, str]:
-    """The threshold and where it comes from; tuned ones never see what is scored, unless the user names it twice."""
+    """The threshold and where it comes from; tuned ones never see what is scored,
+    unless the user names it twice.
+    """
     if args.threshold is not None:
         return args.threshold, "given"
     if not args.tune_on and not args.tune_split:
@@ -224,8 +226,9 @@ def _scored(args: argparse.Namespace, detections: str, annotations: str, split: 
 
 
 def read_events(uri: str, recordings: RecordingList | None = None, format: str = "auto") -> EventTable:
-    """Detections from Parquet (file or folder) or from an annotation file of any format; `recordings` helps to find
-    the paths of tables that only know ids."""
+    """Detections from Parquet (file or folder) or from an annotation file of any format; `recordings` helps
+    to find the paths of tables that only know ids.
+    """
     if _is_annotation_file(uri):
         return events_from_annotations(read_annotations(uri, format))  # type: ignore[arg-type]
     storage, keys = split_uri(uri)
@@ -242,7 +245,9 @@ def read_events(uri: str, recordings: RecordingList | None = None, format: str =
 def read_truth(
     uri: str, split: str | None = None, recordings: RecordingList | None = None, format: str = "auto"
 ) -> tuple[EventTable, Blocks | None]:
-    """Annotations, with the annotated recordings as their list of recordings, and the blocks of a split if named."""
+    """Annotations, with the annotated recordings as their list of recordings, and
+    the blocks of a split if named.
+    """
     if uri.endswith(".parquet"):
         storage, keys = split_uri(uri)
         if recordings is None and storage.stat("recordings.parquet") is not None:

@@ -1,4 +1,6 @@
-"""`mast label-budget PREPARED`: learning curves over labels; `mast label-budget plan PREPARED`: what to annotate next."""
+"""`mast label-budget PREPARED`: learning curves over labels; `mast label-budget plan
+PREPARED`: what to annotate next.
+"""
 
 from __future__ import annotations
 

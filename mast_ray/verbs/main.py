@@ -1,6 +1,8 @@
-"""The `mast` command: finds the verb, builds its config, runs it, and turns errors into three lines and an exit code.
+"""The `mast` command: finds the verb, builds its config, runs it, and turns errors
+into three lines and an exit code.
 
-Verb modules are imported only when called, so `mast --help` answers at once and no verb pays for another's imports.
+Verb modules are imported only when called, so `mast --help` answers at once and no
+verb pays for another's imports.
 """
 
 from __future__ import annotations

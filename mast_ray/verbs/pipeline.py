@@ -1,6 +1,8 @@
-"""A pipeline is a list of verbs with their arguments: every verb resumes and skips what is done, so the list does too.
+"""A pipeline is a list of verbs with their arguments: every verb resumes and skips
+what is done, so the list does too.
 
-Each step is what a user could type; the line is printed before it runs. Output goes to the screen and to a log in the run folder.
+Each step is what a user could type; the line is printed before it runs. Output goes to the
+screen and to a log in the run folder.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Step:
 def run_steps(steps: Sequence[Step], run_verb: Callable[[str, list[str]], int], out: Path) -> int:
     """Run steps in order; the first that fails ends the pipeline with its exit code.
 
-    Times are added up over interruptions in <out>/steps.json, so that a resumed run still says how long it took.
+    Times are added up over interruptions in <out>/steps.json, so that a resumed
+    run still says how long it took.
     """
     out.mkdir(parents=True, exist_ok=True)
     record = out / "steps.json"

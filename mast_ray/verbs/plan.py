@@ -1,4 +1,6 @@
-"""`mast plan`: hours, GPU-hours and storage of every stage for N GPUs, and what limits each, before spending a cent."""
+"""`mast plan`: hours, GPU-hours and storage of every stage for N GPUs, and what
+limits each, before spending a cent.
+"""
 
 import argparse
 import json

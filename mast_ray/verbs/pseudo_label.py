@@ -1,4 +1,6 @@
-"""`mast pseudo-label MODEL PREPARED --out DIR`: detections of every chunk of the pool, at a low score floor."""
+"""`mast pseudo-label MODEL PREPARED --out DIR`: detections of every chunk of
+the pool, at a low score floor.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`mast report`: a run folder becomes one HTML file to look at and to listen to, opened from disk without a network."""
+"""`mast report`: a run folder becomes one HTML file to look at and to listen to,
+opened from disk without a network.
+"""
 
 from __future__ import annotations
 

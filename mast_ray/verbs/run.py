@@ -1,4 +1,6 @@
-"""`mast run`: the whole pipeline on a user's own recordings and boxes, with budgets that fit data and hardware."""
+"""`mast run`: the whole pipeline on a user's own recordings and boxes, with
+budgets that fit data and hardware.
+"""
 
 from __future__ import annotations
 

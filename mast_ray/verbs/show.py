@@ -1,4 +1,6 @@
-"""`mast show`: draw a recording's spectrogram with its annotations (green, solid) and detections (blue, dashed)."""
+"""`mast show`: draw a recording's spectrogram with its annotations (green, solid)
+and detections (blue, dashed).
+"""
 
 from __future__ import annotations
 

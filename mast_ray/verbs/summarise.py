@@ -1,4 +1,6 @@
-"""`mast summarise`: calls per hour with effort, diel activity and spectral occupancy as CSV and Parquet tables."""
+"""`mast summarise`: calls per hour with effort, diel activity and spectral
+occupancy as CSV and Parquet tables.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_others(detections: pa.Table, recordings: pa.Table, table: str, source: str) -> None:
-    """Calls of recordings that the effort does not know would be counted nowhere, and every rate be too low."""
+    """Calls of recordings that the effort does not know would be counted
+    nowhere, and every rate be too low.
+    """
     known = pc.is_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
     if foreign := len(detections) - pc.sum(known, min_count=0).as_py():
         raise DataError(

@@ -15,7 +15,9 @@ from mast_ray.evaluation.calibration import (
 
 
 def overconfident(rng, size):
-    """Scores whose log-odds are twice too steep and shifted: right with probability expit(0.5 logit(score) - 1)."""
+    """Scores whose log-odds are twice too steep and shifted: right with
+    probability expit(0.5 logit(score) - 1).
+    """
     score = rng.uniform(0.02, 0.98, size)
     probability = 1 / (1 + np.exp(-(0.5 * np.log(score / (1 - score)) - 1)))
     return score, probability, rng.random(size) < probability

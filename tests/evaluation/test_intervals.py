@@ -1,4 +1,6 @@
-"""Intervals: exact figures from sums, stated coverage in simulation, and honest silence about single recordings."""
+"""Intervals: exact figures from sums, stated coverage in simulation, and honest
+silence about single recordings.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +36,9 @@ def matches_from_counts(rng, num_truth, num_hits, num_alarms):
 
 
 def uneven_world(rng, num_recordings):
-    """Recordings that differ in busyness, in how well calls are found, and in false alarms, as real ones do."""
+    """Recordings that differ in busyness, in how well calls are found, and in
+    false alarms, as real ones do.
+    """
     num_truth = rng.poisson(rng.gamma(1.5, 6.0, num_recordings))
     num_hits = rng.binomial(num_truth, rng.beta(6, 3, num_recordings))
     return matches_from_counts(rng, num_truth, num_hits, rng.poisson(rng.gamma(1.0, 3.0, num_recordings)))
@@ -92,7 +96,8 @@ def test_intervals_of_95_percent_cover_the_truth_at_their_stated_rate():
         sums = recording_sums(uneven_world(rng, 40), 0.5, num_recordings=40)
         for name, found in bootstrap_intervals(sums, 250, seed=repeat).items():
             covered[name] += found.low <= truth[name][0] <= found.high
-    # 160 repeats of a true 95 % rate stay above 90 % with probability 0.99; over all figures the mean is sharper.
+    # 160 repeats of a true 95 % rate stay above 90 % with probability 0.99; over all
+    # figures the mean is sharper.
     assert all(count / repeats >= 0.89 for count in covered.values()), covered
     assert 0.925 <= np.mean(list(covered.values())) / repeats <= 0.985, covered
 

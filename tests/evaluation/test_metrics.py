@@ -19,7 +19,9 @@ from mast_ray.evaluation.metrics import (
 
 
 def random_chunks(seed, num_chunks=40, num_scores=12):
-    """Integer boxes with tied scores, duplicates, empty chunks, chunks with only truths or only detections."""
+    """Integer boxes with tied scores, duplicates, empty chunks, chunks with
+    only truths or only detections.
+    """
     rng = np.random.default_rng(seed)
 
     def boxes(number):

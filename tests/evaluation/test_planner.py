@@ -1,4 +1,6 @@
-"""Plans of what to annotate next: balanced, doubtful, far away; never the same sound twice; readable by Raven."""
+"""Plans of what to annotate next: balanced, doubtful, far away; never the same
+sound twice; readable by Raven.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""A Ray cluster of two raylets on this machine with token authentication, as `ray start` makes it, and jobs submitted to it."""
+"""A Ray cluster of two raylets on this machine with token authentication, as `ray start`
+makes it, and jobs submitted to it.
+"""
 
 from __future__ import annotations
 

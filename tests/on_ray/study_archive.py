@@ -1,4 +1,6 @@
-"""A prepared archive for studies: two sonotypes in noise, every kind of split, and recordings that nobody has annotated."""
+"""A prepared archive for studies: two sonotypes in noise, every kind of split, and
+recordings that nobody has annotated.
+"""
 
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def study_config(**knobs) -> Config:
 
 
 def make_study_archive(root: Path) -> Path:
-    """Seven annotated recordings at S0 (one on the held-out date), two at the held-out site S2, two unlabelled at S1."""
+    """Seven annotated recordings at S0 (one on the held-out date), two at the held-out
+    site S2, two unlabelled at S1.
+    """
     names = [
         f"S0/S0_2024050{day}_0{hour}0000.wav"
         for day, hour in ((1, 1), (1, 7), (2, 2), (2, 8), (3, 3), (3, 9), (9, 6))

@@ -1,4 +1,6 @@
-"""Planning, ledger, commits, tally and tables of many recordings that do not exist; benchmarks/control_plane.py shows a million."""
+"""Planning, ledger, commits, tally and tables of many recordings that do not exist;
+benchmarks/control_plane.py shows a million.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Sweeps over archives in one process: every call once, in absolute time, wherever windows begin; every recording counted."""
+"""Sweeps over archives in one process: every call once, in absolute time, wherever
+windows begin; every recording counted.
+"""
 
 import os
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,6 @@
-"""Sweeps that are killed, doubled, interrupted, or run over a failing store and a dying cluster end with the very same tables."""
+"""Sweeps that are killed, doubled, interrupted, or run over a failing store and a dying
+cluster end with the very same tables.
+"""
 
 import os
 import signal

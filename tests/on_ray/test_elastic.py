@@ -1,4 +1,6 @@
-"""A node that is lost for good: with `cluster.min_workers` training goes on with the rest, from the last checkpoint."""
+"""A node that is lost for good: with `cluster.min_workers` training goes on with the
+rest, from the last checkpoint.
+"""
 
 import json
 import os

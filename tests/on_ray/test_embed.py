@@ -65,7 +65,8 @@ def test_a_box_is_seen_in_the_chunk_that_shows_most_of_it_most_centrally():
     event = np.array([7, 7, 7, 3, 3, 5])
     ignored = np.array([False] * 5 + [True])
     table = BoxTable(np.array([0, 2, 6]), corners, ignored, event, np.ones(6, np.float32))
-    # Event 3: both chunks show 100 frames, 572 is nearer to the middle than 60. Event 7: 200 frames in the second box.
+    # Event 3: both chunks show 100 frames, 572 is nearer to the middle than 60. Event
+    # 7: 200 frames in the second box.
     assert best_views(table).tolist() == [4, 1]
 
 
@@ -149,7 +150,8 @@ def test_neighbours_never_come_from_the_same_recording(labels):
 @pytest.mark.slow
 def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path):
     prepared, config = open_prepared(archive), study_config()
-    # Detections that are known: the labels of the test and OOD splits, moved by 20 ms, and one in the middle of nowhere.
+    # Detections that are known: the labels of the test and OOD splits, moved by 20 ms,
+    # and one in the middle of nowhere.
     found = detections_of_splits(str(model), prepared, ["test", "temporal_ood", "site_ood"], config)
     held = {
         row["recording_id"]

@@ -1,4 +1,6 @@
-"""`ray job submit -- python jobs/X.py` on a cluster of two raylets with token authentication: the same as `mast X`."""
+"""`ray job submit -- python jobs/X.py` on a cluster of two raylets with token
+authentication: the same as `mast X`.
+"""
 
 import json
 import sys

@@ -66,7 +66,8 @@ def test_a_call_in_two_chunks_counts_twice_per_chunk_and_once_when_stitched(arch
     held = {row["recording_id"] for row in prepared.splits.to_pylist() if row["split"] == "site_ood"}
     labels = [row for row in prepared.labels.to_pylist() if row["recording_id"] in held]
     assert len(labels) == 10  # tones at 1, 4, 7, 10 and 13 s of two recordings
-    # Chunks begin at 0, 5.12 and 10.24 s: 1 and 4 s are in the first alone, 7 in two, 10 in two or three, 13 in two.
+    # Chunks begin at 0, 5.12 and 10.24 s: 1 and 4 s are in the first alone, 7 in two,
+    # 10 in two or three, 13 in two.
     inside = [
         (label, k)
         for label in labels

@@ -1,4 +1,6 @@
-"""`mast prepare` as users run it, on Ray: killed, interrupted and on a bad network it loses nothing and doubles nothing."""
+"""`mast prepare` as users run it, on Ray: killed, interrupted and on a bad network it
+loses nothing and doubles nothing.
+"""
 
 import csv
 import hashlib

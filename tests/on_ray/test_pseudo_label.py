@@ -1,4 +1,6 @@
-"""Detections of a pool are those of the detector chunk by chunk, each chunk once, whatever happened on the way."""
+"""Detections of a pool are those of the detector chunk by chunk, each chunk once,
+whatever happened on the way.
+"""
 
 import json
 import shutil

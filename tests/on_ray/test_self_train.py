@@ -1,4 +1,6 @@
-"""Self-training on a minimal archive: two rounds with one command, killed in every stage, and every curriculum by name."""
+"""Self-training on a minimal archive: two rounds with one command, killed in every
+stage, and every curriculum by name.
+"""
 
 import hashlib
 import json

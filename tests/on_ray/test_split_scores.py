@@ -1,4 +1,6 @@
-"""Figures of a model over splits, gains between models on the same recordings, and what a model keeps at its threshold."""
+"""Figures of a model over splits, gains between models on the same recordings, and what
+a model keeps at its threshold.
+"""
 
 import numpy as np
 import pytest
@@ -46,7 +48,9 @@ def test_gains_are_differences_each_model_at_its_own_threshold(config):
 
 
 def test_the_headline_of_rounds_is_the_average_precision_of_the_config(config):
-    """Two of three calls are found before the false alarm: the area is 2 / 3, of eleven levels 0 to 0.6 are reached."""
+    """Two of three calls are found before the false alarm: the area is 2 / 3, of
+    eleven levels 0 to 0.6 are reached.
+    """
     config = apply_overrides(config, {"evaluate.average_precision": "11_point"})
     better, worse = scores(0.5), scores(0.7)
     rows = [round_row(config, 0, worse, worse), round_row(config, 1, better, worse)]

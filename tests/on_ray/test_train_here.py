@@ -1,4 +1,6 @@
-"""Pretraining and detector training in this process: real spectrograms, real objectives, small enough for seconds."""
+"""Pretraining and detector training in this process: real spectrograms, real
+objectives, small enough for seconds.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Training on Ray Train survives the death of workers and of the driver, to the bit; mistakes are told, not retried."""
+"""Training on Ray Train survives the death of workers and of the driver, to the bit;
+mistakes are told, not retried.
+"""
 
 import os
 import random

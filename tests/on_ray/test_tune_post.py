@@ -1,4 +1,6 @@
-"""The search over post-processing gives what filtering and evaluating one by one gives, and prefers the simpler of equals."""
+"""The search over post-processing gives what filtering and evaluating one by one gives,
+and prefers the simpler of equals.
+"""
 
 from dataclasses import replace
 
@@ -28,7 +30,9 @@ def config():
 
 @pytest.fixture(scope="module")
 def stored(prepared):
-    """Detections of the training chunks: each label three times, jittered, and boxes anywhere with lower scores."""
+    """Detections of the training chunks: each label three times, jittered, and
+    boxes anywhere with lower scores.
+    """
     chunks = chunks_of_split(prepared, "train")
     truth, rng = box_table(prepared, chunks, prepared.labels), np.random.default_rng(0)
     near = np.repeat(truth.corners.astype(float), 3, axis=0) + rng.normal(

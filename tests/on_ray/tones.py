@@ -1,4 +1,6 @@
-"""Recordings of tones in faint noise, and a detector that sees them by their energy: a perfect one, window by window."""
+"""Recordings of tones in faint noise, and a detector that sees them by their energy:
+a perfect one, window by window.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def sweep_tones(archive, out, runner="here", threshold=0.0, config=None):
 
 
 def write_archive(root: Path, num_per_site=4, duration_s=30.0, sites=("A", "B")):
-    """Every recording has its own tones; one of each site is damaged. Returns path -> tones of the good ones."""
+    """Every recording has its own tones; one of each site is damaged. Returns
+    path -> tones of the good ones.
+    """
     truth = {}
     for number, site in enumerate(sites):
         for day in range(num_per_site):
@@ -133,7 +137,8 @@ def committed_keys(out):
 
 
 if __name__ == "__main__":
-    # python tones.py ARCHIVE OUT RUNNER [ENDPOINT]: a sweep in a process of its own, to be killed or started twice
+    # python tones.py ARCHIVE OUT RUNNER [ENDPOINT]: a sweep in a process of its own,
+    # to be killed or started twice
     from mast_ray.config.errors import MastError
 
     named = {"storage.endpoint_url": sys.argv[4], "storage.region": "us-east-1"} if len(sys.argv) > 4 else {}

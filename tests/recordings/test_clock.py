@@ -12,6 +12,8 @@ from mast_ray.recordings.decoding import probe
 from mast_ray.recordings.site_tables import parse_site_table, refuse_unclear
 
 # (path, declared zone, UTC or None, site, flags): worked out by hand
+# Frontier Labs
+# space for zero
 NAMES = [
     ("20180710_053000.WAV", "UTC", "2018-07-10 05:30:00", "", ""),  # AudioMoth
     ("20180710_053000.WAV", "Asia/Makassar", "2018-07-09 21:30:00", "", ""),
@@ -34,7 +36,7 @@ NAMES = [
     ("S4A1_20000101_000000.wav", "UTC", None, "S4A1", "clock_reset"),
     ("19700101_000012.WAV", "UTC", None, "", "clock_reset"),
     ("SM2_20040531_120000.wav", "UTC", None, "SM2", "clock_reset"),
-    ("20180710T053000+0800_SITE_[-27.3866][152.8761].flac", "", "2018-07-09 21:30:00", "SITE", ""),  # Frontier Labs
+    ("20180710T053000+0800_SITE_[-27.3866][152.8761].flac", "", "2018-07-09 21:30:00", "SITE", ""),
     ("20180710T053000+0800_REC [-27.3866+152.8761].flac", "UTC", "2018-07-09 21:30:00", "", ""),
     ("20180710T053000-0330_Bog 7_[47.1234][-052.9876].flac", "", "2018-07-10 09:00:00", "Bog 7", ""),
     ("20180710T053000Z_SITE.flac", "Asia/Makassar", "2018-07-10 05:30:00", "SITE", ""),
@@ -50,7 +52,7 @@ NAMES = [
     ("P1-2015-06-03_05-10.flac", "UTC", "2015-06-03 05:10:00", "P1", ""),  # Arbimon: minutes only
     ("1559887337000.opus", "", "2019-06-07 06:02:17", "", "epoch_name"),  # RFCx guardian
     ("FK3_01_671354921_20190219T214331Z.flac", "", "2019-02-19 21:43:31", "FK3_01_671354921", ""),
-    ("7268.DSG_RAWD_HMS_ 3_50_ 0__DMY_10_ 3_11.wav", "UTC", "2011-03-10 03:50:00", "7268.DSG_RAWD", ""),  # space for zero
+    ("7268.DSG_RAWD_HMS_ 3_50_ 0__DMY_10_ 3_11.wav", "UTC", "2011-03-10 03:50:00", "7268.DSG_RAWD", ""),
     ("2018 7 1_ 5 3 0.wav", "UTC", "2018-07-01 05:03:00", "", ""),
     ("5146.180710053000.wav", "UTC", "2018-07-10 05:30:00", "", "two_digit_year"),  # SoundTrap
     ("M1_190522_000000.wav", "UTC", "2019-05-22 00:00:00", "M1", "two_digit_year"),

@@ -180,9 +180,8 @@ def test_a_24_hour_file_is_read_in_under_500_mb_with_exact_times(tmp_path):
     rate_hz, num_seconds = 48_000, 24 * 3600
     path = tmp_path / "day.wav"
     header = wav(b"", rate_hz=rate_hz)[:40] + b"\xff\xff\xff\xff"  # 8.3 GB do not fit into 32 bits
-    with path.open(
-        "wb"
-    ) as file:  # a sparse file: only a click one second before the end, and the end, are written
+    # a sparse file: only a click one second before the end, and the end, are written
+    with path.open("wb") as file:
         file.write(header)
         file.seek(len(header) + (num_seconds - 1) * rate_hz * 2)
         file.write(np.array([30_000], "<i2").tobytes())

@@ -1,5 +1,5 @@
-"""Every file of the hard cases is read correctly or refused with the right code; the table is the
-specification.
+"""Every file of the hard cases is read correctly or refused with the right code;
+the table is the specification.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Archives on disk: what is written, what is skipped, what survives an interruption, and damage done on purpose."""
+"""Archives on disk: what is written, what is skipped, what survives an
+interruption, and damage done on purpose.
+"""
 
 import csv
 import hashlib

@@ -146,7 +146,8 @@ def test_every_real_clip_set_gives_calls_and_its_sources_keep_apart(shared_data)
         c.source for c in clips if "fsc22" in c.path
     }
     assert by_freesound  # the two sets share uploads: their clips fall on the same side by construction
-    # Measured over every fourth clip: 0.97, 0.55, 0.78, 0.55. The floors are well below, the samples span all labels.
+    # Measured over every fourth clip: 0.97, 0.55, 0.78, 0.55. The floors are well
+    # below, the samples span all labels.
     for name, least in (("birds", 0.7), ("insects", 0.25), ("esc50_animals", 0.5), ("fsc22_animals", 0.25)):
         own = [clip for clip in clips if f"/{name}/" in clip.path]
         some = own[:: len(own) // 12]

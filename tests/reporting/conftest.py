@@ -1,4 +1,6 @@
-"""A small field season that tests can look at: two sites, chirps in noise, detections that miss and err, all in memory or tmp."""
+"""A small field season that tests can look at: two sites, chirps in noise, detections that
+miss and err, all in memory or tmp.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,6 @@
-"""A headless Chromium driven through its own DevTools protocol: pages, keys, screenshots, and a record of every request."""
+"""A headless Chromium driven through its own DevTools protocol: pages, keys,
+screenshots, and a record of every request.
+"""
 
 import asyncio
 import base64
@@ -20,7 +22,9 @@ def chromium_path() -> str | None:
 
 
 class Browser:
-    """One page. `requests` holds every address asked for, `complaints` every console error, exception and dialog."""
+    """One page. `requests` holds every address asked for, `complaints` every
+    console error, exception and dialog.
+    """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._waiting, self._number = socket, {}, 0
@@ -102,7 +106,9 @@ class Browser:
 
 @contextlib.asynccontextmanager
 async def browser(folder: Path):
-    """A fresh browser that can resolve no name; it is closed afterwards. `folder` holds its profile and downloads."""
+    """A fresh browser that can resolve no name; it is closed afterwards. `folder`
+    holds its profile and downloads.
+    """
     path = chromium_path()
     assert path is not None
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars",

@@ -1,4 +1,6 @@
-"""The gallery shows the hardest misses and the most confident false alarms first, once each, and survives bad files."""
+"""The gallery shows the hardest misses and the most confident false alarms first,
+once each, and survives bad files.
+"""
 
 import numpy as np
 import pyarrow as pa

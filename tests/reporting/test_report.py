@@ -1,4 +1,6 @@
-"""One file, closed to the world: every text is text, nothing is fetched, and any subset of sections is a valid page."""
+"""One file, closed to the world: every text is text, nothing is fetched, and any
+subset of sections is a valid page.
+"""
 
 import re
 from dataclasses import fields, replace

@@ -1,4 +1,5 @@
-"""The report in a real browser, from disk, with no network: nothing is asked for, everything works by keyboard.
+"""The report in a real browser, from disk, with no network: nothing is asked for,
+everything works by keyboard.
 
 Set MAST_REPORT_SHOTS to a folder to keep the screenshots for looking at.
 """

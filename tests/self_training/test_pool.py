@@ -1,4 +1,6 @@
-"""Tables of detections to columns and back: boxes in frames of their chunk, groups by site and local hour, lineage in every row."""
+"""Tables of detections to columns and back: boxes in frames of their chunk, groups by site
+and local hour, lineage in every row.
+"""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace

@@ -1,4 +1,6 @@
-"""Public data sets in their own layouts: BIRDeep's folders and CSVs, BirdSet's Parquet with audio inside or beside it."""
+"""Public data sets in their own layouts: BIRDeep's folders and CSVs, BirdSet's Parquet
+with audio inside or beside it.
+"""
 
 import io
 

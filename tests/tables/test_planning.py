@@ -21,7 +21,8 @@ def test_the_papers_pool_has_its_size():
 def test_stages_are_as_slow_as_their_slowest_part():
     archive = Archive(hours=1000.0, num_recordings=10_000, num_bytes=345_600_000_000, labelled_hours=10.24)
     found = stages(archive)
-    # prepare: 3.6e6 s at 1000x on 10 cores, twice (decode, log-mel): 0.2 h; network 345,600 MB at 1000 MB/s: 0.096 h
+    # prepare: 3.6e6 s at 1000x on 10 cores, twice (decode, log-mel): 0.2 h; network
+    # 345,600 MB at 1000 MB/s: 0.096 h
     assert found["prepare"].hours == pytest.approx(0.2) and found["prepare"].limit == "cores"
     assert found["prepare"].gpu_hours == 0
     # detect: 703,125 chunks at 2000/s: 0.0977 h; decode 0.1 h on the cores

@@ -1,4 +1,6 @@
-"""What `mast prepare` leaves behind: tables anyone can read, nothing lost, nothing doubled, nothing touched."""
+"""What `mast prepare` leaves behind: tables anyone can read, nothing lost,
+nothing doubled, nothing touched.
+"""
 
 import hashlib
 import json

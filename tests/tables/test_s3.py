@@ -152,10 +152,11 @@ def test_a_look_at_an_object_survives_expired_credentials_too(endpoint):
         storage = storage_at(proxy.endpoint, "expired_look")
         storage.write_atomic("key", b"value")
         storage.write_atomic("empty", b"")
+        # the answer to a HEAD has no body that says ExpiredToken
         for key, num_bytes in (
             ("key", 5),
             ("empty", 0),
-        ):  # the answer to a HEAD has no body that says ExpiredToken
+        ):
             proxy.expired_requests = 4
             assert storage.stat(key).num_bytes == num_bytes
         proxy.expired_requests = 3

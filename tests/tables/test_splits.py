@@ -1,4 +1,6 @@
-"""Dealing splits: shares, held-out sites and dates, guarded blocks, the paper's random chunks, and the leak audit."""
+"""Dealing splits: shares, held-out sites and dates, guarded blocks, the paper's
+random chunks, and the leak audit.
+"""
 
 from collections import Counter
 from itertools import pairwise

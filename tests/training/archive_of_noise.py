@@ -1,4 +1,6 @@
-"""A prepared archive written directly, without audio: segments of random bytes, a few labels, all in the train split but one recording."""
+"""A prepared archive written directly, without audio: segments of random bytes, a few labels, all
+in the train split but one recording.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ RECORDINGS_COUNT, CHUNKS_EACH = 6, 5
 
 
 def write_archive(root: Path) -> Prepared:
-    """Six recordings of five chunks; recording r5 is validation; every second chunk of the others has a box."""
+    """Six recordings of five chunks; recording r5 is validation; every second
+    chunk of the others has a box.
+    """
     rng = np.random.default_rng(0)
     names = [f"r{number}" for number in range(RECORDINGS_COUNT)]
     duration_s = (CHUNKS_EACH + 1) * SEGMENT_S

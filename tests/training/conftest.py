@@ -1,4 +1,6 @@
-"""Scratch folders in memory where the machine has them: checkpoints sync every file, and a busy disk makes that slow."""
+"""Scratch folders in memory where the machine has them: checkpoints sync every file,
+and a busy disk makes that slow.
+"""
 
 import tempfile
 from pathlib import Path

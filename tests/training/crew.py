@@ -1,4 +1,6 @@
-"""Two training processes over gloo without Ray: each runs the same function and leaves what it returns in a file."""
+"""Two training processes over gloo without Ray: each runs the same function and
+leaves what it returns in a file.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def fit_toy(worker, folder, engine="torch", zero_stage=1, precision="fp32", stop
 
 
 def detection_losses(worker, folder, steps=2, engine="torch") -> list:
-    """Losses of the first steps of a real detector on the archive of noise below `folder`, means over workers."""
+    """Losses of the first steps of a real detector on the archive of noise below
+    `folder`, means over workers.
+    """
     from mast_ray.config.loading import apply_overrides
     from mast_ray.config.recipes import tiny
     from mast_ray.on_ray.training_work import EXPERTS

@@ -1,4 +1,6 @@
-"""Checkpoints: whole or not at all, damage of any kind is noticed, failing storage is survived three times."""
+"""Checkpoints: whole or not at all, damage of any kind is noticed, failing
+storage is survived three times.
+"""
 
 import errno
 import os

@@ -14,7 +14,9 @@ def test_the_decay_is_rescaled_so_that_a_sample_counts_the_same_in_every_batch_s
 
 
 def test_a_run_too_short_for_its_average_keeps_a_hundredth_of_its_first_weights():
-    """800 steps of 64 (300 chunks, 200 epochs): at 0.9995 two thirds of what is exported would never have been trained."""
+    """800 steps of 64 (300 chunks, 200 epochs): at 0.9995 two thirds of what is exported
+    would never have been trained.
+    """
     assert pytest.approx(0.670, abs=5e-4) == 0.9995**800
     average = MovingAverage([torch.ones(1, dtype=torch.float64)], average_decay(0.9995, 64, 800))
     for _ in range(800):

@@ -1,4 +1,6 @@
-"""DeepSpeed, DDP and a single process are the same training: same losses, same weights, same resumed runs (CPU, gloo)."""
+"""DeepSpeed, DDP and a single process are the same training: same losses, same
+weights, same resumed runs (CPU, gloo).
+"""
 
 import pytest
 import torch
@@ -104,6 +106,7 @@ def test_a_real_detector_has_the_same_losses_on_two_workers_as_on_one(tmp_path, 
     together = run_crew(detection_losses, tmp_path, 2, engine=engine)
     assert together[0] == together[1]
     for one, two in zip(alone, together[0], strict=True):
-        # Every term is a mean over the global batch: assignment, augmentation and contrastive draws do not depend on the workers.
+        # Every term is a mean over the global batch: assignment, augmentation and contrastive
+        # draws do not depend on the workers.
         assert one == pytest.approx(two, rel=2e-4)
         assert one["contrastive"] > 0

@@ -113,7 +113,8 @@ def test_stored_bytes_are_normalised_and_augmentation_changes_some_chunks(prepar
         steps_of(prepared, 1, num_steps=1)[0],
     )
     values = torch.cat([entry[1].flatten() for entry in plain.values()])
-    # Stored values are uniform in [0, 255): mean 127 * 0.05 - 10 = -3.65; the pool's mean is -4 and its std 3.
+    # Stored values are uniform in [0, 255): mean 127 * 0.05 - 10 = -3.65; the
+    # pool's mean is -4 and its std 3.
     assert float(values.mean()) == pytest.approx((-3.65 + 4) / 3, abs=0.01)
     assert sum(not torch.equal(plain[row][1], changed[row][1]) for row in plain) >= 5
 

@@ -28,7 +28,9 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def folder(prepared, tmp_path):
-    """Pseudo-labels on chunks 1 and 2 of r0 and chunk 0 of r1; the box lies where neighbouring chunks overlap."""
+    """Pseudo-labels on chunks 1 and 2 of r0 and chunk 0 of r1; the box lies where
+    neighbouring chunks overlap.
+    """
     chunks = ChunkSet(np.array([0, 0, 1], np.int32), np.array([1, 2, 0], np.int32), np.ones(3, np.float32))
     boxes = pa.table(
         {
@@ -96,7 +98,9 @@ def test_a_folder_that_holds_no_pseudo_labels_is_refused(prepared, tmp_path):
 def test_background_is_where_an_expert_heard_nothing_also_for_pseudo_labels_that_have_no_empty_chunk(
     prepared, folder
 ):
-    """20 of the 25 training chunks have no box; pseudo-labels leave r0:2 empty, which may hold a call they missed."""
+    """20 of the 25 training chunks have no box; pseudo-labels leave r0:2 empty,
+    which may hold a call they missed.
+    """
 
     def quiet(source, **knobs):
         config = apply_overrides(tiny(), knobs)

@@ -1,4 +1,6 @@
-"""The loop on a toy objective in this process: it learns, resumes exactly, skips bad steps, and explains itself."""
+"""The loop on a toy objective in this process: it learns, resumes exactly, skips
+bad steps, and explains itself.
+"""
 
 import math
 from dataclasses import replace
@@ -127,7 +129,8 @@ def test_frozen_blocks_do_not_move_until_their_epoch_and_then_move(tmp_path):
 
     toy_fit(tmp_path, engine, Watching(SCHEDULE))
     history.append(engine.state().weights)
-    # Block 2 trains from the start, block 1 from epoch 1 (step 4), block 0 and the stem from epoch 2 (step 8).
+    # Block 2 trains from the start, block 1 from epoch 1 (step 4), block 0 and the
+    # stem from epoch 2 (step 8).
     first_moves = {
         name: next(
             step for step in range(16) if not torch.equal(history[step][name], history[step + 1][name])

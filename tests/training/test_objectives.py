@@ -83,7 +83,9 @@ def test_chunk_weight_acts_on_detection_losses_and_not_on_the_contrastive_one(ob
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1, 1)])
 def test_a_batch_in_parts_gives_the_gradient_of_the_whole(objective, sizes):
-    """Boxes are uneven: divided by the positives of its own part, the lone box of the last two would weigh ten times as much."""
+    """Boxes are uneven: divided by the positives of its own part, the lone box of the last
+    two would weigh ten times as much.
+    """
     many = torch.tensor([[40.0 + 150 * n, 10.0 + 8 * n, 140.0 + 150 * n, 40.0 + 8 * n] for n in range(6)])
     whole = example([many, many[:4], many[:1], torch.zeros(0, 4)])
 

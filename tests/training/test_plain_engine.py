@@ -1,4 +1,6 @@
-"""The plain engine's state goes through a checkpoint without losing its place, whatever the memory layout of the weights."""
+"""The plain engine's state goes through a checkpoint without losing its place, whatever
+the memory layout of the weights.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""A run that keeps its state on S3: through faults like on a disk, and through an outage of two checkpoints."""
+"""A run that keeps its state on S3: through faults like on a disk, and through
+an outage of two checkpoints.
+"""
 
 import pytest
 from s3_server import FaultProxy, client_of, s3_server, use_credentials, weed_program

@@ -1,4 +1,6 @@
-"""A small objective, feed and validation for tests of the loop: real tensors, no spectrograms, any number of workers."""
+"""A small objective, feed and validation for tests of the loop: real tensors, no
+spectrograms, any number of workers.
+"""
 
 from __future__ import annotations
 

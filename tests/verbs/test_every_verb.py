@@ -1,4 +1,6 @@
-"""The verbs that other tests reach through their functions, typed as a user types them, on a few minutes of sound."""
+"""The verbs that other tests reach through their functions, typed as a user types
+them, on a few minutes of sound.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Mistakes users make: each gets at most three lines with a remedy and its documented exit code, never a traceback."""
+"""Mistakes users make: each gets at most three lines with a remedy and its
+documented exit code, never a traceback.
+"""
 
 from __future__ import annotations
 

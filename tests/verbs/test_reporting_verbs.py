@@ -1,4 +1,6 @@
-"""`mast report`, `mast export` and `mast summarise` from the command line, on a folder of plain Parquet tables."""
+"""`mast report`, `mast export` and `mast summarise` from the command line, on a
+folder of plain Parquet tables.
+"""
 
 import csv
 from datetime import UTC, datetime, timedelta

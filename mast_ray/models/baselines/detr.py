@@ -1,5 +1,5 @@
-"""DETR of transformers on a ResNet of one input channel, built from a local configuration: nothing is
-downloaded.
+"""DETR of transformers on a ResNet of one input channel, built from a local
+configuration: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ DETR_SHAPES: dict[EncoderSize, DetrShape] = {
 def start_from_scratch(network: DetrForObjectDetection) -> None:
     """DETR's published initialisation (Xavier weights, unit queries), with batch norms that train.
 
-    The library freezes the norms and draws everything with deviation 0.02, as fits weights about to be loaded.
-    From scratch that leaves queries all but equal. The decoder starts from zeros, so with zero biases the first
-    layer norm divides by its epsilon and two bias gradients of 700 drown all others in the clipping: one bias is
-    drawn instead.
+    The library freezes the norms and draws everything with deviation 0.02, as fits weights about to be
+    loaded. From scratch that leaves queries all but equal. The decoder starts from zeros, so with zero
+    biases the first layer norm divides by its epsilon and two bias gradients of 700 drown all others in
+    the clipping: one bias is drawn instead.
     """
     for parent in list(network.modules()):
         for name, child in parent.named_children():

@@ -1,8 +1,8 @@
-"""Faster R-CNN and FCOS of torchvision on ResNet-FPN backbones of one input channel, class-agnostic, from
-scratch.
+"""Faster R-CNN and FCOS of torchvision on ResNet-FPN backbones of one input
+channel, class-agnostic, from scratch.
 
-Images are not resized: a chunk is 1024 x 128. Batch norms train, since there are no pretrained statistics
-to freeze.
+Images are not resized: a chunk is 1024 x 128. Batch norms train, since there are no
+pretrained statistics to freeze.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _NarrowResNet(ResNet):
 
 
 def residual_network(size: EncoderSize) -> ResNet:
-    """ResNet-50 (`base`), ResNet-18 (`small`) or a ResNet-10 of half the width (`tiny`), with one input channel and
-    fresh weights.
+    """ResNet-50 (`base`), ResNet-18 (`small`) or a ResNet-10 of half the width (`tiny`), with
+    one input channel and fresh weights.
     """
     match size:
         case "base":

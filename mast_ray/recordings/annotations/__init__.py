@@ -1,5 +1,5 @@
-"""Annotation formats: one module per format, one model, readers that find recordings under a root, and
-writers.
+"""Annotation formats: one module per format, one model, readers that find
+recordings under a root, and writers.
 """
 
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts, merge_annotations

@@ -1,5 +1,5 @@
-"""AOEF, the JSON of soundevent and whombat: annotation sets, projects and prediction sets in; annotation sets
-out.
+"""AOEF, the JSON of soundevent and whombat: annotation sets, projects and
+prediction sets in; annotation sets out.
 
 Times in AOEF are those of the animal: for a time-expanded recording they are divided by the factor, so they
 are multiplied back to seconds of the file (and frequencies divided). Identifiers are derived from the
@@ -134,8 +134,8 @@ def write(
     created_on: datetime = datetime(2000, 1, 1),
     name: str = "mast_ray",
 ) -> str:
-    """An annotation set; the label is a tag `label`, other columns are tags, a score is a feature of the
-    sound event.
+    """An annotation set; the label is a tag `label`, other columns are tags, a score
+    is a feature of the sound event.
     """
     tag_ids: dict[tuple[str, str], int] = {}
     events, event_annotations = [], []

@@ -1,5 +1,5 @@
-"""BIRDeep's annotation CSV: seconds and hertz in columns of their own; the label "No audio" marks a recording
-without birds.
+"""BIRDeep's annotation CSV: seconds and hertz in columns of their own; the label "No
+audio" marks a recording without birds.
 
 Its `bbox` column describes a picture of the spectrogram (normalised centre and size, not linear in
 frequency); it is kept as text and never used.

@@ -53,8 +53,8 @@ class AudioFacts:
 
 
 def least_facts(annotations: Sequence[Annotation], paths: Sequence[str]) -> dict[str, AudioFacts]:
-    """The shortest duration and lowest rate that hold the annotations, for formats that insist where nobody
-    knows.
+    """The shortest duration and lowest rate that hold the annotations, for formats
+    that insist where nobody knows.
     """
     ends_s, highest_hz = dict.fromkeys(paths, 0.0), dict.fromkeys(paths, 0.5)
     for annotation in annotations:
@@ -65,8 +65,8 @@ def least_facts(annotations: Sequence[Annotation], paths: Sequence[str]) -> dict
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a reader found: `path` of each annotation is the reference as written; "" means the table's own
-    recording.
+    """What a reader found: `path` of each annotation is the reference as written; ""
+    means the table's own recording.
     """
 
     annotations: tuple[Annotation, ...]

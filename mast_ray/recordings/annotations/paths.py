@@ -23,7 +23,9 @@ _TABLE_ENDINGS = re.compile(
 
 
 class RecordingIndex:
-    """The recordings under a root, found by path, by the end of a path, by name, or by name without suffix."""
+    """The recordings under a root, found by path, by the end of a path, by
+    name, or by name without suffix.
+    """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = frozenset(paths)
@@ -38,8 +40,8 @@ class RecordingIndex:
                 self._by_tail[_without_suffix(tail)].append(path)
 
     def find(self, reference: str, near: str = "") -> str | None:
-        """The one recording a reference can mean, or None; `near` is the folder of the table, relative to
-        the root.
+        """The one recording a reference can mean, or None; `near` is the folder of the
+        table, relative to the root.
         """
         reference = reference.strip().strip("\"'").replace("\\", "/")
         if not reference or "\0" in reference:
@@ -88,8 +90,8 @@ def own_stems(table_name: str) -> list[str]:
 
 
 def safe_reference(reference: str) -> str:
-    """A reference when there is no listing to look it up in: relative and below the root, else its name
-    alone.
+    """A reference when there is no listing to look it up in: relative and below
+    the root, else its name alone.
     """
     reference = reference.replace("\0", "").strip().strip("\"'").replace("\\", "/")
     parts = [part for part in reference.split("/") if part not in ("", ".")]
@@ -100,8 +102,8 @@ def safe_reference(reference: str) -> str:
 
 
 def list_files(root: str | os.PathLike[str]) -> list[str]:
-    """All files under a local folder, relative with forward slashes; links that lead out of it are left
-    out.
+    """All files under a local folder, relative with forward slashes; links that
+    lead out of it are left out.
     """
     base = Path(root).resolve()
     found = []

@@ -125,8 +125,8 @@ def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float |
 
 
 def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mapping[str, AudioFacts]) -> str:
-    """One table. The durations in `facts` (needed for several recordings) make Begin Time run on from file
-    to file.
+    """One table. The durations in `facts` (needed for several recordings) make Begin
+    Time run on from file to file.
     """
     has_score = any(annotation.score is not None for annotation in annotations)
     names = list(dict.fromkeys(name for annotation in annotations for name in annotation.extra))

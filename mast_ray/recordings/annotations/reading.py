@@ -70,8 +70,8 @@ def read_annotated_list(
     root: str | os.PathLike[str] | None = None,
     recordings: Iterable[str] | None = None,
 ) -> AnnotationSet:
-    """A table that only names recordings an expert has gone through (a column `file` or the like), events
-    or not.
+    """A table that only names recordings an expert has gone through (a column
+    `file` or the like), events or not.
     """
     path = Path(path)
     table = parse_table(decoded(_content(path), path.name), path.name)
@@ -93,13 +93,12 @@ def parse_annotations(
     index: RecordingIndex | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> AnnotationSet:
-    """The same from bytes; `name` is the file's path relative to the root, from which its own recording may
-    be told.
+    """The same from bytes; `name` is the file's path relative to the root, from which
+    its own recording may be told.
     """
     text = decoded(content, name)
-    if (
-        format == "auto" and not text.strip()
-    ):  # what Audacity and our own export write where nothing was found
+    # what Audacity and our own export write where nothing was found
+    if format == "auto" and not text.strip():
         found = _resolved(Parsed((), ("",)), name, index)
         if found.unresolved:
             raise DataError(

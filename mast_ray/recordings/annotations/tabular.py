@@ -1,5 +1,5 @@
-"""Delimited text as people and programs write it: any of tab, comma or semicolon, BOM or none, CRLF, comma
-decimals.
+"""Delimited text as people and programs write it: any of tab, comma or semicolon,
+BOM or none, CRLF, comma decimals.
 
 Cells that a spreadsheet would take for a formula are written with a leading apostrophe, which is taken away
 again on reading.
@@ -132,7 +132,8 @@ def written_table(columns: Sequence[str], rows: Iterable[Sequence[str]], delimit
     else:
         writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
         writer.writerow(columns)
-        # The csv module leaves a lone carriage return unquoted: a spreadsheet would begin a new row, and a formula, there.
+        # The csv module leaves a lone carriage return unquoted: a spreadsheet would begin a
+        # new row, and a formula, there.
         writer.writerows([re.sub(r"\r\n?", "\n", cell) for cell in row] for row in rows)
     return buffer.getvalue()
 

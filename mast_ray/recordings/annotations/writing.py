@@ -1,5 +1,5 @@
-"""AnnotationSets written as files that Raven, Audacity, whombat and spreadsheets open; times to 1 microsecond,
-frequencies to 1 mHz.
+"""AnnotationSets written as files that Raven, Audacity, whombat and spreadsheets open; times to
+1 microsecond, frequencies to 1 mHz.
 
 No frequency above the Nyquist frequency of the original recording is written when its rate is known.
 """
@@ -29,7 +29,8 @@ def write_annotations(
     *,
     facts: Mapping[str, AudioFacts] | None = None,
 ) -> list[Path]:
-    """Write to a local file, or (Raven and Audacity) one table per recording into a folder; returns the files.
+    """Write to a local file, or (Raven and Audacity) one table per recording into
+    a folder; returns the files.
 
     A path with a suffix is a file, one without (or a folder that exists) is a folder in which the folders of
     the recordings are repeated.
