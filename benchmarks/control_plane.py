@@ -30,21 +30,21 @@ import pyarrow as pa
 
 from mast_ray.config.recipes import field
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.detect import Sweep
-from mast_ray.on_ray.detect_work import (
+from mast_ray.inference.detection_rows import ROWS
+from mast_ray.stages.detect.detect import Sweep
+from mast_ray.stages.detect.work import (
     UNIT_RECORDINGS,
     arrow_bytes,
     parquet_bytes,
     partition_folder,
     put_file,
 )
-from mast_ray.on_ray.detection_rows import ROWS
+from mast_ray.storage.ledger import Attempt
+from mast_ray.storage.stage_folders import read_manifest
+from mast_ray.storage.storage import Entry, Storage, open_storage
+from mast_ray.storage.unit_runner import Work, WorkDone
+from mast_ray.storage.units import DataFile, Item, Outcome
 from mast_ray.tables.inventory import list_archive
-from mast_ray.tables.ledger import Attempt
-from mast_ray.tables.stages import read_manifest
-from mast_ray.tables.storage import Entry, Storage, open_storage
-from mast_ray.tables.unit_runner import Work, WorkDone
-from mast_ray.tables.units import DataFile, Item, Outcome
 
 RECORDING_S = 360.0
 NUM_BYTES = 34_560_044  # six minutes at 48 kHz
@@ -180,7 +180,7 @@ def simulate(
 
 
 def _any_slots() -> Any:
-    from mast_ray.on_ray.detect_plan import Slots
+    from mast_ray.stages.detect.plan import Slots
 
     return Slots("cpu", 1, 1.0)
 

@@ -32,20 +32,20 @@ import torch
 
 from mast_ray.config.recipes import field, tiny
 from mast_ray.config.tree import Config
+from mast_ray.inference.decode_lanes import DecodeKnobs, DecodeLanes
 from mast_ray.models.build import build_detector
-from mast_ray.on_ray.decode_lanes import DecodeKnobs, DecodeLanes
-from mast_ray.on_ray.detect import Sweep, settings_of
-from mast_ray.on_ray.detect_plan import decode_lanes, local_slots, slots_of
-from mast_ray.on_ray.detect_work import DetectWork
-from mast_ray.on_ray.load_work import WorkMaker, inference_knobs, work_of
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, HOP_S, NUM_BINS, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel, logmel_on_device
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.sample_segments import SampleSegments
+from mast_ray.stages.detect.detect import Sweep, settings_of
+from mast_ray.stages.detect.load_work import WorkMaker, inference_knobs, work_of
+from mast_ray.stages.detect.plan import decode_lanes, local_slots, slots_of
+from mast_ray.stages.detect.work import DetectWork
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import read_commits
 from mast_ray.tables.inventory import list_archive
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.units import read_commits
 from mast_ray.training.assembly import architecture_of, load_detector
 from mast_ray.training.model_files import Card, write_model
 from mast_ray.training.plain_engine import autocast

@@ -35,15 +35,15 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.spectrogram.chunking import Segment
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.unit_runner import WorkDone, publish_file, run_here
+from mast_ray.storage.units import Item, Outcome, plan_units, read_commits
 from mast_ray.tables.blocks import values_of
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.finishing import finish
 from mast_ray.tables.frames_writer import FramesWriter
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.unit_runner import WorkDone, publish_file, run_here
-from mast_ray.tables.units import Item, Outcome, plan_units, read_commits
 
 
 def make_prepared(folder: Path, num_recordings: int, segments: int, storage: str) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY / "tests"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 
 
 def synth(work: Path, args) -> None:
@@ -36,9 +36,9 @@ def synth(work: Path, args) -> None:
     import numpy as np
     import soundfile
 
-    from mast_ray.recordings.synthetic_archive import write_archive
-    from mast_ray.recordings.synthetic_damage import damage_archive
-    from mast_ray.recordings.synthetic_plan import SoundscapeSpec
+    from mast_ray.soundscapes.archive import write_archive
+    from mast_ray.soundscapes.damage import damage_archive
+    from mast_ray.soundscapes.plan import SoundscapeSpec
 
     spec = SoundscapeSpec(
         num_sites=4, num_days=5, recordings_per_day=max(1, (args.render or args.files) // 20),
@@ -91,7 +91,7 @@ def hashes(folder: Path) -> dict[str, str]:
 def check_rejects(work: Path, out: Path) -> dict:
     import csv
 
-    from mast_ray.recordings.synthetic_damage import REASON_OF_KIND
+    from mast_ray.soundscapes.damage import REASON_OF_KIND
 
     with (work / "archive/damaged.csv").open() as file:
         rows = [(row["path"].removeprefix("audio/"), row["kind"]) for row in csv.DictReader(file)]
@@ -203,7 +203,7 @@ def on_s3(work: Path, args) -> dict:
 
     from s3_server import FaultProxy, client_of, environment, s3_server
 
-    from mast_ray.tables.storage import map_keys
+    from mast_ray.storage.storage import map_keys
 
     with tempfile.TemporaryDirectory(dir=work) as scratch, s3_server(Path(scratch)) as endpoint:
         client = client_of(endpoint)

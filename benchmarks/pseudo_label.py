@@ -28,15 +28,15 @@ from ingest import make_prepared
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.config.tree import Config
+from mast_ray.inference.chunk_detector import ChunkDetector
 from mast_ray.models.build import build_detector
-from mast_ray.on_ray.chunk_detector import ChunkDetector
-from mast_ray.on_ray.pseudo_label import MakePoolWork, PoolTask, PoolWork, run_pseudo_label
 from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.stages.self_train.pseudo_label import MakePoolWork, PoolTask, PoolWork, run_pseudo_label
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import read_commits
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.units import read_commits
 from mast_ray.training.assembly import architecture_of
 from mast_ray.training.model_files import Card, write_model
 

@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
-from mast_ray.on_ray.pseudo_stage import Teacher, make_pseudo_labels
 from mast_ray.spectrogram.grid import CHUNK_S, HOP_S, bin_to_hertz
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.stages.self_train.pseudo_stage import Teacher, make_pseudo_labels
+from mast_ray.storage.stage_folders import write_manifest
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import Commit, DataFile, put_commit
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, SPLITS
-from mast_ray.tables.stages import write_manifest
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.units import Commit, DataFile, put_commit
 
 CHUNKS_PER_RECORDING, NUM_SITES, RECORDINGS_PER_FILE = 11, 30, 372
 

@@ -4,7 +4,7 @@ filtering and evaluating one by one.
     python benchmarks/threshold_sweep.py --out threshold_sweep.json
     python benchmarks/threshold_sweep.py --detections 20000 --thresholds 50 --one-by-one 50      # smoke check
 
-sweep        suppression, validity, matching, then precision, recall and F1 at every threshold (on_ray/tune_post.py)
+sweep        suppression, validity, matching, then precision, recall and F1 at every threshold (stages/search/post_processing.py)
 one by one   for every threshold: filter by score, suppress, check validity, match, count; timed on --one-by-one thresholds spread
              over the range, where its F1 must be equal
 Seconds are of one core (process time, one thread).

@@ -45,6 +45,6 @@ def knobs_markdown(recipes: dict[str, Config]) -> str:
                 node = getattr(node, part)
             values.append(_plain(node))
         shown = [values[0]] + [v if v != values[0] else "" for v in values[1:]]
-        text = (field.description or "").replace("|", "\\|")
+        text = " ".join((field.description or "").split()).replace("|", "\\|")
         rows.append(f"| `{key}` | {' | '.join(shown)} | {text} |")
     return "\n".join(rows) + "\n"

@@ -15,7 +15,7 @@ from mast_ray.evaluation.intervals import FIGURES, Interval
 from mast_ray.evaluation.metrics import APName, Metrics, f1_over_thresholds
 from mast_ray.evaluation.scoring import Scored, outcomes
 from mast_ray.recordings.annotations.tabular import defused, written_table
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 COLUMNS = ("by", "cell", "figure", "estimate", "low", "high", "num_truth", "num_detections", "num_true_positives",
            "num_recordings")  # fmt: skip

@@ -271,7 +271,7 @@ def _cluster_error(address: str) -> str:
 
 
 def _try_storage(url: str, knobs: StorageConfig) -> StorageFacts:
-    from mast_ray.tables.storage import open_storage
+    from mast_ray.storage.storage import open_storage
 
     key = f".mast-doctor-{os.getpid()}-{time.time_ns()}"
     try:

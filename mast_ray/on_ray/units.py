@@ -18,11 +18,11 @@ import ray.data
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.detect_plan import Slots, slots_of
 from mast_ray.on_ray.session import quiet_ray_data
-from mast_ray.tables.storage import Storage
-from mast_ray.tables.unit_runner import UnitReport, Work, run_unit
-from mast_ray.tables.units import (
+from mast_ray.stages.detect.plan import Slots, slots_of
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.unit_runner import UnitReport, Work, run_unit
+from mast_ray.storage.units import (
     Unit,
     commit_from_json,
     commit_to_json,

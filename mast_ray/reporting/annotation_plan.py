@@ -42,9 +42,9 @@ from mast_ray.reporting.detection_tables import read_detections, read_parquet, s
 from mast_ray.reporting.export_rows import audio_facts
 from mast_ray.reporting.exports import file_stem
 from mast_ray.spectrogram.grid import CHUNK_S, HOP_S, SAMPLE_RATE_HZ
+from mast_ray.storage.storage import Storage
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.storage import Storage
 
 FORMATS = ("raven", "audacity", "aoef")
 _ENDINGS = {"raven": ".Table.1.selections.txt", "audacity": ".txt"}

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.decoding import read_blocks
+from mast_ray.recordings.decoding.reading import read_blocks
 from mast_ray.spectrogram.grid import NUM_BINS, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel, one_thread
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 MARGIN_S = 0.05  # read around a window, so that resampling has settled inside it
 PICTURE_QUALITIES = (40, 20, 5)  # of 100, best first

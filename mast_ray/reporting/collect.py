@@ -45,8 +45,8 @@ from mast_ray.reporting.contents import (
 from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
 from mast_ray.reporting.gallery import GallerySettings, build_gallery, stitched
 from mast_ray.reporting.summaries import summarise
+from mast_ray.storage.storage import Storage
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPLITS
-from mast_ray.tables.storage import Storage
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from mast_ray.reporting.activity import clock_name
 from mast_ray.reporting.collect_studies import flat
 from mast_ray.reporting.contents import Effort, RejectReason, ResultTable
-from mast_ray.tables.stages import text_hash
+from mast_ray.storage.stage_folders import text_hash
 
 MOST_REJECTS = 200
 

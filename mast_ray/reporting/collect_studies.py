@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from mast_ray.reporting.charts import Series
 from mast_ray.reporting.collect_scores import SPLIT_NAMES
 from mast_ray.reporting.contents import Cell, Interval, ResultTable, Trials
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 Rows = list[dict[str, Any]]
 BUDGET_X = ("num_chunks", "num_labels", "budget", "n", "N")

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.decoding import probe
-from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.recordings.decoding.faults import UnreadableRecording
+from mast_ray.recordings.decoding.reading import probe
 from mast_ray.reporting.clips import safe_key
+from mast_ray.storage.storage import Storage, open_beside, open_storage
+from mast_ray.storage.units import read_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
-from mast_ray.tables.storage import Storage, open_beside, open_storage
-from mast_ray.tables.units import read_commits
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
 _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")

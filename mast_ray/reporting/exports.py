@@ -23,7 +23,7 @@ from mast_ray.recordings.annotations.paths import safe_reference
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.reporting.export_rows import audio_facts, clipped_box, detection_id, local_text, utc_text
 from mast_ray.reporting.pamdp import pamdp_files
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 ExportFormat = Literal["raven", "audacity", "csv", "aoef", "coco", "kaleidoscope", "pamdp"]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mast_ray.evaluation.matching import Matches, match
-from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.reporting.clips import clip_uris, read_window
 from mast_ray.reporting.contents import Box, Example, Kind, Neighbour
 from mast_ray.reporting.export_rows import detection_id
@@ -30,7 +30,7 @@ from mast_ray.spectrogram.grid import (
     hertz_to_bin,
 )
 from mast_ray.spectrogram.logmel import LogMel
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 LONGEST_WINDOW_S = 15.0
 MARKUP_BYTES = 3000  # of one example besides its picture, its sound and its boxes

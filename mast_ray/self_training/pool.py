@@ -25,11 +25,11 @@ from mast_ray.spectrogram.grid import (
     hertz_to_bin,
     seconds_hertz_from_boxes,
 )
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.units import read_commits
 from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.schemas import LABELS
-from mast_ray.tables.storage import Storage
-from mast_ray.tables.units import read_commits
 
 Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mast_ray.tables.stages import text_hash
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.storage import Storage
 
 FOLDER, DIARY, RESULT, STOPPED = "trials", "diary.json", "trial.json", "stopped.json"
 EPOCHS, OBJECTIVE = "epochs", "objective"

@@ -11,7 +11,7 @@ from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse
 from mast_ray.recordings.annotations.birdeep import is_birdeep
 from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 TRAIN_SITES = ("AM1", "AM2", "AM3", "AM8", "AM10", "AM11", "AM16")
 OOD_SITES = ("AM4", "AM15")  # SPEC 3; the recipe `birdeep` holds them out

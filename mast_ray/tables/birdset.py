@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations import Annotation, AnnotationSet, RecordingIndex
-from mast_ray.recordings.clock import TableRow
-from mast_ray.recordings.site_tables import SiteTable
-from mast_ray.tables.storage import Entry, Storage
+from mast_ray.recordings.clock_and_site.clock import TableRow
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.storage.storage import Entry, Storage
 
 _ABOUT = (
     "filepath",

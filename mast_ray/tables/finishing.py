@@ -21,6 +21,9 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
+from mast_ray.storage.storage import Storage, map_keys
+from mast_ray.storage.units import Commit, Item, outcomes_of
 from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.schemas import INDEX, LABELS, RECORDINGS, REJECTS
@@ -32,10 +35,7 @@ from mast_ray.tables.splits import (
     recordings_of,
     splits_table,
 )
-from mast_ray.tables.stages import MANIFEST, text_hash, write_manifest
 from mast_ray.tables.statistics import pool_moments
-from mast_ray.tables.storage import Storage, map_keys
-from mast_ray.tables.units import Commit, Item, outcomes_of
 
 DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
 TABLE_KNOBS = (*DECODE_KNOBS, "split", "seed")  # everything the tables depend on besides their inputs

@@ -17,13 +17,13 @@ import numpy as np
 
 from mast_ray.config.errors import DataError, MastError
 from mast_ray.config.tree import AudioConfig
-from mast_ray.recordings.decoding import probe
-from mast_ray.recordings.faults import Reason, UnreadableRecording
-from mast_ray.recordings.site_tables import SiteTable
-from mast_ray.recordings.sites import is_junk, is_recording_name
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.recordings.clock_and_site.sites import is_junk, is_recording_name
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.reading import probe
+from mast_ray.storage.storage import LOCKED, Storage
+from mast_ray.storage.units import Item, item_id_of
 from mast_ray.tables.preparing import limits_of, metadata_of, open_source
-from mast_ray.tables.storage import LOCKED, Storage
-from mast_ray.tables.units import Item, item_id_of
 
 REALTIME_PER_CORE = (
     1500.0  # hours of audio per core-hour that prepare reaches, decoding 48 kHz WAV (benchmarks/prepare.py)

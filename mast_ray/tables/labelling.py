@@ -13,9 +13,9 @@ from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse
 from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.storage import Storage, map_keys, open_beside, open_storage
 from mast_ray.tables.inventory import SYNTHETIC_COPIES
-from mast_ray.tables.stages import text_hash
-from mast_ray.tables.storage import Storage, map_keys, open_beside, open_storage
 
 log = logging.getLogger(__name__)
 SHOWN_PROBLEMS = 5

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import SCHEMA_VERSION
-from mast_ray.tables.storage import Storage, open_storage
 
 
 @dataclass(frozen=True, eq=False)

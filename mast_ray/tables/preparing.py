@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import MastError
 from mast_ray.config.tree import AudioConfig, Config
-from mast_ray.recordings.clock import RecordingMetadata, recording_metadata
-from mast_ray.recordings.decoding import Limits, Reading, open_recording
-from mast_ray.recordings.faults import Reason, UnreadableRecording
-from mast_ray.recordings.headers import Header
-from mast_ray.recordings.site_tables import SiteTable
+from mast_ray.recordings.clock_and_site.clock import RecordingMetadata, recording_metadata
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.headers import Header
+from mast_ray.recordings.decoding.reading import Limits, Reading, open_recording
 from mast_ray.spectrogram.chunking import ShortRecordings, num_chunks_of, segments_of_blocks
 from mast_ray.spectrogram.logmel import LogMel, num_frames_of, one_thread
+from mast_ray.storage.ledger import Attempt
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.unit_runner import WorkDone, publish_file
+from mast_ray.storage.units import DataFile, Item, Outcome
 from mast_ray.tables.frames_writer import FramesWriter
-from mast_ray.tables.ledger import Attempt
-from mast_ray.tables.storage import Storage
-from mast_ray.tables.unit_runner import WorkDone, publish_file
-from mast_ray.tables.units import DataFile, Item, Outcome
 
 WHOLE_BYTES = 64 << 20  # remote files up to this size come in one request
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from mast_ray.config.tree import Config
+from mast_ray.storage.lease import held_lease
+from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
 from mast_ray.tables.finishing import TABLE_KNOBS, SplitSummary, write_split
-from mast_ray.tables.lease import held_lease
 from mast_ray.tables.prepared import Prepared, open_prepared
-from mast_ray.tables.stages import MANIFEST, sections_hash, write_manifest
 
 
 def resplit(uri: str, config: Config) -> SplitSummary:

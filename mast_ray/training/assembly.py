@@ -23,7 +23,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.storage import open_beside, open_storage
+from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import choose_engine, choose_precision, make_engine
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups

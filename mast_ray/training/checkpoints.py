@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mast_ray.config.errors import ConfigError, DataError, TemporaryError
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 from mast_ray.training.plain_engine import EngineState
 
 log = logging.getLogger("mast.training")

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.chunk_sets import BoxTable, ChunkSet, box_table, chunks_of_split
 from mast_ray.tables.prepared import Prepared, read_table
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.splits import pick_budget
-from mast_ray.tables.storage import Storage, open_storage
 
 PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mast_ray.config.errors import TemporaryError
-from mast_ray.tables.storage import Storage
+from mast_ray.storage.storage import Storage
 
 log = logging.getLogger("mast.training")
 

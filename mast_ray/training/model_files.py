@@ -24,7 +24,7 @@ from mast_ray import __version__
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.checkpoints import manifest_text, parse_manifest
 
 log = logging.getLogger("mast.training")

@@ -28,7 +28,7 @@ from mast_ray.evaluation.review import (
 )
 from mast_ray.evaluation.verdicts import Verdicts, read_verdicts
 from mast_ray.reporting.gallery import detection_id
-from mast_ray.tables.storage import Storage, open_storage
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.verbs.evaluate import read_events
 
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import ConfigError
-    from mast_ray.on_ray.compare import Comparison, planned_runs, run_comparison
-    from mast_ray.on_ray.methods import DEFAULT_SEEDS, chosen_methods
+    from mast_ray.stages.studies.compare import Comparison, planned_runs, run_comparison
+    from mast_ray.stages.studies.methods import DEFAULT_SEEDS, chosen_methods
     from mast_ray.tables.prepared import open_prepared
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")

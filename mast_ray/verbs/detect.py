@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mast_ray.on_ray.detect import DetectInputs, detect
+    from mast_ray.stages.detect.detect import DetectInputs, detect
 
     inputs = DetectInputs(
         args.model, args.archive, args.out, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.threshold

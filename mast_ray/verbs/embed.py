@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import ConfigError
-    from mast_ray.on_ray.embed_stage import EmbedKnobs, retrieval_text, run_embed
+    from mast_ray.stages.score.embed import EmbedKnobs, retrieval_text, run_embed
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     detections = "" if args.boxes == "labels" else args.boxes

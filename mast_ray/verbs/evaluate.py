@@ -29,8 +29,8 @@ from mast_ray.evaluation.split_truth import truth_of_split
 from mast_ray.evaluation.verdicts import has_verdicts, read_verdicts
 from mast_ray.recordings.annotations import READ_FORMATS, read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.storage import open_storage
 
 HELP = """Score detections against annotations, with 95 % intervals over recordings.
 
@@ -158,7 +158,7 @@ def _is_model(uri: str) -> bool:
 
 
 def _score_model(args: argparse.Namespace) -> int:
-    from mast_ray.on_ray.scoring import evaluate_model
+    from mast_ray.stages.score.scoring import evaluate_model
 
     splits = [name.strip() for name in args.split.split(",")] if args.split else None
     config = args.config

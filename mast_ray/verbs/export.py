@@ -15,7 +15,7 @@ from mast_ray.reporting.detection_tables import (
     with_paths,
 )
 from mast_ray.reporting.exports import EXPORT_FORMATS, export_detections
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 HELP = "write detections as files that other tools open"
 

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _curves(args: argparse.Namespace, prepared: str) -> int:
     from mast_ray.config.errors import ConfigError
-    from mast_ray.on_ray.label_budget import BudgetStudy, run_label_budget
+    from mast_ray.stages.studies.label_budget import BudgetStudy, run_label_budget
 
     try:
         budgets = tuple(int(text) for text in args.budgets.split(",") if text.strip())
@@ -123,8 +123,8 @@ def _curves(args: argparse.Namespace, prepared: str) -> int:
 def _plan(args: argparse.Namespace, prepared: str) -> int:
     from mast_ray.config.errors import ConfigError
     from mast_ray.reporting.annotation_plan import FORMATS, PlanInputs, plan_chunks, write_plan
+    from mast_ray.storage.storage import open_storage
     from mast_ray.tables.prepared import open_prepared
-    from mast_ray.tables.storage import open_storage
     from mast_ray.training.model_files import read_card
 
     formats = tuple(name.strip() for name in args.formats.split(",") if name.strip())

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mast_ray.on_ray.prepare import PrepareInputs, prepare
+    from mast_ray.stages.prepare import PrepareInputs, prepare
 
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import logging
 
-    from mast_ray.on_ray.train import run_pretrain
-    from mast_ray.on_ray.training_plan import plan_text
-    from mast_ray.on_ray.training_work import PretrainTask
+    from mast_ray.stages.train.plan import plan_text
+    from mast_ray.stages.train.train import run_pretrain
+    from mast_ray.stages.train.work import PretrainTask
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.dry_run:

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import OK, PARTIAL
-    from mast_ray.on_ray.pseudo_label import run_pseudo_label
+    from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     manifest = run_pseudo_label(

@@ -11,7 +11,7 @@ from pathlib import Path
 from mast_ray.reporting.collect import collect_run
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report import render_report
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 HELP = "write one self-contained HTML report about whatever a run folder holds"
 

@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import logging
 
-    from mast_ray.on_ray.round_table import rounds_text
-    from mast_ray.on_ray.self_train import run_self_train
-    from mast_ray.on_ray.self_train_plan import plan_text
+    from mast_ray.stages.self_train.plan import plan_text
+    from mast_ray.stages.self_train.round_table import rounds_text
+    from mast_ray.stages.self_train.self_train import run_self_train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.dry_run:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations import read_annotations
 from mast_ray.recordings.annotations.paths import own_stems
-from mast_ray.recordings.decoding import open_recording
-from mast_ray.recordings.faults import UnreadableRecording
+from mast_ray.recordings.decoding.faults import UnreadableRecording
+from mast_ray.recordings.decoding.reading import open_recording
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ

@@ -23,7 +23,7 @@ from mast_ray.reporting.detection_tables import (
     recordings_beside,
 )
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 HELP = "calls per hour, diel activity and spectral occupancy, per site and date, with 95 % intervals"
 

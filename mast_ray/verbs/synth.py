@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.recordings.synthetic_archive import ArchiveSummary, write_archive
-from mast_ray.recordings.synthetic_damage import damage_archive
-from mast_ray.recordings.synthetic_plan import SoundscapeSpec, spec_for_hours
+from mast_ray.soundscapes.archive import ArchiveSummary, write_archive
+from mast_ray.soundscapes.damage import damage_archive
+from mast_ray.soundscapes.plan import SoundscapeSpec, spec_for_hours
 
 HELP = "write a labelled synthetic soundscape archive"
 

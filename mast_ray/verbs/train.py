@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import ConfigError
-    from mast_ray.on_ray.train import run_train_detector
-    from mast_ray.on_ray.training_plan import plan_text
-    from mast_ray.on_ray.training_work import DetectorTask
+    from mast_ray.stages.train.plan import plan_text
+    from mast_ray.stages.train.train import run_train_detector
+    from mast_ray.stages.train.work import DetectorTask
     from mast_ray.training.labels import LabelSource
     from mast_ray.verbs.pretrain import result_text
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import logging
 
-    from mast_ray.on_ray.tune import best_rows, run_tune
+    from mast_ray.stages.search.tune import best_rows, run_tune
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     found = run_tune(

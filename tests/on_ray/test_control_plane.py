@@ -2,19 +2,14 @@
 benchmarks/control_plane.py shows a million.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
 from control_plane import DETECTIONS_PER_RECORDING, FakeArchive, peak_mb, simulate
 
-from mast_ray.on_ray.detect_plan import Slots, plan_detect_units
 from mast_ray.reporting.detection_tables import read_recordings
+from mast_ray.stages.detect.plan import Slots, plan_detect_units
+from mast_ray.storage.stage_folders import read_manifest
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.inventory import list_archive
-from mast_ray.tables.stages import read_manifest
-from mast_ray.tables.storage import open_storage
 from mast_ray.verbs.main import config_of
 
 

@@ -3,21 +3,17 @@ authentication: the same as `mast X`.
 """
 
 import json
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from job_cluster import job_cluster
+from synthetic_model import write_tiny_detector
 from tones import Tone, committed_keys, write_tones
 
-from mast_ray.on_ray.prepare import PrepareInputs, prepare
-from mast_ray.tables.storage import open_storage
+from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.storage.storage import open_storage
 from mast_ray.verbs.main import config_of, run_verb
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "verbs"))
-from synthetic_model import write_tiny_detector
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SETS = ["audio.timezone=UTC", "evaluate.max_detections=8", "detect.batch_size=4"]

@@ -7,8 +7,8 @@ import ray
 from poison_work import HeldModel, work
 
 from mast_ray.on_ray.units import run_units
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.units import Item, plan_units, read_commits, tally
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import Item, plan_units, read_commits, tally
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     log = tmp_path_factory.mktemp("poison") / "deaths"
-    here = Path(__file__).parent
-    variables = {"POISON_LOG": str(log), "PYTHONPATH": f"{here}:{here.parent.parent}"}
+    tests = Path(__file__).resolve().parents[1]
+    variables = {"POISON_LOG": str(log), "PYTHONPATH": f"{tests / 'support'}:{tests.parent}"}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
     yield log
     ray.shutdown()

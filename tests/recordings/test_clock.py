@@ -7,9 +7,14 @@ import pytest
 from damage import chunk, list_info, noise, pcm16, wav
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.recordings.clock import TableRow, audiomoth_time, parse_name_metadata, recording_metadata
-from mast_ray.recordings.decoding import probe
-from mast_ray.recordings.site_tables import parse_site_table, refuse_unclear
+from mast_ray.recordings.clock_and_site.clock import (
+    TableRow,
+    audiomoth_time,
+    parse_name_metadata,
+    recording_metadata,
+)
+from mast_ray.recordings.clock_and_site.site_tables import parse_site_table, refuse_unclear
+from mast_ray.recordings.decoding.reading import probe
 
 # (path, declared zone, UTC or None, site, flags): worked out by hand
 # Frontier Labs

@@ -11,8 +11,8 @@ import soundfile
 import soxr
 from damage import encoded, noise, pcm16, wav
 
-from mast_ray.recordings.decoding import Limits, open_recording, probe, read_blocks
-from mast_ray.recordings.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.reading import Limits, open_recording, probe, read_blocks
 
 
 def read_all(source, **options):
@@ -165,7 +165,7 @@ def test_a_recording_longer_than_the_limit_is_refused():
 _MEMORY = """
 import sys
 import numpy as np
-from mast_ray.recordings.decoding import open_recording
+from mast_ray.recordings.decoding.reading import open_recording
 with open_recording(sys.argv[1]) as reading:
     for block in reading.blocks():
         pass

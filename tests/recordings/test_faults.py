@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from damage import chunk, encoded, noise, pcm16, wav
 
-from mast_ray.recordings.decoding import open_recording
-from mast_ray.recordings.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.reading import open_recording
 
 BODY = pcm16(noise())
 FLAC = encoded(noise(20.0), container="FLAC")

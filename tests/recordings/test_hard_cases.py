@@ -15,9 +15,9 @@ from mast_ray.recordings.annotations import (
     read_annotated_list,
     read_annotations,
 )
-from mast_ray.recordings.decoding import open_recording
-from mast_ray.recordings.faults import Reason, UnreadableRecording
-from mast_ray.recordings.sites import recordings_among
+from mast_ray.recordings.clock_and_site.sites import recordings_among
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.reading import open_recording
 
 # path -> (rate, channels, readable seconds) or the reason of the refusal
 SOUND = {
@@ -119,9 +119,9 @@ def test_a_hard_case_is_read_or_refused_as_the_table_says(hard_cases, path):
 _READ_ALL = """
 import sys
 from mast_ray.recordings.annotations import list_files, read_annotations
-from mast_ray.recordings.decoding import open_recording
-from mast_ray.recordings.faults import UnreadableRecording
-from mast_ray.recordings.sites import recordings_among
+from mast_ray.recordings.decoding.reading import open_recording
+from mast_ray.recordings.decoding.faults import UnreadableRecording
+from mast_ray.recordings.clock_and_site.sites import recordings_among
 for path in recordings_among(list_files(sys.argv[1])):
     try:
         with open_recording(f"{sys.argv[1]}/{path}") as reading:

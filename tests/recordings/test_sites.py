@@ -2,7 +2,7 @@
 
 import pytest
 
-from mast_ray.recordings.sites import is_junk, recordings_among, site_of
+from mast_ray.recordings.clock_and_site.sites import is_junk, recordings_among, site_of
 
 
 @pytest.mark.parametrize(

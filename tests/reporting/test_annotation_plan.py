@@ -13,9 +13,9 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations import read_annotations
 from mast_ray.reporting.annotation_plan import PlanInputs, plan_chunks, unlabelled_chunks, write_plan
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.schemas import DETECTIONS, INDEX, LABELS, RECORDINGS, SPLITS
-from mast_ray.tables.storage import open_storage
 
 RATE_HZ = 16_000
 

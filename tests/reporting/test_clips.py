@@ -12,7 +12,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.reporting.clips import grey_pixels, picture_uri, read_window, safe_key, sound_uri
 from mast_ray.spectrogram.grid import hertz_to_bin
 from mast_ray.spectrogram.logmel import LogMel
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 
 def tone(rate_hz: int, hertz: float, seconds: float) -> np.ndarray:

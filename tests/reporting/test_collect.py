@@ -21,10 +21,10 @@ from mast_ray.reporting.collect_studies import (
 )
 from mast_ray.reporting.contents import Interval
 from mast_ray.reporting.report import render_report
+from mast_ray.storage.stage_folders import write_manifest
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import Commit, DataFile, put_commit
 from mast_ray.tables.schemas import SPLITS
-from mast_ray.tables.stages import write_manifest
-from mast_ray.tables.storage import open_storage
-from mast_ray.tables.units import Commit, DataFile, put_commit
 
 NOW = datetime(2024, 6, 1, 12, 0, tzinfo=UTC)
 

@@ -12,8 +12,8 @@ from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations import RecordingIndex, parse_annotations
 from mast_ray.reporting.export_rows import local_text, utc_text
 from mast_ray.reporting.exports import export_detections, file_stem
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
-from mast_ray.tables.storage import open_storage
 
 START = datetime(2024, 5, 5, 22, 30, tzinfo=UTC)
 FORMULAS = [

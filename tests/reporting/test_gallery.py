@@ -8,8 +8,8 @@ import pytest
 
 from mast_ray.reporting.export_rows import detection_id
 from mast_ray.reporting.gallery import GallerySettings, absolute_time, build_gallery, stitched, window_of
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS, LABELS
-from mast_ray.tables.storage import open_storage
 
 BOX = {"begin_s": 5.0, "end_s": 6.0, "low_hz": 1000.0, "high_hz": 2000.0}
 

@@ -17,7 +17,7 @@ from whole_report import whole_report
 from mast_ray.evaluation.verdicts import read_verdicts
 from mast_ray.reporting.gallery import GallerySettings, build_gallery
 from mast_ray.reporting.report import write_report
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 pytestmark = [
     pytest.mark.browser,

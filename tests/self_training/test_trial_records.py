@@ -3,7 +3,7 @@
 import json
 
 from mast_ray.self_training.trial_records import LAST, Diary, mark_stopped, read_trials, trial_name
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 
 FIRST, SECOND = {"lambda_iou": 2.0, "threshold": 0.25}, {"lambda_iou": 0.5, "threshold": 0.125}
 

@@ -5,7 +5,7 @@ import torch
 from noise_files import write_noise
 
 from mast_ray.config.recipes import field
-from mast_ray.on_ray.prepare import PrepareInputs, prepare
+from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.tables.prepared import open_prepared
 
 

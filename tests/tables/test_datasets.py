@@ -13,10 +13,10 @@ from noise_files import RATE_HZ, write_noise
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import birdeep, field
-from mast_ray.on_ray.prepare import PrepareInputs, prepare
+from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.birdset import BirdSetArchive, birdset_archive, birdset_labels
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.storage import open_storage
 
 HEADER = "path,annotator,recorder,date,time,audio_duration,start_time,end_time,low_frequency,high_frequency,specie,bbox"
 

@@ -10,10 +10,10 @@ from noise_files import write_noise
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
-from mast_ray.on_ray.prepare import PrepareInputs, prepare
+from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.inventory import inventory_lines, list_archive, take_inventory
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.storage import open_storage
 from mast_ray.verbs.main import main
 
 

@@ -17,7 +17,7 @@ from noise_files import write_noise
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
-from mast_ray.on_ray.prepare import PrepareInputs, prepare
+from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.resplit import resplit
 from mast_ray.tables.schemas import LABELS, RECORDINGS, REJECTS, SPLITS, frames_schema

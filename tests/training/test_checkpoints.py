@@ -11,7 +11,7 @@ import torch
 from toy import weights_equal
 
 from mast_ray.config.errors import DataError, TemporaryError
-from mast_ray.tables.storage import LocalStorage, open_storage
+from mast_ray.storage.storage import LocalStorage, open_storage
 from mast_ray.training.checkpoints import Checkpoints, Position, TrainingState
 from mast_ray.training.plain_engine import EngineState
 

@@ -8,10 +8,10 @@ from archive_of_noise import write_archive
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import write_table
 from mast_ray.tables.reader import ChunkReader
-from mast_ray.tables.storage import open_storage
 from mast_ray.training.labels import (
     LabelSource,
     attach_boxes,

@@ -2,7 +2,7 @@
 
 import pyarrow.parquet as pq
 
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 from mast_ray.training.metrics_log import MetricsLog, read_metrics
 
 

@@ -10,7 +10,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.storage import open_storage
+from mast_ray.storage.storage import open_storage
 from mast_ray.training.assembly import (
     detection,
     load_autoencoder,

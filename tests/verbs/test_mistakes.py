@@ -15,7 +15,7 @@ import soundfile
 from s3_server import free_port
 
 from mast_ray.config.errors import CONFIG, DATA, TEMPORARY
-from mast_ray.tables.storage import LocalStorage
+from mast_ray.storage.storage import LocalStorage
 from mast_ray.verbs.main import main
 
 

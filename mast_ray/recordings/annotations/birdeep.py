@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from mast_ray.recordings.annotations import generic_csv
 from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
 from mast_ray.recordings.annotations.tabular import defused, hertz, seconds, written_table
-from mast_ray.recordings.names import read_name
+from mast_ray.recordings.clock_and_site.names import read_name
 
 NO_EVENT = "no audio"
 HEADER = (

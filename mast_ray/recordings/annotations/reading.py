@@ -17,7 +17,7 @@ from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, gener
 from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
 from mast_ray.recordings.annotations.paths import RecordingIndex, list_files, own_stems, safe_reference
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
-from mast_ray.recordings.sites import is_junk, recordings_among
+from mast_ray.recordings.clock_and_site.sites import is_junk, recordings_among
 
 ReadFormat = Literal["raven", "audacity", "csv", "birdeep", "kaleidoscope", "aoef", "coco"]
 READ_FORMATS: tuple[str, ...] = get_args(ReadFormat)

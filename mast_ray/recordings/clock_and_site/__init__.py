@@ -1,0 +1,1 @@
+"""When and where a recording was made: names, headers, tables."""

@@ -1,0 +1,211 @@
+"""When and where a recording was made: user table > GUANO > vendor header > file name with a declared zone;
+never the file's mtime.
+
+Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`.
+A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
+Flags: zone_unknown, clock_reset (before 2005: no start_utc either), dst_gap, dst_ambiguous,
+sources_disagree, invalid_time, date_only, two_digit_year, several_times, epoch_name, gps_synced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import PurePosixPath
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import guano
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.recordings.clock_and_site.names import EARLIEST_PLAUSIBLE_YEAR, NameReading, read_name
+from mast_ray.recordings.clock_and_site.sites import SiteFrom, site_of
+from mast_ray.recordings.decoding.headers import Header
+
+TimeSource = Literal["table", "guano", "header", "filename", "none"]
+DISAGREEMENT = timedelta(seconds=60)
+
+_AUDIOMOTH = re.compile(
+    r"Recorded at (\d{2}):(\d{2}):(\d{2})(?:\.(\d{3}))? (\d{2})/(\d{2})/(\d{4}) ?(?:\((UTC)([+-]\d{1,2})?(?::(\d{2}))?\))?"
+)
+_FIXED_OFFSET = re.compile(r"^(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d{2}))?$")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What a user's table says about one recording; it outranks everything embedded in the file."""
+
+    start: datetime | None = None  # with or without offset
+    zone: str = ""
+    site: str = ""
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordingMetadata:
+    """Time and place. `clock` is the reading without zone, kept even where `start_utc` is unknown."""
+
+    start_utc: datetime | None
+    utc_offset_s: int | None
+    time_source: TimeSource
+    time_flags: tuple[str, ...]
+    clock: datetime | None
+    site: str
+    latitude: float | None
+    longitude: float | None
+    convention: str = ""  # of the file name
+
+
+def parse_name_metadata(path: str, zone: str = "", site_from: SiteFrom = "auto") -> RecordingMetadata:
+    """Time and site from a path (relative to the archive, forward slashes) alone."""
+    return recording_metadata(path, zone=zone, site_from=site_from)
+
+
+def recording_metadata(
+    path: str,
+    *,
+    header: Header | None = None,
+    row: TableRow | None = None,
+    zone: str = "",
+    site_from: SiteFrom = "auto",
+) -> RecordingMetadata:
+    """Merge all sources in order of trust. `zone` is an IANA name or a fixed offset; empty: undeclared."""
+    name = read_name(PurePosixPath(path.replace("\\", "/")).stem)
+    row = row or TableRow()
+    texts = _guano_values(header.guano) if header is not None and header.guano else {}
+    readings: list[tuple[TimeSource, datetime]] = []
+    if row.start is not None:
+        readings.append(("table", row.start))
+    if isinstance(stamp := texts.get("Timestamp"), datetime):
+        readings.append(("guano", stamp))
+    if header is not None and (stamp := audiomoth_time(header.comment)) is not None:
+        readings.append(("header", stamp))
+    if name.clock is not None:
+        offset = name.utc_offset
+        readings.append(
+            ("filename", name.clock if offset is None else name.clock.replace(tzinfo=timezone(offset)))
+        )
+
+    source: TimeSource = readings[0][0] if readings else "none"
+    start = readings[0][1] if readings else None
+    start_utc, offset_s, flags = to_utc(start, row.zone or zone) if start is not None else (None, None, ())
+    if source in ("filename", "none"):
+        flags = (*name.flags, *flags)
+    if _disagree(readings):
+        flags = (*flags, "sources_disagree")
+    latitude, longitude = _place(row, texts, name)
+    return RecordingMetadata(
+        start_utc=start_utc,
+        utc_offset_s=offset_s,
+        time_source=source,
+        time_flags=tuple(dict.fromkeys(flags)),
+        clock=start.replace(tzinfo=None) if start is not None else None,
+        site=row.site or site_of(path, name.prefix, site_from),
+        latitude=latitude,
+        longitude=longitude,
+        convention=name.convention,
+    )
+
+
+def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tuple[str, ...]]:
+    """(UTC time, offset of local time in seconds, flags) of a clock reading; its
+    own offset outranks the zone.
+
+    A reading in UTC says when, not where: its local time is that of the declared zone.
+    """
+    if start.year < EARLIEST_PLAUSIBLE_YEAR:
+        return None, None, ("clock_reset",)
+    flags: tuple[str, ...] = ()
+    if start.tzinfo is None:
+        if not zone:
+            return None, None, ("zone_unknown",)
+        start = start.replace(tzinfo=zone_named(zone))
+        if start.astimezone(UTC).astimezone(start.tzinfo).replace(tzinfo=None) != start.replace(tzinfo=None):
+            flags = ("dst_gap",)
+        elif start.utcoffset() != start.replace(fold=1).utcoffset():
+            flags = ("dst_ambiguous",)
+    elif zone and not start.utcoffset():
+        start = start.astimezone(zone_named(zone))
+    offset = start.utcoffset() or timedelta(0)
+    return start.astimezone(UTC), round(offset.total_seconds()), flags
+
+
+def zone_named(zone: str) -> tzinfo:
+    """An IANA zone, `UTC`, or a fixed offset such as +08:00 or UTC-5."""
+    if match := _FIXED_OFFSET.match(zone.strip()):
+        sign, hours, minutes = match.groups()
+        size = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        return timezone(-size if sign == "-" else size)
+    try:
+        return UTC if zone.strip().upper() in ("UTC", "GMT", "Z") else ZoneInfo(zone.strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"audio.timezone={zone!r} is not a time zone:\n"
+            "name one from the IANA list, e.g. --set audio.timezone=Asia/Makassar, or a fixed offset such as +08:00"
+        ) from error
+
+
+def audiomoth_time(comment: str) -> datetime | None:
+    """`Recorded at 19:17:30 30/01/2018 (UTC+2) by AudioMoth ...` -> that time, with its offset where
+    stated.
+    """
+    match = _AUDIOMOTH.search(comment)
+    if match is None:
+        return None
+    hour, minute, second, millis, day, month, year, utc, hours, minutes = match.groups()
+    try:
+        clock = datetime(
+            int(year), int(month), int(day), int(hour), int(minute), int(second), int(millis or 0) * 1000
+        )
+    except ValueError:
+        return None
+    if utc is None:
+        return clock
+    size = timedelta(hours=abs(int(hours or 0)), minutes=int(minutes or 0))
+    return clock.replace(tzinfo=timezone(-size if (hours or "").startswith("-") else size))
+
+
+def _guano_values(text: str) -> Mapping[str, object]:
+    """The well-known GUANO fields; a line that breaks the standard costs the
+    whole chunk, not the recording.
+    """
+    try:
+        return dict(guano.GuanoFile.from_string(text).items())
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+def _place(
+    row: TableRow, texts: Mapping[str, object], name: NameReading
+) -> tuple[float | None, float | None]:
+    if row.latitude is not None and row.longitude is not None:
+        return row.latitude, row.longitude
+    position = texts.get("Loc Position")
+    if (
+        isinstance(position, tuple)
+        and len(position) == 2
+        and abs(position[0]) <= 90
+        and abs(position[1]) <= 180
+    ):
+        return position[0], position[1]
+    return name.latitude, name.longitude
+
+
+def _disagree(readings: list[tuple[TimeSource, datetime]]) -> bool:
+    """Two sources name different moments: neither their clock readings nor their
+    UTC times meet within a minute.
+    """
+    if len(readings) < 2:
+        return False
+    trusted = readings[0][1]
+    for _, other in readings[1:]:
+        gaps = [abs(trusted.replace(tzinfo=None) - other.replace(tzinfo=None))]
+        if trusted.tzinfo is not None:
+            utc = trusted.astimezone(UTC).replace(tzinfo=None)
+            gaps.append(abs(utc - (other.astimezone(UTC) if other.tzinfo else other).replace(tzinfo=None)))
+        if min(gaps) > DISAGREEMENT:
+            return True
+    return False

@@ -1,0 +1,167 @@
+"""The user's own table of recordings or sites (CSV): the most trusted source of time and place.
+
+Columns, all optional but one of the first two: `file` (or path, filename, recording), `site`, `start_time`
+(ISO 8601, with or without offset), `start_utc`, `timezone`, `latitude`, `longitude`. Rows without a file
+describe a whole site. Commas, semicolons or tabs, and decimal commas, as in annotation tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.recordings.annotations.tabular import column_lookup, number, numbered, parse_table, pick
+from mast_ray.recordings.clock_and_site.clock import TableRow, zone_named
+
+_ALIASES = {
+    "file": ("file", "path", "filepath", "filename", "file_name", "recording", "recording_path"),
+    "site": ("site", "location", "locationid", "deploymentid", "station", "recorder"),
+    "start": ("start_time", "start", "datetime", "timestamp", "recording_start"),
+    "start_utc": ("start_utc", "start_time_utc", "datetime_utc", "timestamp_utc"),
+    "zone": ("timezone", "time_zone", "tz"),
+    "latitude": ("latitude", "lat"),
+    "longitude": ("longitude", "lon", "lng", "long"),
+}
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """Rows by relative path and by site; `by_name` leads from a file's name or
+    stem to the paths written so.
+    """
+
+    by_path: Mapping[str, TableRow]
+    by_name: Mapping[str, tuple[str, ...]]
+    by_site: Mapping[str, TableRow]
+
+    def row_of(self, path: str, site: str = "") -> TableRow | None:
+        """The row of a recording; what it leaves open is filled from the row of its site."""
+        own = self.by_path.get(path) or self._by_end_of(path)
+        of_site = self.by_site.get((own.site if own else "") or site)
+        if own is None or of_site is None:
+            return own or of_site
+        return replace(
+            own,
+            zone=own.zone or of_site.zone,
+            latitude=own.latitude if own.latitude is not None else of_site.latitude,
+            longitude=own.longitude if own.longitude is not None else of_site.longitude,
+        )
+
+    def unused(self, paths: Iterable[str]) -> list[str]:
+        """Files of the table that are no recording of an archive; a row that fits several is an error."""
+        known, fits = set(paths), dict[str, list[str]]()
+        for path in sorted(known - self.by_path.keys()):
+            for file in self._files_like(path):
+                fits.setdefault(file, []).append(path)
+        for file, found in fits.items():
+            if len(found) > 1 or file in known:
+                raise DataError(
+                    f"the table's {file} can be {len({file, *found} & known)} recordings "
+                    f"({', '.join(sorted({file, *found} & known)[:3])}):\nwrite its folder too, as in {found[0]}"
+                )
+        return [file for file in self.by_path if file not in known and file not in fits]
+
+    def _by_end_of(self, path: str) -> TableRow | None:
+        rows = {self.by_path[file] for file in self._files_like(path)}
+        return rows.pop() if len(rows) == 1 else None  # two rows that say different things: neither
+
+    def _files_like(self, path: str) -> list[str]:
+        """Paths of the table that end as this one does or are its end, whatever their
+        suffix: b/x.wav is not a/x.wav.
+        """
+        pure = PurePosixPath(path)
+        named = self.by_name.get(pure.name) or self.by_name.get(pure.stem) or ()
+        return [file for file in named if _is_end_of(file, path) or _is_end_of(path, file)]
+
+
+def _is_end_of(short: str, long: str) -> bool:
+    tail = PurePosixPath(short).parts[:-1]
+    folders = PurePosixPath(long).parts[:-1]
+    return len(tail) <= len(folders) and folders[len(folders) - len(tail) :] == tail
+
+
+def parse_site_table(text: str, source: str = "table") -> SiteTable:
+    """Read the table from its text; `source` names it in error messages."""
+    table = parse_table(text.removeprefix("\ufeff"), source)
+    columns = _columns(table.columns)
+    if "file" not in columns and "site" not in columns:
+        raise DataError(
+            f"{source}: no column names a file or a site (found: {', '.join(table.columns) or 'nothing'}):\n"
+            "give it a column 'file' with paths relative to the archive, or a column 'site'"
+        )
+    by_path: dict[str, TableRow] = {}
+    by_name: dict[str, tuple[str, ...]] = {}
+    by_site: dict[str, TableRow] = {}
+    for where, values in numbered(table.rows, source):
+        row = _row(values, columns, where)
+        file = values.get(columns.get("file", ""), "").strip().replace("\\", "/")
+        if not file:
+            by_site[row.site] = row
+            continue
+        by_path[file] = row
+        for key in {PurePosixPath(file).name, PurePosixPath(file).stem}:
+            by_name[key] = (*by_name.get(key, ()), file)
+    return SiteTable(by_path, by_name, by_site)
+
+
+def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
+    """What to say about rows that describe no recording ("" when all do); a table of
+    which no row fits is an error.
+    """
+    unused = sites.unused(paths)
+    if unused and len(unused) == len(sites.by_path) and not sites.by_site:
+        raise DataError(
+            f"{source}: none of its {len(unused)} files is in the archive (e.g. {unused[0]}, not {paths[0]}):\n"
+            "write paths relative to the archive"
+        )
+    return f"{source}: {len(unused)} of its files are not in the archive (e.g. {unused[0]})" if unused else ""
+
+
+def _columns(names: Sequence[str]) -> dict[str, str]:
+    lookup = column_lookup(names)
+    found = {field: pick(lookup, aliases) for field, aliases in _ALIASES.items()}
+    return {field: column for field, column in found.items() if column is not None}
+
+
+def _row(values: Mapping[str, str], columns: Mapping[str, str], where: str) -> TableRow:
+    def text(field: str) -> str:
+        return values.get(columns.get(field, ""), "").strip()
+
+    start: datetime | None = None
+    if written := text("start") or text("start_utc"):
+        try:
+            start = datetime.fromisoformat(written)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: {written!r} is not a time:\nwrite ISO 8601, e.g. 2023-05-31T09:20:00+02:00"
+            ) from error
+        if start.tzinfo is None and not text("start"):
+            start = start.replace(tzinfo=UTC)  # the column's name is the zone
+    if text("zone"):
+        try:
+            zone_named(text("zone"))
+        except ConfigError as error:
+            raise DataError(
+                f"{where}: {text('zone')!r} is not a time zone:\n"
+                "name one from the IANA list, e.g. Asia/Makassar, or a fixed offset such as +08:00"
+            ) from error
+    return TableRow(
+        start,
+        text("zone"),
+        text("site"),
+        _degrees(text("latitude"), 90.0, where),
+        _degrees(text("longitude"), 180.0, where),
+    )
+
+
+def _degrees(text: str, most: float, where: str) -> float | None:
+    try:
+        value = number(text)
+    except ValueError:
+        value = float("inf")
+    if value is not None and abs(value) > most:
+        raise DataError(f"{where}: {text!r}:\nwrite latitude and longitude in decimal degrees")
+    return value

@@ -1,0 +1,1 @@
+"""Sound files of any kind to samples, checked before they are trusted."""

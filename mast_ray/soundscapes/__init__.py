@@ -1,0 +1,1 @@
+"""Labelled synthetic archives: callers, backgrounds and recorders as formulas or from real clips."""

@@ -1,0 +1,1 @@
+"""What a verb does, wherever it runs."""

@@ -1,0 +1,1 @@
+"""`mast detect`."""

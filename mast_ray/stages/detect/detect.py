@@ -1,0 +1,257 @@
+"""`mast detect`: boxes for every recording of an archive, each counted exactly once as done or rejected.
+
+The driver lists, plans, hands out units and adds up; it never sees audio, and holds a
+few hundred bytes per recording.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mast_ray.config.errors import OK, PARTIAL, ConfigError, TemporaryError
+from mast_ray.config.tree import Config
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.stages.detect.load_work import WorkMaker
+from mast_ray.stages.detect.plan import Slots, local_slots, order_by_site_and_date, plan_detect_units
+from mast_ray.stages.detect.tables import Survey, prune, survey, write_recordings_and_rejects
+from mast_ray.storage.lease import Lease, lease_or_stop
+from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
+from mast_ray.storage.stage_folders import (
+    MANIFEST,
+    is_current,
+    put_manifest,
+    read_manifest,
+    refuse_foreign,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.unit_progress import UnitProgress
+from mast_ray.storage.unit_runner import UnitReport, Work, run_here
+from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
+from mast_ray.tables.inventory import SYNTHETIC_COPIES, inventory_lines, list_archive, take_inventory
+from mast_ray.tables.schemas import SCHEMA_VERSION
+from mast_ray.training.model_files import Card, read_card
+
+STAGE = "detect"
+SAMPLED_HEADERS = 200
+Runner = Literal["ray", "here"]
+
+
+@dataclass(frozen=True)
+class DetectInputs:
+    """Where everything comes from and goes to."""
+
+    model: str
+    archive: str
+    out: str
+    table: str = ""
+    exclude: tuple[str, ...] = SYNTHETIC_COPIES
+    threshold: float | None = None  # None: everything above the score floor is stored
+
+
+def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_run: bool = False) -> int:
+    """Sweep an archive; returns the exit code."""
+    archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
+    refuse_mixing(archive, stage)
+    refuse_foreign(stage, STAGE)
+    card = read_card(inputs.model, config.storage)
+    if card.kind != "detector":
+        raise ConfigError(f"{inputs.model} holds {card.kind} weights: give a folder written by `mast train`")
+    threshold = stored_threshold(inputs.threshold, config, card)
+    listing = list_archive(archive, inputs.exclude)
+    paths = [item.path for item in listing.items] if inputs.table else []
+    sites, table_text = site_table_of(inputs.table, paths, config.storage)
+    settings = settings_of(config, card, threshold, text_hash(table_text))
+    sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
+    if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
+        return code
+    if dry_run:
+        inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
+        print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+        units, pending = sweeping.plan(local_slots(config))
+        print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
+        return OK
+    model = open_storage(inputs.model, config.storage).url  # absolute, for workers elsewhere
+    maker = WorkMaker(model, archive, stage, config, sites, threshold, sweeping.num_bytes)
+    return sweeping.run(runner, maker)
+
+
+def stored_threshold(wanted: float | None, config: Config, card: Card) -> float:
+    """The lowest score of a stored detection. Songs are joined from confident calls
+    only: noise would bridge every gap.
+    """
+    if wanted is not None:
+        return wanted
+    if config.detect.song_gap_s == 0:
+        return 0.0
+    if card.score_threshold is None:
+        raise ConfigError(
+            "detect.song_gap_s joins calls above a threshold, and this model's card names none:\n"
+            "give one, e.g. --threshold 0.3"
+        )
+    return card.score_threshold
+
+
+def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -> dict[str, Any]:
+    """Everything a unit's result depends on besides its recordings."""
+    audio = config.audio.model_dump(mode="json")
+    audio.pop("block_s")  # bounds memory, changes no result
+    knobs: dict[str, Any] = {f"audio.{name}": value for name, value in audio.items()}
+    for name in ("score_floor", "nms_overlap", "max_detections"):
+        knobs[f"evaluate.{name}"] = getattr(config.evaluate, name)
+    for name in ("embeddings", "song_gap_s"):
+        knobs[f"detect.{name}"] = getattr(config.detect, name)
+    return knobs | {
+        "spectrogram.short_recordings": config.spectrogram.short_recordings,
+        "schema_version": SCHEMA_VERSION,
+        "threshold": threshold,
+        "model": card.weights_sha256,
+        "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
+        "table": table_hash,
+    }
+
+
+class Sweep:
+    """One run over an archive: plan, work off, add up, declare whole. What a unit's work is, is handed in."""
+
+    def __init__(
+        self,
+        archive: Storage,
+        stage: Storage,
+        items: Sequence[Item],
+        config: Config,
+        sites: SiteTable | None,
+        settings: dict[str, Any],
+        model_threshold: float | None = None,
+    ) -> None:
+        self.archive, self.stage, self.config, self.sites, self.settings = (
+            archive,
+            stage,
+            config,
+            sites,
+            settings,
+        )
+        self.model_threshold = model_threshold  # for the readers of the table: the boxes do not depend on it
+        self.items = order_by_site_and_date(items, config.audio, sites)
+        self.num_bytes = sum(item.num_bytes for item in self.items)
+        self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
+        self.key = text_hash(repr(sorted(settings.items())))
+
+    def code_if_done(self, writes: bool = True) -> int | None:
+        """The exit code of an earlier run that has done just this."""
+        manifest = read_manifest(self.stage)
+        if not is_current(manifest, STAGE, self.key, self.inputs):
+            return None
+        assert manifest is not None
+        counts = manifest["counts"]
+        print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
+        if writes and counts.get("model_threshold") != self.model_threshold:
+            counts["model_threshold"] = self.model_threshold
+            put_manifest(self.stage, manifest)
+            print(f"the model's own threshold is {self.model_threshold} now")
+        return PARTIAL if counts["rejected"] else OK
+
+    def plan(self, slots: Slots) -> tuple[list[Unit], list[Unit]]:
+        """All units, and those with work left."""
+        units = plan_detect_units(self.items, self.config.detect, slots)
+        return units, pending_units(units, iter_commits(self.stage))
+
+    def run(self, runner: Runner, maker: Callable[[Slots], Callable[[], Work]]) -> int:
+        """Do what is left and write the tables."""
+        with lease_or_stop(self.stage) as lease, ExitStack() as stack:
+            refuse_other_settings(self.stage, self.settings)
+            slots = self._slots(runner, stack)
+            units, pending = self.plan(slots)
+            left = sum(len(unit.items) for unit in pending)
+            if left < len(self.items):
+                print(f"resuming: {len(self.items) - left:,} of {len(self.items):,} done", flush=True)
+            else:
+                print(
+                    f"{len(self.items):,} recordings, {self.num_bytes / 1e9:,.2f} GB in {len(units):,} units on "
+                    f"{slots.num_actors} x {slots.device}",
+                    flush=True,
+                )
+            if pending:
+                del units
+                self._work_off(pending, lease, runner, maker(slots), slots)
+            return self._finish(left)
+
+    def _slots(self, runner: Runner, stack: ExitStack) -> Slots:
+        if runner == "here":
+            return local_slots(self.config)
+        from mast_ray.on_ray.session import ray_session
+        from mast_ray.on_ray.units import cluster_slots
+
+        stack.enter_context(ray_session())
+        return cluster_slots(self.config)
+
+    def _work_off(
+        self, pending: list[Unit], lease: Lease, runner: Runner, make_work: Callable[[], Work], slots: Slots
+    ) -> None:
+        num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
+        progress = UnitProgress(STAGE, num_items, num_bytes)
+        for report in self._reports(pending, lease, runner, make_work, slots):
+            progress.add(report)
+        progress.close()
+
+    def _reports(
+        self, pending: list[Unit], lease: Lease, runner: Runner, make_work: Callable[[], Work], slots: Slots
+    ) -> Iterator[UnitReport]:
+        max_deaths, timeout_s = self.config.prepare.max_attempts, self.config.detect.stall_timeout_s
+        if runner == "here":
+            return run_here(self.stage, pending, lease.run, make_work(), max_deaths, timeout_s)
+        from mast_ray.on_ray.units import run_units
+
+        return run_units(
+            self.stage, pending, lease.run, make_work=make_work, num_cpus=slots.cpus_per_actor, num_gpus=slots.gpus_per_actor,
+            num_actors=min(slots.num_actors, len(pending)), max_deaths=max_deaths, timeout_s=timeout_s,
+        )  # fmt: skip
+
+    def _finish(self, num_new: int) -> int:
+        self.stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
+        found = survey(self.stage, self.items)
+        counted = found.tally
+        if not counted.is_complete:
+            raise TemporaryError(
+                f"{counted.done} done + {counted.rejected} rejected is not {counted.offered} offered:\n"
+                "the archive changed meanwhile, or files of the output were deleted; run the same command again"
+            )
+        if num_removed := prune(self.stage, found.results):
+            print(
+                f"{num_removed:,} recordings are gone or were changed: their earlier detections are removed"
+            )
+            found = survey(self.stage, self.items)
+        written = write_recordings_and_rejects(self.stage, self.items, found.results, found.rejects)
+        keys = [file.key for result in found.results for file in result.files]
+        counts = {
+            "offered": counted.offered,
+            "recordings": counted.done,
+            "rejected": counted.rejected,
+            "salvaged": written.num_salvaged,
+            "hours": round(written.hours, 4),
+            "detections": found.num_detections,
+            "model_threshold": self.model_threshold,
+            "files": len(keys),
+            "tables": {"detections": text_hash("\n".join(sorted(keys)))},
+        }
+        assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
+        write_manifest(self.stage, STAGE, self.config, self.key, self.inputs, counts, datetime.now(UTC))
+        sweep(self.stage, keys, ("detections", "recordings"))
+        print(summary_line(counts, found, num_new))
+        print(f"detections: {self.stage.url}")
+        return PARTIAL if counted.rejected else OK
+
+
+def summary_line(counts: dict[str, Any], found: Survey, num_new: int) -> str:
+    """What a person wants to read in the end."""
+    return (
+        f"{counts['offered']:,} offered = {counts['recordings']:,} done ({counts['salvaged']:,} salvaged) + "
+        f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['detections']:,} detections in "
+        f"{counts['files'] - len(found.results):,} files; {num_new:,} recordings were worked on in this run"
+    )

@@ -1,0 +1,120 @@
+"""Which recordings go into one unit of a detect run, and how many workers of which kind there are.
+
+Units follow site and date, so that units and partitions cross as rarely as they can: the number of files is
+at most units + site-days. Huge archives get larger units instead of more of them; a GPU gets larger ones
+than a core, because it is through sooner.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from mast_ray.config.tree import AudioConfig, Config, DetectConfig
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.storage.units import Item, Unit, group_units
+from mast_ray.tables.preparing import metadata_of
+
+BYTES_PER_HOUR = 3600 * 96_000  # 48 kHz, 16 bit, mono
+MOST_UNITS = 20_000
+MOST_UNITS_ON_CPUS = 2_000
+UNITS_PER_ACTOR = 8
+GPU_FACTOR = 8  # hours per unit on a GPU over those on a CPU: half a minute of work either way
+THREADS_PER_WORKER = (
+    4  # more decoding threads than that wait for Python's lock and make the detector wait for it
+)
+MOST_WORKERS_PER_GPU = 4
+COMPILE_FROM_HOURS = 50  # below, a minute of compiling does not pay
+
+
+class Slots(NamedTuple):
+    """Workers for detection."""
+
+    device: Literal["cpu", "cuda"]
+    num_actors: int
+    cpus_per_actor: float
+    gpus_per_actor: float = 0.0
+
+    @property
+    def threads(self) -> int:
+        return max(1, int(self.cpus_per_actor))
+
+
+def local_slots(config: Config) -> Slots:
+    """This process alone; one core is left to decoding."""
+    import torch
+
+    has_gpu = config.cluster.use_gpu != "no" and torch.cuda.is_available()
+    cores = max(1, (os.cpu_count() or 1) - (0 if has_gpu else 1))
+    return Slots("cuda" if has_gpu else "cpu", 1, float(cores), 1.0 if has_gpu else 0.0)
+
+
+def slots_of(config: Config, num_cpus: float, num_gpus: float) -> Slots:
+    """A cluster: actors that share a GPU and its share of the cores, or one per
+    `cluster.cpus_per_worker` cores.
+
+    A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more.
+    """
+    if config.cluster.use_gpu == "yes" or (config.cluster.use_gpu == "auto" and num_gpus >= 1):
+        present = max(1, int(num_gpus))
+        cores = max(1, int(num_cpus // present))
+        per_gpu = config.detect.workers_per_gpu or workers_per_gpu(cores)
+        return Slots(
+            "cuda",
+            max(present, config.cluster.num_workers) * per_gpu,
+            max(1.0, float(cores // per_gpu)),
+            1.0 / per_gpu,
+        )
+    per_actor = config.cluster.cpus_per_worker
+    return Slots("cpu", max(1, int(num_cpus // per_actor), config.cluster.num_workers), per_actor)
+
+
+def workers_per_gpu(cores: int) -> int:
+    """Processes for one GPU with so many cores."""
+    return max(1, min(MOST_WORKERS_PER_GPU, cores // THREADS_PER_WORKER))
+
+
+def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: SiteTable | None) -> list[Item]:
+    """Recordings of one site and day side by side, as far as names and the user's table tell."""
+
+    def key(item: Item) -> tuple[str, str, str]:
+        place = metadata_of(item.path, None, audio, sites)
+        date = f"{place.clock:%Y%m%d}" if place.clock else ""
+        return sys.intern(place.site), sys.intern(date), item.path  # millions of keys, few sites and dates
+
+    return sorted(items, key=key)
+
+
+def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, slots: Slots) -> list[Unit]:
+    """Units of ordered recordings: within hours and recordings, and with at least one
+    recording for every decoding thread.
+    """
+    num_items, num_bytes = len(items), sum(item.num_bytes for item in items)
+    factor = GPU_FACTOR if slots.device == "cuda" else 1
+    most_bytes = int(
+        max(
+            knobs.hours_per_unit * factor * BYTES_PER_HOUR,
+            num_bytes / MOST_UNITS,
+            decode_lanes(knobs, slots) * num_bytes / max(1, num_items),
+        )
+    )
+    share = -(-num_items // (UNITS_PER_ACTOR * slots.num_actors))  # all have work, however small the archive
+    if slots.device == "cuda":
+        most_items = max(4, min(knobs.recordings_per_unit * 2 * factor, share), num_items // MOST_UNITS)
+    else:
+        most_items = max(4, min(knobs.recordings_per_unit, share), num_items // MOST_UNITS_ON_CPUS)
+    return group_units(items, most_items, most_bytes)
+
+
+def decode_lanes(knobs: DetectConfig, slots: Slots) -> int:
+    """Decoding threads of one worker; 0 in the config: its cores on a GPU, two on a CPU,
+    where the detector needs them more.
+    """
+    return knobs.decode_threads or (slots.threads if slots.device == "cuda" else 2)
+
+
+def batch_size(knobs: DetectConfig, slots: Slots) -> int:
+    """Windows per batch; 0 in the config: 256 on a GPU, 16 on a CPU."""
+    return knobs.batch_size or (256 if slots.device == "cuda" else 16)

@@ -1,0 +1,190 @@
+"""From the commits of a detect run to its tables, a few commits at a time: who was done, who was
+rejected, and the effort behind every figure.
+
+recordings.parquet (one row per analysed recording), rejects.parquet and the manifest are written from what
+units left behind. Rows of recordings that were changed or taken away since are removed from their files
+first, so that a folder always speaks of the archive as it was at the last run.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mast_ray.stages.detect.work import UNIT_RECORDINGS, arrow_bytes, parquet_bytes, put_file
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.units import (
+    Commit,
+    DataFile,
+    Item,
+    Tally,
+    Unit,
+    commit_to_json,
+    iter_commits,
+    read_commit,
+)
+from mast_ray.tables.prepared import write_table
+from mast_ray.tables.schemas import RECORDINGS, REJECTS
+
+ROWS_AT_ONCE = 100_000
+
+
+class UnitResult(NamedTuple):
+    """What the driver keeps of a commit: a few hundred bytes, however many recordings it covers."""
+
+    place: int  # of its first recording that counts
+    unit_id: str
+    files: tuple[DataFile, ...]
+    stale: frozenset[str]  # recordings whose rows no longer count
+
+
+class Survey(NamedTuple):
+    """All commits, added up."""
+
+    tally: Tally
+    results: list[UnitResult]  # in the order of recordings
+    rejects: list[dict]
+    num_detections: int
+    notes: Counter[str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the tables say."""
+
+    hours: float
+    num_recordings: int
+    num_salvaged: int
+
+
+def survey(stage: Storage, items: Sequence[Item]) -> Survey:
+    """One pass over commits. Every item is counted once, by the first commit that
+    worked on its present version.
+    """
+    place_of = {item.item_id: place for place, item in enumerate(items)}
+    is_counted = bytearray(len(items))
+    statuses: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    results, rejects, num_detections = [], [], 0
+    for commit in iter_commits(stage):
+        stale, first = set(), len(items)
+        for outcome in commit.outcomes:
+            place = place_of.get(outcome.item_id, -1)
+            current = place >= 0 and items[place].version == commit.versions[outcome.item_id]
+            if not current or is_counted[place]:
+                stale.add(outcome.item_id)
+                continue
+            is_counted[place] = 1
+            first = min(first, place)
+            statuses[outcome.status] += 1
+            if outcome.status == "rejected":
+                rejects.append(_reject(items[place], "rejected", outcome.reason, outcome.detail, 0.0))
+        results.append(UnitResult(first, commit.unit_id, commit.files, frozenset(stale)))
+        num_detections += sum(file.num_rows for file in commit.files if file.key.startswith("detections/"))
+        notes.update({name: value for name, value in commit.notes.items() if isinstance(value, int | float)})
+    results.sort(key=lambda result: (result.place, result.unit_id))
+    tally = Tally(len(items), statuses["done"], statuses["rejected"])
+    return Survey(tally, results, rejects, num_detections, notes)
+
+
+def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
+    """Take the rows of stale recordings out of their files and commits; returns
+    how many recordings that were.
+    """
+    num_removed = 0
+    for result in results:
+        commit = read_commit(stage, result.unit_id) if result.stale else None
+        if commit is None:
+            continue
+        num_removed += len(result.stale)
+        pruned = _without(stage, commit, result.stale)
+        if pruned.outcomes:
+            stage.write_atomic(f"commit/{commit.unit_id}.json", commit_to_json(pruned))
+        else:
+            stage.delete(f"commit/{commit.unit_id}.json")
+        kept = {file.key for file in pruned.files}
+        for file in commit.files:
+            if file.key not in kept:
+                stage.delete(file.key)
+    return num_removed
+
+
+def _without(stage: Storage, commit: Commit, stale: frozenset[str]) -> Commit:
+    drop = pa.array(sorted(stale), pa.string())
+    # Only the ids matter for the name of a file.
+    unit = Unit(
+        commit.unit_id, tuple(Item(i, "", 0, v) for i, v in commit.versions.items() if i not in stale)
+    )
+    files = []
+    for file in commit.files:
+        folder, _, name = file.key.rpartition("/")
+        table = _read(stage, file.key)
+        kept = table.filter(pc.invert(pc.is_in(table.column("recording_id"), value_set=drop)))
+        if len(kept) == len(table):
+            files.append(file)
+        elif len(kept):
+            is_arrow = name.endswith(".arrow")
+            content = arrow_bytes(kept) if is_arrow else parquet_bytes(kept)
+            files.append(put_file(stage, unit, folder, content, "arrow" if is_arrow else "parquet"))
+    outcomes = tuple(outcome for outcome in commit.outcomes if outcome.item_id not in stale)
+    versions = {item_id: version for item_id, version in commit.versions.items() if item_id not in stale}
+    return replace(commit, files=tuple(files), outcomes=outcomes, versions=versions)
+
+
+def write_recordings_and_rejects(
+    stage: Storage, items: Sequence[Item], results: Sequence[UnitResult], rejects: Sequence[dict]
+) -> Written:
+    """recordings.parquet and rejects.parquet, in the order of recordings, holding
+    some 100,000 rows at a time.
+    """
+    by_id: dict[str, Item] = {}
+    salvaged: list[dict] = []
+    hours, num_recordings = 0.0, 0
+    with stage.scratch_file() as path:
+        with pq.ParquetWriter(path, RECORDINGS, compression="zstd") as writer:
+            for table in _gathered(stage, results):
+                writer.write_table(table.select(RECORDINGS.names))
+                hours += (pc.sum(table.column("duration_s")).as_py() or 0.0) / 3600.0
+                num_recordings += len(table)
+                damaged = table.filter(pc.is_valid(table.column("salvage_reason")))
+                if len(damaged) and not by_id:
+                    by_id = {item.item_id: item for item in items}
+                for row in damaged.to_pylist():
+                    about = (row["salvage_reason"], row["salvage_detail"], row["salvage_s"])
+                    salvaged.append(_reject(by_id[row["recording_id"]], "salvaged", *about))
+        stage.publish(path, "recordings.parquet")
+    rows = sorted([*rejects, *salvaged], key=lambda row: (row["path"], row["status"]))
+    write_table(stage, "rejects.parquet", pa.Table.from_pylist(rows, schema=REJECTS))
+    return Written(hours, num_recordings, len(salvaged))
+
+
+def _gathered(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
+    for result in results:
+        held += [_read(stage, file.key) for file in result.files if file.key.startswith("recordings/")]
+        if sum(map(len, held)) >= ROWS_AT_ONCE:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _read(stage: Storage, key: str) -> pa.Table:
+    data = io.BytesIO(stage.read_bytes(key))
+    if key.endswith(".arrow"):
+        return pa.ipc.open_file(data).read_all().cast(UNIT_RECORDINGS)
+    return pq.read_table(data, partitioning=None)
+
+
+def _reject(item: Item, status: str, reason: str, detail: str, readable_s: float) -> dict:
+    return {
+        "path": item.path, "recording_id": item.item_id, "status": status, "reason": reason, "detail": detail,
+        "num_bytes": item.num_bytes, "readable_s": readable_s,
+    }  # fmt: skip

@@ -1,0 +1,223 @@
+"""`mast prepare`: an archive of recordings becomes a prepared folder. Run again, it goes on
+where it was, or has nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mast_ray.config.errors import OK, PARTIAL, TemporaryError
+from mast_ray.config.tree import Config
+from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.storage.lease import Lease, lease_or_stop
+from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
+from mast_ray.storage.stage_folders import is_current, read_manifest, refuse_foreign, sections_hash, text_hash
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.unit_progress import UnitProgress
+from mast_ray.storage.unit_runner import run_here
+from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
+from mast_ray.tables.birdeep import birdeep_labels
+from mast_ray.tables.birdset import birdset_archive, birdset_labels
+from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
+from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
+from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
+from mast_ray.tables.preparing import PrepareWork
+from mast_ray.tables.schemas import SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
+SAMPLED_HEADERS = 200
+
+
+@dataclass(frozen=True)
+class PrepareInputs:
+    """Where everything comes from and goes to."""
+
+    archive: str
+    out: str
+    annotations: str = ""
+    table: str = ""
+    exclude: tuple[str, ...] = SYNTHETIC_COPIES
+    dataset: Literal["plain", "birdeep", "birdset"] = "plain"
+
+
+def prepare(
+    inputs: PrepareInputs,
+    config: Config,
+    *,
+    runner: Literal["ray", "here"] = "ray",
+    dry_run: bool = False,
+) -> int:
+    """Inventory, units, tables; returns the exit code."""
+    archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
+    refuse_mixing(archive, stage)
+    refuse_foreign(stage, "prepare")
+    source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
+    listing = list_archive(source, inputs.exclude)
+    paths = [item.path for item in listing.items]
+    sites, table_text = site_table_of(inputs.table, paths, config.storage)
+    annotations = AnnotationSet()
+    if inputs.dataset == "birdset":
+        annotations, places = birdset_labels(archive, paths)
+        sites, table_text = sites or places, table_text or repr(sorted(places.by_path.items()))
+    elif inputs.dataset == "birdeep" and not inputs.annotations:
+        annotations = birdeep_labels(archive, paths)
+    if inputs.annotations:
+        annotations = annotations_of(inputs.annotations, paths, config.storage, archive)
+    refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, paths, inputs.exclude)
+    key = sections_hash(config, *TABLE_KNOBS)
+    hashes = {
+        "archive": archive_hash(listing.items),
+        "annotations": annotations_hash(annotations),
+        "table": text_hash(table_text),
+    }
+    manifest = read_manifest(stage)
+    if is_current(manifest, "prepare", key, hashes):
+        assert manifest is not None
+        print(f"already done, skipping: {stage.url} ({manifest['counts']['recordings']:,} recordings)")
+        return OK
+    if dry_run:
+        _print_plan(source, stage, listing, sites, config)
+        return OK
+    return _Preparation(source, stage, config, listing, sites, runner).run(
+        key, hashes, annotations, _name_of(inputs.annotations), text_hash(table_text)
+    )
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    archive: Storage
+    stage: Storage
+    config: Config
+    listing: Listing
+    sites: SiteTable | None
+    runner: str
+
+    def run(
+        self, key: str, hashes: dict[str, str], annotations: AnnotationSet, source: str, table_hash: str
+    ) -> int:
+        items = self.listing.items
+        with lease_or_stop(self.stage) as lease:
+            _refuse_other_settings(self.stage, self.config, table_hash)
+            commits = read_commits(self.stage)
+            units = _units(items, self.config)
+            pending = pending_units(units, commits)
+            left = sum(len(unit.items) for unit in pending)
+            if len(pending) == len(units):
+                inventory = take_inventory(
+                    self.archive, items, self.config.audio, self.sites, sample=SAMPLED_HEADERS
+                )
+                print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
+            else:
+                print(f"resuming: {len(items) - left:,} of {len(items):,} done", flush=True)
+            if pending:
+                self._work_off(pending, lease)
+                commits = read_commits(self.stage)
+            counted = tally(items, commits)
+            if not counted.is_complete:
+                raise TemporaryError(
+                    f"{counted.done} done + {counted.rejected} rejected is not {counted.offered} offered:\n"
+                    "the archive changed meanwhile, or files of the output were deleted; run the same command again"
+                )
+            manifest, split = finish(
+                self.stage, self.config, key, hashes, items, commits, annotations, source, datetime.now(UTC)
+            )
+            named = [file.key for commit in commits for file in commit.files]
+            sweep(self.stage, named, ("frames", "index"))
+        _print_summary(self.stage, manifest, split)
+        return PARTIAL if counted.rejected else OK
+
+    def _work_off(self, pending: list[Unit], lease: Lease) -> None:
+        work = PrepareWork.of(self.archive, self.stage, self.config, self.sites)
+        max_deaths, timeout_s = self.config.prepare.max_attempts, self.config.prepare.recording_timeout_s
+        with ExitStack() as stack:
+            if self.runner == "ray":
+                from mast_ray.on_ray.session import ray_session
+                from mast_ray.on_ray.units import run_units
+
+                stack.enter_context(ray_session())
+                reports = run_units(
+                    self.stage, pending, lease.run, work, max_deaths=max_deaths, timeout_s=timeout_s
+                )
+            else:
+                reports = run_here(self.stage, pending, lease.run, work, max_deaths, timeout_s)
+            num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
+            progress = UnitProgress("prepare", num_items, num_bytes)
+            for report in reports:
+                progress.add(report)
+            progress.close()
+
+
+def _units(items: Sequence[Item], config: Config) -> list[Unit]:
+    return plan_units(items, config.prepare.recordings_per_unit, config.prepare.bytes_per_unit)
+
+
+def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> None:
+    """Units that were decoded with other settings cannot be mixed with new ones."""
+    mine: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "table": table_hash}
+    for name in DECODE_KNOBS:
+        section, _, knob = name.partition(".")
+        values = getattr(config, section).model_dump(mode="json")
+        mine |= {f"{section}.{k}": v for k, v in values.items() if not knob or k == knob}
+    mine.pop("audio.block_s")  # bounds memory, changes no result
+    refuse_other_settings(stage, mine)
+
+
+def _name_of(annotations: str) -> str:
+    """The last part of a path or address: where it lies does not change what the labels say."""
+    return annotations.rstrip("/").replace("\\", "/").rpartition("/")[2]
+
+
+def _print_plan(
+    archive: Storage, stage: Storage, listing: Listing, sites: SiteTable | None, config: Config
+) -> None:
+    inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
+    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    units = _units(listing.items, config)
+    pending = pending_units(units, read_commits(stage))
+    print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
+
+
+def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
+    counts = manifest["counts"]
+    print(
+        f"{counts['offered']:,} offered = {counts['recordings']:,} done ({counts['salvaged']:,} salvaged) + "
+        f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['chunks']:,} chunks, "
+        f"{counts['labels']:,} labels"
+    )
+    if counts["labels_of_rejected_recordings"]:
+        print(
+            f"{counts['labels_of_rejected_recordings']:,} labels belong to rejected recordings and are left out"
+        )
+    if counts["labels_beyond_the_end"]:
+        print(
+            f"{counts['labels_beyond_the_end']:,} labels begin after the end of their recording and are left out "
+            f"(e.g. {counts['label_beyond_the_end']}): is the table of another file, or its time that of several?"
+        )
+    if counts.get("labels_out_of_band"):
+        print(
+            f"{counts['labels_out_of_band']:,} labels lie wholly outside {LOW_HZ:g} to {HIGH_HZ:g} Hz, which is all the detector "
+            f"hears, and train nothing (e.g. {counts['label_out_of_band']})"
+        )
+    print_split(split)
+    print(f"prepared: {stage.url}")
+
+
+def print_split(split: SplitSummary) -> None:
+    """Splits in chunks and recordings, statistics, leaks."""
+    parts = [f"{name} {count:,} ({split.recordings[name]:,})" for name, count in split.chunks.items()]
+    print(f"chunks (recordings): {', '.join(parts)}")
+    print(f"normalisation: mean {split.moments.mean:.4f}, std {split.moments.std:.4f} over the pool")
+    if split.leakage:
+        print(f"leakage: {100 * split.leakage:.1f} % of test chunks share audio with a training chunk")
+    for leak in split.leaks:
+        log.warning("leak: %s", leak)
+    if not split.leaks:
+        print("leak audit: clean")

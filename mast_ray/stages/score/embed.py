@@ -1,0 +1,205 @@
+"""`mast embed`: the folder of embeddings and everything that is read off them.
+
+OUT/embeddings.parquet   one row per chunk or box: recording, site, split, hour, seconds, hertz, label, cluster, map position, embedding
+OUT/neighbours.parquet   the nearest rows of every row, never of its own recording
+OUT/map.png              the 2-D map, coloured by site, hour, number of events or label
+OUT/metrics.json         boxes: retrieval top-1, top-5 and mean rank on oracle and detected boxes (the report shows it)
+OUT/tentative_labels.csv, novelty.csv   boxes: zero-shot labels with abstention, clusters that resemble nothing known
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.clusters import map_2d
+from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.inference.embeddings import (
+    Background,
+    What,
+    chunks_to_embed,
+    embed_boxes,
+    embed_chunks,
+    load_embedder,
+)
+from mast_ray.models.detector import EmbeddingName
+from mast_ray.reporting.detection_tables import conform, read_detections
+from mast_ray.reporting.embedding_maps import Panel, map_figure
+from mast_ray.reporting.figures import png_bytes
+from mast_ray.stages.score.embedding_studies import (
+    Abstention,
+    Boxes,
+    boxes_of,
+    cluster_rows,
+    neighbour_table,
+    retrieval_rows,
+    tentative_labels,
+    true_labels,
+)
+from mast_ray.stages.score.scoring import stitched_table
+from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import Prepared, open_prepared, write_table
+from mast_ray.tables.schemas import DETECTIONS
+
+log = logging.getLogger("mast.embed")
+
+STAGE = "embed"
+
+
+@dataclass(frozen=True)
+class EmbedKnobs:
+    """What is embedded and what is made of it."""
+
+    what: What = "boxes"
+    name: EmbeddingName = "encoder"
+    detections: str = ""  # table of detections to embed beside the labels
+    splits: tuple[str, ...] = ()  # empty: the whole archive
+    threshold: float | None = None  # of the detections; None: the model's
+    neighbours: int = 5
+    map: Literal["tsne", "pca", "umap"] = "tsne"
+    min_similarity: float = 0.5
+    min_margin: float = 0.02
+    min_members: int = 5
+    background: Background = "keep"
+
+
+def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs) -> dict[str, Any]:
+    """Embed, study, draw; returns {"rows", "retrieval", "novelty", "files"}."""
+    stage = open_storage(out, config.storage)
+    refuse_foreign(stage, STAGE)
+    archive = open_prepared(prepared, config.storage)
+    embedder = load_embedder(model, knobs.name, config, knobs.background)
+    with lease_or_stop(stage):
+        if knobs.what == "chunks":
+            table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)
+            found: dict[str, Any] = {"retrieval": [], "novelty": []}
+        else:
+            labels = embed_boxes(embedder, archive, archive.labels, config, knobs.splits)
+            parts = [labels.append_column("origin", pa.array(["label"] * len(labels)))]
+            truth: list[str] = []
+            if knobs.detections:
+                threshold = knobs.threshold if knobs.threshold is not None else embedder.card.score_threshold
+                detections = _detections(archive, knobs.detections, threshold or 0.0)
+                own = embed_boxes(embedder, archive, detections, config, knobs.splits)
+                truth = true_labels(archive, own, detections, config)
+                parts.append(own.append_column("origin", pa.array(["detection"] * len(own))))
+            table = pa.concat_tables(parts, promote_options="permissive")
+            table, found = _box_studies(stage, table, truth, knobs, config)
+        log.info(
+            "%d %s embedded in %d numbers",
+            len(table),
+            knobs.what,
+            table.schema.field("embedding").type.list_size,
+        )
+        table = _mapped(stage, table, knobs, config)
+        write_table(stage, "embeddings.parquet", table)
+        if knobs.neighbours:
+            write_table(stage, "neighbours.parquet", neighbour_table(boxes_of(table), knobs.neighbours))
+        key = text_hash(json.dumps(asdict(knobs), sort_keys=True))
+        inputs = {"prepared": data_hash(archive), "model": embedder.card.weights_sha256}
+        write_manifest(stage, STAGE, config, key, inputs, {"rows": len(table)}, datetime.now(UTC))
+    return {"rows": len(table)} | found
+
+
+def _detections(prepared: Prepared, uri: str, threshold: float) -> pa.Table:
+    """Detections of whole recordings at or above the threshold; per-chunk ones are stitched."""
+    table = read_detections(uri, threshold).select(DETECTIONS.names)
+    if table.column("chunk").null_count < len(table):
+        return stitched_table(prepared, table)
+    return conform(table, DETECTIONS, ("recording_id", "begin_s", "end_s", "score"), uri)
+
+
+def _box_studies(
+    stage: Storage, table: pa.Table, truth: Sequence[str], knobs: EmbedKnobs, config: Config
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Retrieval, tentative labels and clusters of boxes; the table gains its clusters."""
+    abstention = Abstention(knobs.min_similarity, knobs.min_margin)
+    everything = boxes_of(table)
+    is_label = np.array(pc.equal(table.column("origin"), "label").to_pylist(), bool)
+    labels = everything.take(is_label)
+    gallery = labels.take(labels.split == "train")
+    retrieval = retrieval_rows(labels, gallery, "oracle", abstention)
+    asked, rows = labels, np.flatnonzero(is_label)
+    if truth:
+        found = everything.take(~is_label)
+        right = np.array([bool(name) for name in truth])
+        matched = Boxes(found.vectors, tuple(truth), found.recording, found.split).take(right)
+        retrieval += retrieval_rows(matched, gallery, "detected", abstention)
+        asked, rows = found, np.flatnonzero(~is_label)
+    stage.write_atomic("metrics.json", json.dumps(without_nan(retrieval), indent=1).encode())
+    place = table.drop_columns(["embedding"]).take(pa.array(rows)).to_pylist()
+    names = ("path", "begin_s", "end_s", "low_hz", "high_hz")
+    told = tentative_labels(asked, gallery, abstention)
+    cells = [[row[n] for n in names] + list(one.values()) for row, one in zip(place, told, strict=True)]
+    heads = (*names, "label", "nearest_label", "similarity", "margin")
+    stage.write_atomic("tentative_labels.csv", csv_bytes(heads, cells))
+    cluster, novelty = cluster_rows(asked, gallery, config, knobs.min_members)
+    for one in novelty:
+        example = one.pop("example_row")
+        one |= {name: place[example][name] for name in names} | {"row": int(rows[example])}
+    columns = ("cluster", "novelty", "num_members", "num_recordings", *names, "row")
+    stage.write_atomic(
+        "novelty.csv", csv_bytes(columns, ([one[name] for name in columns] for one in novelty))
+    )
+    of_row = np.full(len(table), -1, np.int64)
+    of_row[rows] = cluster
+    return table.append_column("cluster", pa.array(of_row, pa.int32())), {
+        "retrieval": retrieval,
+        "novelty": novelty,
+    }
+
+
+def _mapped(stage: Storage, table: pa.Table, knobs: EmbedKnobs, config: Config) -> pa.Table:
+    """The table with positions on the map (map_1, map_2), which is drawn as well."""
+    places = map_2d(boxes_of(table).vectors, knobs.map, config.seed)
+
+    def texts(name: str) -> list[str]:
+        return [value or "" for value in table.column(name).to_pylist()]
+
+    def numbers(name: str) -> np.ndarray:
+        return np.array(pc.fill_null(table.column(name).cast(pa.float64()), float("nan")).to_numpy())
+
+    panels = [Panel("by site", "category", texts("site")), Panel("by hour of day", "hour", numbers("hour"))]
+    square = None
+    if knobs.what == "chunks":
+        panels.append(Panel("by annotated events (grey: nobody looked)", "count", numbers("num_events")))
+    else:
+        panels.append(Panel("by label (squares: annotated)", "category", texts("label")))
+        square = np.array(pc.equal(table.column("origin"), "label").to_pylist(), bool)
+    title = f"{knobs.map} of {len(table)} {knobs.what}, embedding: {knobs.name}"
+    stage.write_atomic("map.png", png_bytes(map_figure(places, panels, square, title)))
+    for number in range(2):
+        table = table.append_column(f"map_{number + 1}", pa.array(places[:, number], pa.float32()))
+    return table
+
+
+def retrieval_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Retrieval figures for people."""
+    lines = [
+        f"{'boxes':<10}{'split':<16}{'queries':>8}{'labels':>8}{'top-1':>8}{'top-5':>8}{'mean rank':>11}{'labelled':>10}{'of them right':>15}"
+    ]
+    for row in rows:
+        cells = [f"{row['top_1']:>8.3f}{row['top_5']:>8.3f}{row['mean_rank']:>11.2f}"]
+        cells.append(f"{row['zero_shot_labelled']:>10.2f}{row['zero_shot_right']:>15.3f}")
+        lines.append(
+            f"{row['boxes']:<10}{row['split']:<16}{row['num_queries']:>8}{row['num_labels']:>8}"
+            + "".join(cells)
+        )
+    left_out = sum(row["num_without_example"] for row in rows if row["split"] == "all held-out")
+    if left_out:
+        lines.append(
+            f"{left_out} queries have no example of their label in another recording of the train split: left out"
+        )
+    return "\n".join(lines)

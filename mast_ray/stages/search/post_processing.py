@@ -1,0 +1,175 @@
+"""Search over post-processing: q policy and value, suppression, validity and how scores are made, over
+stored detections and without new inference.
+
+A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity
+costs one matching, and a thousand thresholds on top of it cost milliseconds. The objective is F1 on
+validation or `ood_dev`, never on a test split.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
+from mast_ray.self_training.operator import (
+    EVEN_WEIGHT,
+    PoolDetections,
+    Validity,
+    at_threshold,
+    is_valid,
+    survives_suppression,
+    weighed,
+)
+from mast_ray.self_training.policies import Policy, group_thresholds
+from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
+from mast_ray.stages.score.split_scores import score_chunks, splits_present
+from mast_ray.storage.storage import Storage
+from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.prepared import Prepared, write_table
+
+OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
+DURATIONS_S = (0.0, 0.05, 0.1)
+BINS = (1, 2, 3)
+SCORE_WEIGHTS = (0.0, 0.25, 0.4, 0.6, 0.75, 1.0)  # of classification; the detector's own is 0.5
+GROUP_POLICIES: tuple[Policy, ...] = ("per_group_mixture", "per_group_quantile")
+TRIALS, CURVE, BEST = "post_trials.parquet", "thresholds.csv", "post.json"
+
+
+@dataclass(frozen=True)
+class PostSetting:
+    """Post-processing apart from the threshold."""
+
+    nms_overlap: float
+    min_duration_s: float
+    min_bins: int
+    score_weight: float = EVEN_WEIGHT
+
+    @property
+    def validity(self) -> Validity:
+        return Validity(self.min_duration_s / FRAME_SHIFT_S, self.min_bins, CHUNK_FRAMES)
+
+
+@dataclass(frozen=True, eq=False)
+class PostSearch:
+    """Everything that was tried, the best of it, and F1 over thresholds for the
+    best suppression and validity.
+    """
+
+    rows: list[dict[str, Any]]
+    best: dict[str, Any]
+    curve: dict[str, NDArray[np.float64]]
+
+    def overrides(self) -> dict[str, Any]:
+        """The best setting as config keys."""
+        names = ("policy", "threshold", "nms_overlap", "min_duration_s", "min_bins", "score_weight")
+        return {f"self_train.{name}": self.best[name] for name in names} | {
+            "evaluate.nms_overlap": self.best["nms_overlap"]
+        }
+
+
+def settings_grid() -> list[PostSetting]:
+    return [PostSetting(*values) for values in itertools.product(OVERLAPS, DURATIONS_S, BINS)]
+
+
+def search_post(
+    config: Config,
+    prepared: Prepared,
+    chunks: ChunkSet,
+    found: PoolDetections,
+    settings: Sequence[PostSetting] | None = None,
+) -> PostSearch:
+    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on
+    chunks whose labels are known.
+
+    How classification and centerness make a score is searched last, at the best suppression and validity: all
+    of them together would take five times as long.
+    """
+    thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
+    groups = chunk_groups(prepared, chunks)
+    rows: list[dict[str, Any]] = []
+    curves = []
+    suppressed: dict[tuple[float, float], PoolDetections] = {}
+
+    def best_row() -> int:  # the first among equals: the simplest
+        return max(range(len(rows)), key=lambda n: float(np.nan_to_num(rows[n]["objective"], nan=-1.0)))
+
+    def attempt(setting: PostSetting) -> None:
+        place = (setting.nms_overlap, setting.score_weight)
+        if place not in suppressed:
+            scores = weighed(found, setting.score_weight)
+            suppressed[place] = scores.where(survives_suppression(scores, setting.nms_overlap))
+        possible = suppressed[place]
+        possible = possible.where(is_valid(possible, setting.validity))
+        scored = score_chunks(prepared, chunks, possible, prepared.labels, config)
+        curve = f1_over_thresholds(scored.matches, thresholds)
+        at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
+        base = asdict(setting)
+        threshold = float(thresholds[at])
+        rows.append(base | {"policy": "fixed", "threshold": threshold, "objective": float(curve.f1[at]),
+                            "precision": float(curve.precision[at]), "recall": float(curve.recall[at])})  # fmt: skip
+        curves.append(curve)
+        for policy in GROUP_POLICIES:
+            kept = at_policy(policy, possible, groups, threshold, config.self_train.min_group_detections)
+            metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, config).matches, 0.0)
+            rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
+                                "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
+
+    for setting in settings or settings_grid():
+        attempt(setting)
+    if found.parts is not None:
+        best = rows[best_row()]
+        for weight in SCORE_WEIGHTS:
+            attempt(PostSetting(best["nms_overlap"], best["min_duration_s"], best["min_bins"], weight))
+    number = best_row()
+    return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict())
+
+
+def at_policy(
+    policy: Policy, possible: PoolDetections, groups: ChunkGroups, threshold: float, min_detections: int
+) -> PoolDetections:
+    """Candidates above the threshold that a policy gives to their group."""
+    kept_share = float((possible.score >= threshold).mean()) if len(possible.score) else 0.0
+    chosen = group_thresholds(
+        policy,
+        possible.score,
+        groups.group[possible.chunk],
+        groups.site_of_group,
+        threshold,
+        kept_share,
+        min_detections,
+    )
+    return at_threshold(possible, chosen.threshold[groups.group])
+
+
+def objective_chunks(prepared: Prepared, split: str) -> ChunkSet:
+    """Chunks of the split that is searched on."""
+    if split not in splits_present(prepared):
+        raise DataError(
+            f"{prepared.storage.url} has no split {split} to search on: "
+            f"it has {', '.join(splits_present(prepared)) or 'none'}\nuse --set tune.objective_split=val, or deal one with `mast split`"
+        )
+    return chunks_of_split(prepared, split)
+
+
+def run_post_search(config: Config, prepared: Prepared, detections: Storage, out: Storage) -> PostSearch:
+    """Search over the detections of a finished stage and leave tables of everything tried."""
+    chunks = objective_chunks(prepared, config.tune.objective_split)
+    found = read_pool(detections, prepared, chunks, with_parts=True)
+    search = search_post(config, prepared, chunks, found)
+    write_table(out, TRIALS, pa.Table.from_pylist(search.rows))
+    out.write_atomic(CURVE, csv_bytes(tuple(search.curve), zip(*search.curve.values(), strict=True)))
+    document = {"split": config.tune.objective_split, "best": search.best, "settings": search.overrides()}
+    out.write_atomic(BEST, json.dumps(without_nan(document), indent=1).encode())
+    return search

@@ -1,0 +1,193 @@
+"""`mast tune`: post-processing over stored detections, then loss weights and thresholds
+by short trainings on Ray Tune.
+
+OUT/evaluation, detections       what the detector finds in the held-out splits and in the pool: inferred once
+OUT/post.json, post_trials.parquet, thresholds.csv    the first search
+OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
+OUT/trials.parquet, trials.csv   every trial with its sample and F1
+OUT/best.yaml                    what `mast self-train --config` takes
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import csv_bytes
+from mast_ray.reporting.figures import png_bytes
+from mast_ray.reporting.search_figures import search_figure, threshold_figure
+from mast_ray.self_training.operator import EVEN_WEIGHT
+from mast_ray.self_training.pool import has_parts
+from mast_ray.stages.prepare import lease_or_stop
+from mast_ray.stages.score.model_scores import evaluate_model
+from mast_ray.stages.score.split_scores import ModelScores
+from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
+from mast_ray.stages.search.trial import TrialTask, sampled_overrides
+from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_stage import Teacher
+from mast_ray.stages.self_train.self_train import as_trained
+from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.outputs import refuse_other_settings
+from mast_ray.storage.stage_folders import (
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    sections_hash,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import Prepared, open_prepared, write_table
+from mast_ray.training.model_files import read_card
+
+log = logging.getLogger("mast.tune")
+
+STAGE, BEST_CONFIG = "tune", "best.yaml"
+What = Literal["both", "post", "training"]
+
+
+def run_tune(
+    config: Config,
+    prepared: str,
+    detector: str,
+    out: str,
+    *,
+    what: What = "both",
+    runner: Runner = "ray",
+    self_trained: str = "",
+) -> dict[str, Any]:
+    """Search; returns {"best": config keys, "objective": F1, "trials": rows}. Finished, it has nothing to do.
+
+    `self_trained` names a folder of self-training from this detector whose stored detections are used.
+    """
+    stage = open_storage(out, config.storage)
+    refuse_foreign(stage, STAGE)
+    archive = open_prepared(prepared, config.storage)
+    card = read_card(detector, config.storage)
+    config = as_trained(config, card)
+    objective_chunks(archive, config.tune.objective_split)
+    inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
+    key = text_hash(sections_hash(config, "tune", "self_train", "evaluate", "seed") + what)
+    if is_current(read_manifest(stage), STAGE, key, inputs):
+        log.info("%s is already tuned: nothing to do", stage.url)
+        return json.loads(stage.read_bytes("best.json")) | {"was_done": True}
+    with lease_or_stop(stage), ExitStack() as stack:
+        knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
+        refuse_other_settings(stage, inputs | {"seed": config.seed} | knobs)
+        if runner == "ray" or what != "post":
+            from mast_ray.on_ray.session import ray_session
+
+            stack.enter_context(ray_session())
+        # absolute: trials run in folders of their own
+        model = open_storage(detector, config.storage).url
+        rounds = open_storage(self_trained, config.storage) if self_trained else None
+        search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
+        found = search.run(what)
+        best = apply_overrides(config, found["best"])
+        stage.write_atomic(BEST_CONFIG, config_to_yaml(best).encode())
+        stage.write_atomic("best.json", json.dumps(found, indent=1).encode())
+        counts = {"trials": len(found["trials"]), "objective": found["objective"]}
+        write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
+    return found | {"was_done": False}
+
+
+class _Search:
+    def __init__(
+        self,
+        config: Config,
+        prepared: str,
+        archive: Prepared,
+        detector: str,
+        stage: Storage,
+        runner: Runner,
+        rounds: Storage | None,
+    ) -> None:
+        self.config, self.prepared, self.archive = config, prepared, archive
+        self.detector, self.stage, self.runner = detector, stage, runner
+        # What self-training has stored of this detector is taken up; a store of another model refuses to be.
+        self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
+        self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
+
+    def run(self, what: What) -> dict[str, Any]:
+        evaluation = self.evaluation
+        scores = evaluate_model(
+            self.config,
+            self.detector,
+            self.prepared,
+            evaluation.url,
+            runner=self.runner,
+            archive=self.archive,
+        )
+        best: dict[str, Any] = {}
+        objective = None
+        if what != "training":
+            post = run_post_search(self.config, self.archive, evaluation, self.stage)
+            best, objective = post.overrides(), post.best["objective"]
+            self.stage.write_atomic(
+                "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
+            )
+            log.info("post-processing: F1 %.4f with %s", objective, _text(best))
+        if what == "post":
+            return {"best": best, "objective": objective, "trials": []}
+        rows = self._trained(apply_overrides(self.config, best), scores)
+        top = max(rows, key=lambda row: row["objective"])
+        sample = {
+            name.removeprefix("config."): value for name, value in top.items() if name.startswith("config.")
+        }
+        best |= sampled_overrides(self.config, sample)
+        log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
+        return {"best": best, "objective": top["objective"], "trials": rows}
+
+    def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
+        is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
+        pool = usable_pool(self.pool, self.stage.at("detections"), is_reweighed)
+        run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
+        card = read_card(self.detector, config.storage)
+        threshold = config.self_train.threshold if is_reweighed else scores.threshold
+        teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
+        task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
+        from mast_ray.stages.search.training_search import search_training  # loads Ray Tune
+
+        rows = search_training(task, threshold)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        write_table(self.stage, "trials.parquet", pa.table({n: [row.get(n) for row in rows] for n in names}))
+        self.stage.write_atomic(
+            "trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows))
+        )
+        rows = [row for row in rows if row["objective"] is not None]
+        self.stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
+        return rows
+
+
+def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
+    """Where trials find detections of the pool: those of self-training, unless they lack what
+    another weight of the score needs.
+    """
+    if not is_reweighed or stored.url == own.url or has_parts(stored):
+        return stored
+    log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)
+    return own
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    )
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def best_rows(rows: Sequence[Mapping[str, Any]], count: int = 5) -> list[Mapping[str, Any]]:
+    """The best trials, best first."""
+    return sorted(rows, key=lambda row: -row["objective"])[:count]

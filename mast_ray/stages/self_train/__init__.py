@@ -1,0 +1,1 @@
+"""`mast self-train` and `mast pseudo-label`."""

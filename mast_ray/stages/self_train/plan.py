@@ -1,0 +1,59 @@
+"""What `mast self-train` would do, stage by stage, and what of it is done: read from the
+folders, without starting anything.
+"""
+
+from __future__ import annotations
+
+from mast_ray.config.tree import Config
+from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
+from mast_ray.stages.score.split_scores import splits_present
+from mast_ray.stages.self_train.self_train import as_trained
+from mast_ray.storage.stage_folders import read_manifest
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.training.labels import expert_chunks
+from mast_ray.training.model_files import read_card
+from mast_ray.training.schedule import schedule_of
+
+
+def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
+    """Lines for people."""
+    archive = open_prepared(prepared, config.storage)
+    card = read_card(detector, config.storage)
+    config, stage = as_trained(config, card), open_storage(out, config.storage)
+    knobs, splits = config.self_train, splits_present(archive)
+    pool, experts = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
+    held = len(chunks_of_split(archive, *splits)) if splits else 0
+    most = min(pool, knobs.max_chunks or pool)
+    lines = [
+        f"model      {card.model.get('name')} {card.model.get('size')}, {card.weights_sha256[:12]}",
+        f"data       {pool} chunks of the pool, {experts} with expert labels, {held} held out ({', '.join(splits) or 'none'})",
+        f"policy     {knobs.policy}, q {knobs.threshold:g} where it has no other; curriculum {knobs.curriculum}; governor {knobs.governor}",
+        _line(stage, "round0/evaluation", f"{held} chunks"),
+    ]
+    for number in range(1, knobs.rounds + 1):
+        if needs_pseudo_labels(knobs.curriculum):
+            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks"))
+            lines.append(_line(stage, f"round{number}/pseudo", "no inference"))
+        for step in steps_of(knobs.curriculum):
+            section = knobs.stage1 if step.section == "self_train.stage1" else knobs.stage2
+            count = experts if step.labels == "expert" else most + (experts if step.labels == "both" else 0)
+            bound = "" if step.labels == "expert" else "at most "
+            schedule = schedule_of(section, count)
+            lines.append(
+                _line(
+                    stage,
+                    f"round{number}/{step.name}",
+                    f"{bound}{schedule.num_steps} steps on {step.labels} labels",
+                )
+            )
+        lines.append(_line(stage, f"round{number}/evaluation", f"{held} chunks"))
+    return "\n".join(lines)
+
+
+def _line(stage: Storage, name: str, what: str) -> str:
+    folder = stage.at(name)
+    begun = next(iter(folder.list()), None) is not None
+    state = "done" if read_manifest(folder) is not None else "begun" if begun else "to do"
+    return f"{name:<20} {state:<6} {what}"

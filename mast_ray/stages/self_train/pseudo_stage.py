@@ -1,0 +1,197 @@
+"""The operator over a pool's stored detections as a stage: pseudo-labels per chunk, chunks
+to train on, figures without truth.
+
+OUT holds pseudo_labels.parquet, pseudo_chunks.parquet (what training/labels.py reads) and figures.json.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.stage_knobs import SelfTrainConfig
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.matching import match
+from mast_ray.evaluation.metrics import summarise
+from mast_ray.self_training.governor import pool_figures
+from mast_ray.self_training.operator import (
+    EVEN_WEIGHT,
+    PoolDetections,
+    Validity,
+    at_threshold,
+    chunk_weights,
+    is_valid,
+)
+from mast_ray.self_training.policies import group_thresholds
+from mast_ray.self_training.pool import (
+    ChunkGroups,
+    chunk_groups,
+    keys_of,
+    pool_of_table,
+    pseudo_table,
+    read_pool,
+)
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
+from mast_ray.stages.score.split_scores import score_chunks
+from mast_ray.storage.stage_folders import (
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.prepared import Prepared, read_table, write_table
+from mast_ray.training.labels import PSEUDO_LABELS, LabelSource, pseudo_label_tables
+
+STAGE, FIGURES_FILE = "pseudo", "figures.json"
+_POLICY_KNOBS = {
+    "policy", "threshold", "min_group_detections", "nms_overlap", "min_duration_s", "min_bins", "empty_chunks",
+    "empty_weight", "max_chunks",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Whose detections they are, and what its validation says about thresholds."""
+
+    model_sha: str
+    threshold: float  # tuned on validation, or what stands in for it
+    kept_share: float  # of validation candidates at that threshold
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """A finished stage."""
+
+    source: LabelSource
+    boxes: PoolDetections  # over `chunks`
+    chunks: ChunkSet
+    figures: dict[str, Any]
+
+
+def validity_of(knobs: SelfTrainConfig) -> Validity:
+    return Validity(knobs.min_duration_s / FRAME_SHIFT_S, knobs.min_bins, CHUNK_FRAMES)
+
+
+def make_pseudo_labels(
+    config: Config, prepared: Prepared, detections: Storage, out: str, teacher: Teacher
+) -> PseudoLabels:
+    """Apply the operator with the configured policy; skipped when OUT already holds just that."""
+    knobs, stage = config.self_train, open_storage(out, config.storage)
+    refuse_foreign(stage, STAGE)
+    made = read_manifest(detections)
+    if made is None:
+        raise DataError(f"{detections.url} is not finished: run `mast pseudo-label` again")
+    settings = knobs.model_dump(mode="json", include=_POLICY_KNOBS) | {"seed": config.seed} | asdict(teacher)
+    if knobs.score_weight != EVEN_WEIGHT:
+        settings["score_weight"] = knobs.score_weight
+    key, inputs = (
+        text_hash(json.dumps(settings, sort_keys=True)),
+        {"detections": made["key"], **made["inputs"]},
+    )
+    chunks = chunks_of_split(prepared, "pool")
+    source = LabelSource("pseudo", stage.url, text_hash(key + json.dumps(inputs, sort_keys=True)))
+    if not is_current(read_manifest(stage), STAGE, key, inputs):
+        labelled = _labelled(knobs, prepared, chunks, detections, teacher)
+        chosen, weight = chunk_weights(labelled.boxes, knobs.empty_chunks, knobs.empty_weight)
+        chosen, weight = drawn_chunks(
+            chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7])
+        )
+        lineage = {"model": teacher.model_sha, "policy": knobs.policy, "round": str(teacher.round)}
+        table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage)
+        for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table).items():
+            write_table(stage, name, content)
+        figures = _figures(prepared, chunks, labelled) | {"train_chunks": len(chosen), "policy": knobs.policy}
+        stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
+        counts = {"boxes": len(table), "chunks": len(chunks), "train_chunks": len(chosen)}
+        write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
+    boxes = pool_of_table(read_table(stage, PSEUDO_LABELS), prepared, chunks)
+    return PseudoLabels(source, boxes, chunks, json.loads(stage.read_bytes(FIGURES_FILE)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Labelled:
+    boxes: PoolDetections
+    limit: NDArray[np.float64]  # (C,) threshold of every chunk
+    groups: ChunkGroups
+    threshold_of_group: NDArray[np.float64]
+    source_of_group: tuple[str, ...]
+
+
+def _labelled(
+    knobs: SelfTrainConfig, prepared: Prepared, chunks: ChunkSet, detections: Storage, teacher: Teacher
+) -> _Labelled:
+    threshold = knobs.threshold if knobs.policy == "fixed" else teacher.threshold
+    by_group = knobs.policy.startswith("per_group")
+    lowest = 0.0 if by_group else threshold
+    found = read_pool(detections, prepared, chunks, lowest, knobs.nms_overlap, knobs.score_weight)
+    possible = found.where(is_valid(found, validity_of(knobs)))
+    groups = chunk_groups(prepared, chunks)
+    chosen = group_thresholds(
+        knobs.policy, possible.score, groups.group[possible.chunk], groups.site_of_group, threshold,
+        teacher.kept_share, knobs.min_group_detections,
+    )  # fmt: skip
+    limit = chosen.threshold[groups.group] if len(chunks) else np.zeros(0)
+    return _Labelled(at_threshold(possible, limit), limit, groups, chosen.threshold, chosen.source)
+
+
+def drawn_chunks(
+    chosen: NDArray[np.int64], weight: NDArray[np.float64], most: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """At most `most` of the chunks, drawn at random and in order; 0: all."""
+    if not most or len(chosen) <= most:
+        return chosen, weight
+    kept = np.sort(rng.permutation(len(chosen))[:most])
+    return chosen[kept], weight[kept]
+
+
+def _figures(prepared: Prepared, chunks: ChunkSet, labelled: _Labelled) -> dict[str, Any]:
+    count = np.bincount(labelled.boxes.chunk, minlength=len(chunks))
+    site = np.array(prepared.recordings.column("site").fill_null("").to_pylist(), object)[chunks.recording]
+    by_site = {
+        str(name) or "(no site)": float(count[site == name].mean()) for name in sorted(set(site.tolist()))
+    }
+    groups = zip(
+        labelled.groups.names, labelled.threshold_of_group.tolist(), labelled.source_of_group, strict=True
+    )
+    return {
+        "figures": asdict(pool_figures(labelled.boxes)),
+        "boxes_per_chunk_by_site": by_site,
+        "thresholds": [
+            {"group": name, "threshold": value, "source": source} for name, value, source in groups
+        ],
+        "threshold": float(np.mean(labelled.limit)) if len(labelled.limit) else 0.0,
+    }
+
+
+def quality(
+    config: Config, prepared: Prepared, pseudo: PseudoLabels, known: ChunkSet, truth: pa.Table
+) -> dict[str, Any]:
+    """Precision, coverage (recall) and F1 of pseudo-boxes in chunks whose truth is known, with intervals."""
+    place = np.searchsorted(keys_of(pseudo.chunks), keys_of(known))
+    position = np.full(len(pseudo.chunks), -1, np.int64)
+    position[place] = np.arange(len(known))
+    own = pseudo.boxes.where(position[pseudo.boxes.chunk] >= 0)
+    own = PoolDetections(position[own.chunk], own.boxes, own.score, len(known))
+    scored = score_chunks(prepared, known, own, truth, config)
+    figures = scored.figures(0.0, config.evaluate.bootstrap, config.seed)
+    return {
+        "precision": figures["precision"], "coverage": figures["recall"], "f1": figures["f1"],
+        "mean_iou": figures["mean_iou"], "num_truth": figures["num_truth"], "chunks": len(known),
+    }  # fmt: skip
+
+
+def agreement_f1(now: PoolDetections, before: PoolDetections, iou: float) -> float:
+    """F1 of this round's pseudo-boxes against the last round's on the same chunks; 0 when neither has any."""
+    found = summarise(match(now.chunk, now.boxes, now.score, before.chunk, before.boxes, iou), 0.0)
+    return found.f1 if np.isfinite(found.f1) else 0.0

@@ -1,0 +1,348 @@
+"""`mast self-train`: rounds of pseudo-label -> stage 1 -> stage 2, as a plan of
+stages that each skip what is done.
+
+OUT/round0/evaluation            the seed detector on every held-out split
+OUT/roundN/detections, pseudo    what the teacher finds in the pool, and the pseudo-labels made of it
+OUT/roundN/stage1, stage2        the student (its averaged weights are the next teacher); union in that ablation
+OUT/roundN/evaluation            the student on every held-out split
+OUT/rounds.json, rounds.parquet  one row of figures per round
+OUT/model                        the last student that the governor accepts, with its threshold (given `ood_dev`: the best on that)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.loading import flatten
+from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.evaluation.metrics import best_threshold
+from mast_ray.recordings.annotations import read_annotations
+from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of, weight_drift
+from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
+from mast_ray.self_training.pool import keys_of, read_pool
+from mast_ray.stages.prepare import lease_or_stop
+from mast_ray.stages.score.model_scores import evaluate_model
+from mast_ray.stages.score.split_scores import ModelScores, score_chunks
+from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_stage import (
+    PseudoLabels,
+    Teacher,
+    agreement_f1,
+    make_pseudo_labels,
+    quality,
+    validity_of,
+)
+from mast_ray.stages.self_train.round_table import ROUNDS, round_row, rounds_text, write_rounds
+from mast_ray.stages.train.train import run_train_detector
+from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.outputs import refuse_other_settings
+from mast_ray.storage.stage_folders import (
+    MANIFEST,
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    sections_hash,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.finishing import labels_table
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.training.labels import LabelSource
+from mast_ray.training.model_files import Card, read_card, read_model, write_model
+
+log = logging.getLogger("mast.self_train")
+
+STAGE, MODEL = "self-train", "model"
+_FREE_KNOBS = {
+    "rounds",
+    "governor",
+    "governor_density_ratio",
+    "governor_min_agreement",
+}  # may change between runs: more rounds
+
+
+def run_self_train(
+    config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = "ray"
+) -> dict[str, Any]:
+    """Self-train a detector on the pool of a prepared archive; returns {"rounds", "final", "stopped"}."""
+    stage = open_storage(out, config.storage)
+    refuse_foreign(stage, STAGE)
+    archive = open_prepared(prepared, config.storage)
+    card = read_card(detector, config.storage)
+    config = as_trained(config, card)
+    inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
+    key = text_hash(sections_hash(config, "self_train", "evaluate", "seed") + truth)
+    if is_current(read_manifest(stage), STAGE, key, inputs):
+        log.info("%s is already self-trained: nothing to do", stage.url)
+        return json.loads(stage.read_bytes(ROUNDS)) | {"was_done": True}
+    with lease_or_stop(stage), ExitStack() as stack:
+        knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
+        refuse_other_settings(stage, inputs | {"seed": config.seed} | flatten({"self_train": knobs}))
+        if runner == "ray":
+            from mast_ray.on_ray.session import ray_session
+
+            stack.enter_context(ray_session())  # one for all stages
+        model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
+        run = _SelfTraining(
+            config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive)
+        )
+        result = run.rounds()
+        write_manifest(
+            stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC)
+        )
+    return result | {"was_done": False}
+
+
+def as_trained(config: Config, card: Card) -> Config:
+    """The config with the architecture and input conventions of the seed detector."""
+    model = ModelConfig.model_validate(card.model | {"compile": config.model.compile})
+    spectrogram = config.spectrogram.model_copy(
+        update={"divisor": card.normaliser().divisor, "tail": card.tail}
+    )
+    return config.model_copy(update={"model": model, "spectrogram": spectrogram})
+
+
+def _truth_table(truth: str, archive: Prepared) -> pa.Table | None:
+    """Labels of the whole archive (a synthetic one's truth.csv), for figures only."""
+    if not truth:
+        return None
+    found = read_annotations(truth, recordings=archive.recordings.column("path").to_pylist())
+    table, _ = labels_table(found, archive.recordings, truth)
+    if not len(table):
+        raise DataError(
+            f"--truth {truth} names no recording of {archive.storage.url}: give the truth of this archive"
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """A model and how it scores; round 0 is the seed."""
+
+    round: int
+    model: str
+    card: Card
+    scores: ModelScores
+
+
+@dataclass(frozen=True)
+class _SelfTraining:
+    config: Config
+    prepared: str
+    archive: Prepared
+    detector: str
+    stage: Storage
+    runner: Runner
+    truth: pa.Table | None
+
+    def rounds(self) -> dict[str, Any]:
+        config = self.config
+        self.stage.delete(MANIFEST)
+        seed = self._generation(0, self.detector)
+        generations, rows, before = [seed], [round_row(config, 0, seed.scores, seed.scores)], None
+        write_rounds(self.stage, rows)
+        stopped = ""
+        for number in range(1, config.self_train.rounds + 1):
+            teacher = generations[-1]
+            pseudo = (
+                self._pseudo_labels(number, teacher)
+                if needs_pseudo_labels(config.self_train.curriculum)
+                else None
+            )
+            verdict, agreement = self._judged(pseudo, before)
+            if not verdict.is_sane and config.self_train.governor != "off":
+                log.warning("round %d: %s", number, verdict.reason)
+                if config.self_train.governor == "stop":
+                    # Labels by a student that lost its way: go back to the teacher it came from.
+                    stopped = f"round {number}: {verdict.reason}"
+                    generations = generations[:-1] if len(generations) > 1 else generations
+                    break
+            student = self._generation(number, self._trained(number, teacher, pseudo))
+            row = round_row(config, number, student.scores, seed.scores)
+            rows.append(row | self._about(pseudo, agreement, verdict) | self._drift(student, teacher, seed))
+            write_rounds(self.stage, rows)
+            lost = self._lost_its_way(student, teacher)
+            if lost and config.self_train.governor == "stop":
+                stopped = f"round {number}: {lost}"
+                break
+            generations.append(student)
+            before = pseudo
+            if number < config.self_train.rounds:
+                log.info("%s", rounds_text(rows, config.evaluate.average_precision))
+        return self._finished(self._chosen(generations), rows, stopped)
+
+    def _folder(self, number: int, name: str) -> str:
+        return self.stage.at(f"round{number}/{name}").url
+
+    def _generation(self, number: int, model: str) -> _Generation:
+        out = self._folder(number, "evaluation")
+        scores = evaluate_model(
+            self.config, model, self.prepared, out, runner=self.runner, archive=self.archive
+        )
+        return _Generation(number, model, read_card(model, self.config.storage), scores)
+
+    def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
+        found = self._folder(number, "detections")
+        run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
+        about = Teacher(teacher.card.weights_sha256, *self._threshold(teacher), number)
+        detections = open_storage(found, self.config.storage)
+        return make_pseudo_labels(
+            self.config, self.archive, detections, self._folder(number, "pseudo"), about
+        )
+
+    def _threshold(self, teacher: _Generation) -> tuple[float, float]:
+        """Threshold of the teacher, and the share of validation candidates at or above it: what
+        quantile matching keeps in every group. Scores that are weighed otherwise than the detector's
+        own have a threshold of their own.
+        """
+        threshold, knobs = teacher.scores.threshold, self.config.self_train
+        if "val" not in teacher.scores.splits:
+            return threshold, 0.0
+        chunks = chunks_of_split(self.archive, "val")
+        stage = open_storage(self._folder(teacher.round, "evaluation"), self.config.storage)
+        found = read_pool(
+            stage, self.archive, chunks, overlap=knobs.nms_overlap, score_weight=knobs.score_weight
+        )
+        if knobs.score_weight != EVEN_WEIGHT:
+            scored = score_chunks(self.archive, chunks, found, self.archive.labels, self.config)
+            own = best_threshold(scored.matches)
+            threshold = own if np.isfinite(own) else threshold
+        score = found.score[is_valid(found, validity_of(knobs))]
+        return threshold, float((score >= threshold).mean()) if len(score) else 0.0
+
+    def _judged(
+        self, pseudo: PseudoLabels | None, before: PseudoLabels | None
+    ) -> tuple[Verdict, float | None]:
+        if pseudo is None:
+            return Verdict(True), None
+        knobs = self.config.self_train
+        agreement = (
+            agreement_f1(pseudo.boxes, before.boxes, self.config.evaluate.iou) if before is not None else None
+        )
+        now, last = (PoolFigures(**p.figures["figures"]) if p is not None else None for p in (pseudo, before))
+        assert now is not None
+        return judge(
+            now, last, agreement, knobs.governor_density_ratio, knobs.governor_min_agreement
+        ), agreement
+
+    def _lost_its_way(self, student: _Generation, teacher: _Generation) -> str:
+        """Why a student must not be used, however its labels would look: it fell silent or
+        fires everywhere on validation.
+        """
+        if self.config.self_train.governor == "off" or "val" not in student.scores.splits:
+            return ""
+        if teacher.scores.threshold_from == "validation" != student.scores.threshold_from:
+            reason = "the student finds nothing right on validation, where its teacher did"
+        else:
+            ratio = self.config.self_train.governor_density_ratio
+            reason = judge(
+                kept_figures(student.scores), kept_figures(teacher.scores), None, ratio, 0.0
+            ).reason
+            reason = reason and f"on validation, {reason}"
+        if reason:
+            log.warning("round %d: %s", student.round, reason)
+        return reason
+
+    def _trained(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
+        folder = {"teacher": teacher.model}
+        for step in steps_of(self.config.self_train.curriculum):
+            labels = (
+                LabelSource()
+                if step.labels == "expert" or pseudo is None
+                else replace(pseudo.source, name=step.labels)
+            )
+            folder[step.name] = self._folder(number, step.name)
+            log.info("round %d, %s: training on %s labels", number, step.name, step.labels)
+            run_train_detector(
+                self.config,
+                self.prepared,
+                folder[step.name],
+                section=step.section,
+                labels=labels,
+                init_detector=folder[step.start],
+                runner=self.runner,
+            )
+        return folder[step.name]
+
+    def _about(
+        self, pseudo: PseudoLabels | None, agreement: float | None, verdict: Verdict
+    ) -> dict[str, Any]:
+        """What the pseudo-labels of a round look like, and how right they are where truth is known."""
+        if pseudo is None:
+            return {}
+        row: dict[str, Any] = {}
+        known = _expert_chunks(self.archive, pseudo.chunks)
+        if known is not None:
+            own = quality(self.config, self.archive, pseudo, known, self.archive.labels)
+            row |= {f"pseudo_{name}": value for name, value in own.items()}
+        if self.truth is not None:
+            own = quality(self.config, self.archive, pseudo, pseudo.chunks, self.truth)
+            row |= {f"pool_{name}": value for name, value in own.items()}
+        row |= pseudo.figures["figures"] | {"pseudo_threshold": pseudo.figures["threshold"]}
+        row |= {
+            "train_chunks": pseudo.figures["train_chunks"],
+            "agreement_f1": agreement,
+            "governor": verdict.reason or "sane",
+        }
+        return row | {"boxes_per_chunk_by_site": pseudo.figures["boxes_per_chunk_by_site"]}
+
+    def _drift(self, student: _Generation, teacher: _Generation, seed: _Generation) -> dict[str, float]:
+        weights = {
+            g.round: read_model(g.model, "detector", self.config.storage)[0] for g in (student, teacher, seed)
+        }
+        after = weights[student.round]
+        return {
+            "weight_drift": weight_drift(weights[teacher.round], after),
+            "weight_drift_from_seed": weight_drift(weights[0], after),
+            "encoder_drift": weight_drift(weights[teacher.round], after, "encoder."),
+        }
+
+    def _chosen(self, generations: list[_Generation]) -> _Generation:
+        """The last student; where a development split under shift is given, the best on
+        that. Test splits are never asked.
+        """
+        if "ood_dev" not in generations[0].scores.splits:
+            return generations[-1]
+        f1 = [g.scores.table["ood_dev"]["f1"]["estimate"] for g in generations]
+        return generations[int(np.argmax(np.nan_to_num(f1, nan=-1.0)))]
+
+    def _finished(self, final: _Generation, rows: list[dict[str, Any]], stopped: str) -> dict[str, Any]:
+        weights, card = read_model(final.model, "detector", self.config.storage)
+        threshold = (
+            final.scores.threshold if final.scores.threshold_from == "validation" else card.score_threshold
+        )
+        write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
+        made = {"round": final.round, "model_sha": card.weights_sha256, "threshold": threshold}
+        return write_rounds(self.stage, rows, final=made, stopped=stopped)
+
+
+def kept_figures(scores: ModelScores) -> PoolFigures:
+    """What a model keeps of the validation split at its threshold."""
+    scored = scores.splits["val"]
+    matches, kept = scored.matches, scored.matches.score >= scores.threshold
+    no_boxes = np.zeros((int(kept.sum()), 4))  # counts are all that is asked for
+    return pool_figures(
+        PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_chunk))
+    )
+
+
+def _expert_chunks(archive: Prepared, pool: ChunkSet) -> ChunkSet | None:
+    """Chunks of the pool that experts labelled."""
+    try:
+        train = chunks_of_split(archive, "train")
+    except DataError:
+        return None
+    known = train.take(np.isin(keys_of(train), keys_of(pool)))
+    return known if len(known) else None

@@ -1,0 +1,1 @@
+"""`mast compare` and `mast label-budget`."""

@@ -1,0 +1,189 @@
+"""`mast compare`: a list of methods trained and scored alike over several seeds,
+and the paper's tables of them.
+
+OUT/encoder                     pretrained once, shared by every method that starts from it (or given)
+OUT/runs/METHOD/seedK/model     detector; self_training/ instead where the method self-trains
+OUT/runs/METHOD/seedK/scores    its detections and figures on every split
+OUT/in_domain.md .tex, ...      the tables; tables.csv has all of them, comparison.md too; metrics.json is what the report reads
+
+Every run is skipped when its folder already holds the result.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.scoring import sums_of
+from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
+from mast_ray.stages.score.scoring import evaluate_model, scored_split
+from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
+from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
+from mast_ray.stages.train.train import full_url
+from mast_ray.stages.train.work import SUMMARY, data_hash
+from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import Prepared, open_prepared
+
+log = logging.getLogger("mast.compare")
+
+STAGE = "compare"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared on what."""
+
+    config: Config
+    prepared: str
+    out: str
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+    encoder: str = ""  # of `mast pretrain`; empty: pretrained here
+    audiomae: str = ""  # public weights, for the method of that name
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("val", *(split for split, _ in TABLES.values()))
+
+
+def run_comparison(study: Comparison, runner: Runner = "ray") -> dict[str, Any]:
+    """Run what is missing, write the tables, and return {"tables": Markdown, "outcomes": ...}."""
+    config = study.config
+    stage = open_storage(study.out, config.storage)
+    refuse_foreign(stage, STAGE)
+    archive = open_prepared(study.prepared, config.storage)
+    present = set(archive.splits.column("split").to_pylist())
+    splits = tuple(split for split in study.splits if split in present)
+    if not set(splits) - {"val"}:
+        raise DataError(
+            f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
+        )
+    with lease_or_stop(stage):
+        encoder = study.encoder
+        if not encoder and any(method.start == "own" for method in study.methods):
+            encoder = stage.at("encoder").url
+            _pretrained(study, encoder, runner)
+        outcomes = run_grid(planned_runs(study, archive, encoder, splits), config, runner)
+        scores = read_scores(study, archive, outcomes)
+        files, text = comparison_files(study.methods, scores, archive, config)
+        for name, content in files.items():
+            stage.write_atomic(name, content)
+        refuse_failures(outcomes, stage.url)
+        names = [[method.name for method in study.methods], list(study.seeds), splits]
+        key = text_hash(
+            sections_hash(config, "model", "detector", "self_train", "evaluate", "augment")
+            + json.dumps(names)
+        )
+        counts = {"methods": len(study.methods), "seeds": len(study.seeds), "runs": len(outcomes)}
+        write_manifest(stage, STAGE, config, key, {"prepared": data_hash(archive)}, counts, datetime.now(UTC))
+    return {"tables": text, "outcomes": outcomes}
+
+
+def planned_runs(study: Comparison, archive: Prepared, encoder: str, splits: Sequence[str]) -> list[Run]:
+    """Every method with every seed; methods that self-train wait for `mast` with the same seed."""
+    num_train, num_pool = (len(chunks_of_split(archive, name)) for name in ("train", "pool"))
+    runs = []
+    for seed in study.seeds:
+        for method in with_needed(study.methods):
+            config = method.config(study.config, seed)
+            if method.length == "as_self_training":
+                config = as_long_as_self_training(config, num_train, num_pool)
+            folder = run_folder(study.out, method.name, seed)
+            start = {"own": encoder, "public": study.audiomae, "nothing": ""}[method.start]
+            after = ""
+            if method.self_trains:
+                start, after = f"{run_folder(study.out, 'mast', seed)}/model", f"mast, seed {seed}"
+            places = map(full_url, (study.prepared, folder, start))  # workers stand in folders of their own
+            arguments = (config, *places, method.self_trains, tuple(splits))
+            runs.append(Run(f"{method.name}, seed {seed}", run_method, arguments, after))
+    first = {"mast": 0}  # what others wait for, first
+    return sorted(runs, key=lambda run: first.get(run.name.split(",")[0], 1))
+
+
+def run_folder(out: str, method: str, seed: int) -> str:
+    return f"{out.rstrip('/')}/runs/{method}/seed{seed}"
+
+
+def run_method(
+    config: Config, prepared: str, folder: str, start: str, self_trains: bool, splits: tuple[str, ...]
+) -> dict[str, Any]:
+    """Train one method with one seed in this process, and score it; what is done is skipped."""
+    from mast_ray.stages.train.train import run_train_detector
+
+    if self_trains:
+        from mast_ray.stages.self_train.self_train import run_self_train
+
+        result = run_self_train(config, prepared, start, f"{folder}/self_training", runner="here")
+        model = f"{folder}/self_training/model"
+        samples = _self_trained_samples(config, start, f"{folder}/self_training")
+        rounds = {"final_round": result.get("final", {}).get("round"), "stopped": result.get("stopped", "")}
+    else:
+        model, rounds = f"{folder}/model", {}
+        samples = run_train_detector(config, prepared, model, init_encoder=start, runner="here")["samples"]
+    scores = evaluate_model(model, prepared, splits, config, f"{folder}/scores")
+    return {
+        "samples": samples,
+        "threshold": scores.threshold,
+        "threshold_from": scores.threshold_from,
+    } | rounds
+
+
+def _self_trained_samples(config: Config, seed_model: str, folder: str) -> int:
+    """Samples seen by the seed detector and by every stage of every round."""
+    samples = _samples(config, seed_model)
+    stage = open_storage(folder, config.storage)
+    for entry in stage.list():
+        if entry.key.endswith(f"/{SUMMARY}"):
+            samples += _samples(config, stage.at(entry.key.rpartition("/")[0]).url)
+    return samples
+
+
+def _samples(config: Config, folder: str) -> int:
+    return int(json.loads(open_storage(folder, config.storage).read_bytes(SUMMARY))["samples"])
+
+
+def _pretrained(study: Comparison, encoder: str, runner: Runner) -> None:
+    from mast_ray.stages.train.train import run_pretrain
+
+    log.info("pretraining the encoder that the methods share")
+    run_pretrain(study.config, study.prepared, encoder, runner=runner)
+
+
+def read_scores(study: Comparison, archive: Prepared, outcomes: dict[str, Outcome]) -> Scores:
+    """method -> table -> per-recording sums of every seed that succeeded, at its own threshold."""
+    scores = Scores({}, {}, {}, {})
+    for method in study.methods:
+        for seed in study.seeds:
+            outcome = outcomes[f"{method.name}, seed {seed}"]
+            if outcome.result is None:
+                continue
+            scores.samples.setdefault(method.name, []).append(outcome.result["samples"])
+            found = evaluate_model(
+                _model_folder(study.out, method, seed),
+                archive,
+                [split for split in study.splits if split in set(archive.splits.column("split").to_pylist())],
+                method.config(study.config, seed),
+                f"{run_folder(study.out, method.name, seed)}/scores",
+            )
+            for key, (split, _) in TABLES.items():
+                if split in found.splits:
+                    scored = scored_split(archive, found.detections, split, study.config)
+                    sums = scores.sums.setdefault(method.name, {}).setdefault(key, {})
+                    sums[seed] = sums_of(scored, found.threshold)
+                    scores.num_calls[key] = scored.matches.num_truth
+                    scores.num_recordings[key] = scored.num_recordings
+    return scores
+
+
+def _model_folder(out: str, method: Method, seed: int) -> str:
+    folder = run_folder(out, method.name, seed)
+    return f"{folder}/self_training/model" if method.self_trains else f"{folder}/model"

@@ -1,0 +1,274 @@
+"""`mast label-budget`: how good a detector becomes with N labelled chunks, drawn by one strategy or another.
+
+OUT/encoder                          pretrained once where the model starts from one (or given)
+OUT/runs/STRATEGY/N/seedK/           model and scores of one cell
+OUT/label_budget.json .csv           the learning curves on the test split, as the report draws them
+OUT/label_budget_splits.csv          the same on every split;  gains.csv: strategies against the first one
+
+By default every cell trains over as many samples as the full training set would (epochs grow as N shrinks):
+the curve then shows labels, not the length of training.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.stage_knobs import DetectorTrainConfig
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.intervals import RecordingSums
+from mast_ray.evaluation.label_budget import BudgetRun, CurvePoint, chunks_needed, strategy_gains
+from mast_ray.evaluation.scoring import sums_of
+from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
+from mast_ray.evaluation.split_truth import scored_splits
+from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
+from mast_ray.stages.score.scoring import evaluate_model, scored_split
+from mast_ray.stages.train.train import full_url
+from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.training.assembly import FROM_SCRATCH
+
+log = logging.getLogger("mast.label_budget")
+
+STAGE = "label-budget"
+STRATEGIES = ("random", "time_balanced", "sequential")
+SHOWN = ("f1", "precision", "recall", "ap_area", "mean_iou")
+Match = Literal["samples", "epochs"]
+
+
+@dataclass(frozen=True)
+class BudgetStudy:
+    """Which budgets, strategies and seeds on what."""
+
+    config: Config
+    prepared: str
+    out: str
+    budgets: tuple[int, ...]
+    strategies: tuple[str, ...] = STRATEGIES
+    seeds: tuple[int, ...] = (0,)
+    encoder: str = ""
+    match: Match = "samples"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of the grid."""
+
+    strategy: str
+    num_chunks: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.strategy}, {self.num_chunks} chunks, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        return f"runs/{self.strategy}/{self.num_chunks}/seed{self.seed}"
+
+
+def run_label_budget(study: BudgetStudy, runner: Runner = "ray") -> str:
+    """Run what is missing, write the curves, and return them as text."""
+    config = study.config
+    stage = open_storage(study.out, config.storage)
+    refuse_foreign(stage, STAGE)
+    archive = open_prepared(study.prepared, config.storage)
+    check_study(study, archive)
+    with lease_or_stop(stage):
+        encoder = study.encoder
+        if not encoder and config.model.name not in FROM_SCRATCH:
+            from mast_ray.stages.train.train import run_pretrain
+
+            encoder = stage.at("encoder").url
+            run_pretrain(config, study.prepared, encoder, runner=runner)
+        outcomes = run_grid(planned_runs(study, archive, encoder), config, runner)
+        rows, text = curve_rows(study, archive, outcomes)
+        for name, content in rows.items():
+            stage.write_atomic(name, content)
+        refuse_failures(outcomes, stage.url)
+        grid = json.dumps([study.budgets, study.strategies, study.seeds, study.match])
+        key = text_hash(sections_hash(config, "model", "detector", "evaluate", "augment") + grid)
+        write_manifest(
+            stage,
+            STAGE,
+            config,
+            key,
+            {"prepared": data_hash(archive)},
+            {"runs": len(outcomes)},
+            datetime.now(UTC),
+        )
+    return text
+
+
+def check_study(study: BudgetStudy, archive: Prepared) -> None:
+    """Mistakes are told before anything is trained."""
+    unknown = [name for name in study.strategies if name not in STRATEGIES]
+    if unknown:
+        raise ConfigError(f"--strategies {unknown[0]} is not known: choose from {', '.join(STRATEGIES)}")
+    most = len(chunks_of_split(archive, "train"))
+    too_many = [n for n in study.budgets if n > most or n < 1]
+    if too_many:
+        raise ConfigError(
+            f"--budgets {too_many[0]} is not between 1 and the {most} labelled training chunks there are"
+        )
+    if "test" not in scored_splits(archive):
+        raise DataError(f"{study.prepared} has no test split: deal the recordings again with `mast split`")
+
+
+def cells_of(study: BudgetStudy) -> list[Cell]:
+    """The grid; small budgets first, so that a curve appears early."""
+    return [
+        Cell(strategy, n, seed)
+        for n in sorted(set(study.budgets))
+        for strategy in study.strategies
+        for seed in study.seeds
+    ]
+
+
+def cell_config(config: Config, cell: Cell, num_train: int, match: Match) -> Config:
+    """The config of one cell; with match "samples" its epochs are stretched to
+    the samples of the full set.
+    """
+    changes: dict[str, Any] = {
+        "seed": cell.seed,
+        "split.budget_chunks": cell.num_chunks,
+        "split.budget_strategy": cell.strategy,
+    }
+    if match == "samples":
+        changes |= {
+            f"detector.{name}": value
+            for name, value in stretched(config.detector, cell.num_chunks, num_train).items()
+        }
+    return apply_overrides(config, changes)
+
+
+def stretched(knobs: DetectorTrainConfig, num_chunks: int, num_train: int) -> dict[str, Any]:
+    """Knobs counted in epochs, so that as many steps are made over `num_chunks` as over `num_train`."""
+    steps = knobs.epochs * max(1, num_train // knobs.batch_size)
+    epochs = max(1, round(steps / max(1, num_chunks // knobs.batch_size)))
+    names = ("warmup_epochs", "validate_every_epochs", "unfreeze_start_epoch", "unfreeze_every_epochs")
+    return {"epochs": epochs} | {name: getattr(knobs, name) * epochs / knobs.epochs for name in names}
+
+
+def planned_runs(study: BudgetStudy, archive: Prepared, encoder: str) -> list[Run]:
+    num_train, splits = len(chunks_of_split(archive, "train")), scored_splits(archive)
+    runs = []
+    for cell in cells_of(study):
+        config = cell_config(study.config, cell, num_train, study.match)
+        # absolute: workers stand in folders of their own
+        places = map(full_url, (study.prepared, f"{study.out.rstrip('/')}/{cell.folder}", encoder))
+        runs.append(Run(cell.name, run_cell, (config, *places, splits)))
+    return runs
+
+
+def run_cell(
+    config: Config, prepared: str, folder: str, encoder: str, splits: tuple[str, ...]
+) -> dict[str, Any]:
+    """Train and score one cell in this process; what is done is skipped."""
+    from mast_ray.stages.train.train import run_train_detector
+
+    start = "" if config.model.name in FROM_SCRATCH else encoder
+    summary = run_train_detector(config, prepared, f"{folder}/model", init_encoder=start, runner="here")
+    scores = evaluate_model(f"{folder}/model", prepared, splits, config, f"{folder}/scores")
+    return {
+        "samples": summary["samples"],
+        "train_chunks": summary["train_chunks"],
+        "threshold": scores.threshold,
+    }
+
+
+def curve_rows(
+    study: BudgetStudy, archive: Prepared, outcomes: dict[str, Outcome]
+) -> tuple[dict[str, bytes], str]:
+    """(files, text) of the curves over all cells that succeeded."""
+    splits = scored_splits(archive)
+    sums: dict[tuple[str, int, str], list[RecordingSums]] = {}
+    single: list[BudgetRun] = []
+    num_train = len(chunks_of_split(archive, "train"))
+    for cell in cells_of(study):
+        if outcomes[cell.name].result is None:
+            continue
+        folder = f"{study.out.rstrip('/')}/{cell.folder}"
+        config = cell_config(study.config, cell, num_train, study.match)
+        found = evaluate_model(f"{folder}/model", archive, splits, config, f"{folder}/scores")
+        for split in splits:
+            scored = scored_split(archive, found.detections, split, config)
+            sums.setdefault((cell.strategy, cell.num_chunks, split), []).append(
+                sums_of(scored, found.threshold)
+            )
+        single.append(BudgetRun(*_key(cell), found.splits["test"].metrics.f1))
+    points = {
+        key: seed_intervals(own, study.config.evaluate.bootstrap, study.config.seed)
+        for key, own in sums.items()
+    }
+    rows = [_row(*key, found, sums[key][0].num_recordings) for key, found in points.items()]
+    main = [row for row in rows if row["split"] == "test"]
+    names = [
+        "split",
+        "strategy",
+        "num_chunks",
+        *(f"{f}{end}" for f in SHOWN for end in ("", "_low", "_high")),
+    ]
+    names += ["num_seeds", "num_recordings"]
+    gains = [
+        (other, gain.num_chunks, gain.mean, gain.low, gain.high, gain.num_seeds)
+        for other in study.strategies[1:]
+        for gain in strategy_gains(single, study.strategies[0], other)
+    ]
+    gain_names = ("strategy", "num_chunks", f"f1_minus_{study.strategies[0]}", "low", "high", "num_seeds")
+    files = {
+        "label_budget.json": json.dumps(without_nan(main), indent=1).encode(),
+        "label_budget.csv": csv_bytes(names, ([row[name] for name in names] for row in main)),
+        "label_budget_splits.csv": csv_bytes(names, ([row[name] for name in names] for row in rows)),
+        "gains.csv": csv_bytes(gain_names, gains),
+    }
+    return files, curves_text(points, study)
+
+
+def _key(cell: Cell) -> tuple[str, int, int]:
+    return cell.strategy, cell.num_chunks, cell.seed
+
+
+def _row(
+    strategy: str, num_chunks: int, split: str, found: dict[str, SeedInterval], num_recordings: int
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"split": split, "strategy": strategy, "num_chunks": num_chunks}
+    for name in SHOWN:
+        row |= {name: found[name].estimate, f"{name}_low": found[name].low, f"{name}_high": found[name].high}
+    return row | {"num_seeds": found["recall"].num_seeds, "num_recordings": num_recordings}
+
+
+def curves_text(points: dict[tuple[str, int, str], dict[str, SeedInterval]], study: BudgetStudy) -> str:
+    """F1 on the test split by budget and strategy, and how many chunks reach 95 % of the best."""
+    width = 24
+    lines = ["F1 on the test split, mean over seeds with 95 % interval (recordings and seeds)"]
+    lines.append(f"{'chunks':>8}" + "".join(f"{name:>{width}}" for name in study.strategies))
+    for n in sorted(set(study.budgets)):
+        cells = []
+        for strategy in study.strategies:
+            one = points.get((strategy, n, "test"), {}).get("f1")
+            cells.append("-" if one is None else f"{one.estimate:.3f} [{one.low:.3f}, {one.high:.3f}]")
+        lines.append(f"{n:>8}" + "".join(f"{cell:>{width}}" for cell in cells))
+    curves = {
+        strategy: [CurvePoint(s, n, found["f1"].estimate, *found["f1"][1:]) for (s, n, split), found in points.items()
+                   if s == strategy and split == "test"]
+        for strategy in study.strategies
+    }  # fmt: skip
+    best = max((point.mean for curve in curves.values() for point in curve), default=0.0)
+    for strategy, curve in curves.items():
+        needed = chunks_needed(curve, 0.95 * best)
+        said = f"about {needed:.0f} chunks" if needed == needed else "not reached"
+        lines.append(f"{strategy}: 95 % of the best F1 ({0.95 * best:.3f}) with {said}")
+    if len(study.seeds) == 1:
+        lines.append("one seed: noise of training is not in the intervals")
+    return "\n".join(lines)

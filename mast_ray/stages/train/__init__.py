@@ -1,0 +1,1 @@
+"""`mast pretrain` and `mast train`."""

@@ -1,0 +1,372 @@
+"""What one training worker does, with or without Ray: open the data, build the parts, fit, export.
+
+A task is a small frozen value that travels to the workers; `run(worker)` is the same function in a cluster of
+hundreds and in this interpreter. Only rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mast_ray.boxes.assignment import is_learned
+from mast_ray.config.errors import DataError
+from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
+from mast_ray.config.tree import Config
+from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
+from mast_ray.spectrogram.augmentation import AugmentStrength
+from mast_ray.storage.stage_folders import code_version, text_hash
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.reader import ChunkReader
+from mast_ray.training.assembly import (
+    detection,
+    engine_of,
+    load_detector_weights,
+    load_encoder_weights,
+    network_weights,
+    reconstruction,
+)
+from mast_ray.training.augmenting import StepAugmentation, noise_bank
+from mast_ray.training.checkpoints import Checkpoints
+from mast_ray.training.engine import choose_precision
+from mast_ray.training.feed import ReaderFeed, Weighting
+from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
+from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
+from mast_ray.training.metrics_log import MetricsLog
+from mast_ray.training.model_files import BestWeights, Card, read_card, write_model
+from mast_ray.training.objectives import DetectionObjective
+from mast_ray.training.progress import flops_of_chunk, peak_flops_of
+from mast_ray.training.schedule import Schedule, schedule_of
+from mast_ray.training.worker import Worker
+
+log = logging.getLogger("mast.training")
+
+CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
+HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
+EXPERTS = LabelSource("expert")
+MOST_BOXES_LOOKED_AT = 4096  # a share is wanted, not a list
+WORTH_SAYING = 0.01
+WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
+_FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
+_FREE_MODEL = {"compile"}
+
+
+@dataclass(frozen=True)
+class PretrainTask:
+    """Masked pretraining on the pool of a prepared archive."""
+
+    config: Config
+    prepared: str
+    out: str
+    section: str = "pretrain"
+
+    @property
+    def knobs(self) -> PretrainConfig:
+        return self.config.pretrain
+
+    def run(self, worker: Worker) -> dict[str, Any]:
+        config, prepared = self.config, open_prepared(self.prepared, self.config.storage)
+        normalisation = prepared.normalisation(config.spectrogram.divisor)
+        pool, held = pretraining_chunks(prepared)
+        objective = reconstruction(config)
+        if self.knobs.init:
+            load_encoder_weights(objective, self.knobs.init, config, normalisation)
+        reader = _reader(prepared, pool, config, self.knobs.batch_size, worker)
+        inputs = Inputs(normalisation, config.spectrogram.tail, worker.device, _precision(config, worker))
+        held_reader = _reader(prepared, held, config, self.knobs.batch_size, worker)
+        validation = MaskedErrorValidation(objective, held_reader, inputs, config.evaluate.batch_size)
+        schedule = schedule_of(self.knobs, len(pool))
+        engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
+        feed = ReaderFeed(reader, worker, schedule, normalisation, tail=config.spectrogram.tail)
+        identity = run_identity(self, prepared)
+        result = _fitted(self, worker, engine, feed, schedule, validation, identity)
+        card = _card("autoencoder", config, inputs, prepared, result)
+        return _finished(self, worker, objective, card, result, schedule, len(pool))
+
+
+@dataclass(frozen=True)
+class DetectorTask:
+    """Detector training, of any stage: what differs is knobs, labels and first weights."""
+
+    config: Config
+    prepared: str
+    out: str
+    section: str = "detector"  # detector, self_train.stage1 or self_train.stage2: where its knobs are
+    labels: LabelSource = EXPERTS
+    init_encoder: str = ""
+    init_detector: str = ""
+    selection_split: str = "val"  # whose F1 selects the best weights: val or ood_dev, never a test split
+
+    @property
+    def knobs(self) -> DetectorTrainConfig:
+        value: Any = self.config
+        for part in self.section.split("."):
+            value = getattr(value, part)
+        return value
+
+    def run(self, worker: Worker) -> dict[str, Any]:
+        config, knobs, prepared = self.config, self.knobs, open_prepared(self.prepared, self.config.storage)
+        normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
+        objective = detection(config, knobs, worker.rank)
+        if self.init_encoder:
+            load_encoder_weights(objective, self.init_encoder, config, normalisation)
+        if self.init_detector:
+            load_detector_weights(objective, self.init_detector, config, normalisation)
+        labelled = labelled_chunks(prepared, self.labels, config)
+        reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
+        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
+        if worker.rank == 0:
+            warn_of_unlearned_boxes(objective, reader)
+        inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
+        validation = self._validation(objective, prepared, inputs, worker)
+        schedule = schedule_of(knobs, len(reader))
+        engine = engine_of(objective, config, knobs, schedule, worker, self.section)
+        quiet = quiet_chunks(reader, prepared, labelled, config)
+        bank = noise_bank(prepared, quiet, normalisation, tail, worker.device, config.seed)
+        augmentation = StepAugmentation(
+            AugmentStrength.of_config(config.augment),
+            knobs.augment_probability,
+            normalisation,
+            batch_size=schedule.batch_size,
+            seed=config.seed,
+            device=worker.device,
+            noise_bank=bank if config.augment.background > 0 else None,
+            hidden_boxes=config.augment.hidden_boxes,
+        )
+        feed = ReaderFeed(
+            reader,
+            worker,
+            schedule,
+            normalisation,
+            tail=tail,
+            augmentation=augmentation if knobs.augment_probability > 0 else None,
+            weighting=WEIGHTING[knobs.confidence_weighting],
+            slots="bucketed" if config.model.compile else "as_read",
+        )
+        identity = run_identity(self, prepared)
+        result = _fitted(self, worker, engine, feed, schedule, validation, identity)
+        card = _card("detector", config, inputs, prepared, result)
+        return _finished(self, worker, objective, card, result, schedule, len(reader))
+
+    def _validation(
+        self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
+    ) -> DetectionValidation | None:
+        try:
+            held = chunks_of_split(prepared, self.selection_split)
+        except DataError:
+            log.warning(
+                "%s has no validation split: the last weights are kept, without a threshold", self.prepared
+            )
+            return None
+        reader = ChunkReader(
+            prepared,
+            held,
+            prepared.labels,
+            batch_size=self.config.evaluate.batch_size,
+            num_threads=_threads(self.config),
+            min_remnant_s=self.config.spectrogram.min_remnant_s,
+        )
+        return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
+
+
+def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
+    """Say it when many boxes lie between the points of the pyramid: they are
+    kept, and yet teach background.
+    """
+    if not isinstance(objective, DetectionObjective):
+        return
+    corners = torch.from_numpy(reader.boxes.corners[~reader.boxes.is_ignored])
+    corners = corners[:: max(1, len(corners) // MOST_BOXES_LOOKED_AT)]
+    levels = objective.detector.levels
+    lost = float((~is_learned(corners, levels, objective.assignment)).float().mean()) if len(corners) else 0.0
+    if lost >= WORTH_SAYING:
+        log.warning(
+            "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
+            "no point learns them, and they count as background",
+            100 * lost,
+            *levels[0].stride,
+        )
+
+
+def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
+    """(pool to train on, held-out chunks). Without a validation split every twentieth
+    recording of the pool is held out.
+    """
+    pool = chunks_of_split(prepared, "pool")
+    try:
+        held = chunks_of_split(prepared, "val")
+    except DataError:
+        recordings = np.unique(pool.recording)
+        if len(recordings) >= 20:
+            is_held = np.isin(pool.recording, recordings[::20])
+        else:  # few long recordings: the last twentieth of the chunks, two chunks apart from the rest
+            is_held = np.arange(len(pool)) >= len(pool) - max(1, len(pool) // 20)
+        held, rest = pool.take(is_held), pool.take(~is_held)
+        pool = rest if len(rest) else pool
+    step = max(1, len(held) // HELD_OUT_CHUNKS)
+    return pool, held.take(np.arange(0, len(held), step))
+
+
+def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[str, Any]:
+    """Everything a run's weights depend on: a checkpoint that differs in any of it belongs to another run."""
+    knobs = task.knobs.model_dump(mode="json", exclude=_FREE_KNOBS)
+    model = task.config.model.model_dump(mode="json", exclude=_FREE_MODEL)
+    parts: dict[str, Any] = {f"{task.section}.{key}": value for key, value in knobs.items()}
+    parts |= {f"model.{key}": value for key, value in model.items()}
+    parts |= {
+        "seed": task.config.seed,
+        "data": data_hash(prepared),
+        "cluster.lanes": task.config.cluster.lanes,
+    }
+    parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
+    if isinstance(task, DetectorTask):
+        parts["augment"] = task.config.augment.model_dump(mode="json")
+        parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
+    return json.loads(json.dumps(parts))
+
+
+def run_identity(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[str, Any]:
+    """The same, and what the run starts from and learns: what its checkpoints carry."""
+    if isinstance(task, PretrainTask):
+        return identity_of(task, prepared) | {"init": task.knobs.init}
+    inits = {name: init_hash(task, name) for name in ("init_encoder", "init_detector")}
+    return identity_of(task, prepared) | inits | {"labels": task.labels.describe()}
+
+
+def data_hash(prepared: Prepared) -> str:
+    """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
+    parts = [json.dumps([prepared.manifest["key"], prepared.manifest["inputs"]], sort_keys=True)]
+    parts += [
+        text_hash(prepared.storage.read_bytes(f"{name}.parquet"))
+        for name in ("recordings", "splits", "labels")
+    ]
+    return text_hash("\n".join(parts))
+
+
+def init_hash(task: DetectorTask, name: str) -> str:
+    """Names the weights a task starts from."""
+    source = getattr(task, name)
+    if not source or source.endswith(".safetensors"):
+        return source
+    return read_card(source, task.config.storage).weights_sha256
+
+
+def _reader(
+    prepared: Prepared, chunks: ChunkSet, config: Config, batch_size: int, worker: Worker
+) -> ChunkReader:
+    return ChunkReader(
+        prepared,
+        chunks,
+        batch_size=batch_size,
+        lanes=config.cluster.lanes,
+        seed=config.seed,
+        num_threads=_threads(config),
+        pin_memory=worker.device.type == "cuda",
+    )
+
+
+def _threads(config: Config) -> int:
+    return config.cluster.reader_threads
+
+
+def _precision(config: Config, worker: Worker) -> Any:
+    return choose_precision(config.cluster.precision, worker.device)
+
+
+def _fitted(
+    task: PretrainTask | DetectorTask,
+    worker: Worker,
+    engine: Any,
+    feed: ReaderFeed,
+    schedule: Schedule,
+    validation: Validation | None,
+    identity: dict[str, Any],
+) -> FitResult:
+    storage = open_storage(task.out, task.config.storage)
+    options = FitOptions(
+        checkpoint_every_steps=task.config.cluster.checkpoint_every_steps,
+        flops_per_sample=flops_of_chunk(engine.objective, worker.device),
+        peak_flops=peak_flops_of(worker.device),
+        section=task.section,
+    )
+    return fit(worker, engine, feed, schedule, validation, run_files(storage, worker.rank), identity, options)
+
+
+def run_files(storage: Storage, rank: int) -> RunFiles:
+    """Where a run below `storage` keeps its state."""
+    folder = storage.at(CHECKPOINTS)
+    return RunFiles(Checkpoints(folder), BestWeights(folder), MetricsLog(storage) if rank == 0 else None)
+
+
+def _card(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result: FitResult) -> Card:
+    best = result.position.extra
+    threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else None
+    return Card(
+        kind=kind,
+        model=config.model.model_dump(mode="json"),
+        normalisation=inputs.normalisation.to_dict(),
+        tail=inputs.tail,
+        score_threshold=threshold,
+        data_hash=data_hash(prepared),
+        config=config.model_dump(mode="json"),
+        metrics=best,
+        code_version=code_version(),
+    )
+
+
+def _finished(
+    task: PretrainTask | DetectorTask,
+    worker: Worker,
+    objective: nn.Module,
+    card: Card,
+    result: FitResult,
+    schedule: Schedule,
+    num_chunks: int,
+) -> dict[str, Any]:
+    """Export the best weights (the last ones where nothing was validated) and say how it went."""
+    position, pace = result.position, result.pace
+    summary: dict[str, Any] = {
+        "steps": position.steps_done,
+        "samples": position.samples_seen,
+        "train_chunks": num_chunks,
+        "skipped_steps": position.skipped_steps,
+        "best_step": position.best_step,
+        "best": position.extra,
+        "last": result.validation,
+        "resumed_from_step": result.resumed_from_step,
+        "num_workers": worker.world_size,
+        "chunks_per_s": pace.chunks_per_s if pace is not None else None,
+        "wait_share": pace.wait_share if pace is not None else None,
+    }
+    if worker.rank == 0:
+        storage = open_storage(task.out, task.config.storage)
+        files = run_files(storage, 1)
+        card = write_model(
+            storage, network_weights(objective, _best_weights(files, position.best_step)), card
+        )
+        summary["weights_sha256"] = card.weights_sha256
+        storage.write_atomic(SUMMARY, json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _best_weights(files: RunFiles, best_step: int) -> dict[str, Any]:
+    if best_step >= 0:
+        try:
+            return files.best.read(best_step)
+        except DataError as error:
+            log.warning("%s: exporting the last weights instead", error)
+    newest = files.checkpoints.newest_good()
+    if newest is None:
+        raise DataError(
+            f"{files.checkpoints.storage.url} holds no good checkpoint to export: run the same command again"
+        )
+    engine = files.checkpoints.read(newest).engine
+    return engine.average if engine.average is not None else engine.weights

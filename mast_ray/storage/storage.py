@@ -1,0 +1,249 @@
+"""One face over a local folder and an `s3://` prefix: whole objects, conditional puts, sorted listings.
+
+Keys are relative to the root, with forward slashes. A storage is a small frozen value: it travels to Ray
+workers and opens its connections there. Nothing here ever holds a credential.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import StorageConfig
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
+FOLDER, LOCKED = "folder", "locked folder"  # versions of entries that are no objects
+_ODD_BYTE = re.compile("\ufffd\\(([89a-f][0-9a-f])\\)")
+
+
+class Entry(NamedTuple):
+    """One stored object; `version` changes when its content may have changed (etag, or mtime in ns)."""
+
+    key: str
+    num_bytes: int
+    version: str
+
+
+class Storage(Protocol):
+    """What stages read from and write to."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def url(self) -> str: ...
+    def at(self, folder: str) -> Storage: ...
+    def list(
+        self, prefix: str = "", folders_named: Callable[[str], bool] | None = None
+    ) -> Iterator[Entry]: ...
+    def stat(self, key: str) -> Entry | None: ...
+    def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO: ...
+    def read_bytes(self, key: str) -> bytes: ...
+    def write_atomic(self, key: str, data: bytes) -> None: ...
+    def scratch_file(self) -> AbstractContextManager[Path]: ...
+    def publish(self, path: Path, key: str) -> None: ...
+    def put_if_absent(self, key: str, data: bytes) -> bool: ...
+    def delete(self, key: str) -> None: ...
+    def local_path(self, key: str) -> Path | None: ...
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]: ...
+    def has_conditional_put(self) -> bool: ...
+
+
+def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Storage:
+    """`s3://bucket/prefix`, `file:///folder` or a plain path."""
+    text = str(uri)
+    if text.startswith("s3://"):
+        from mast_ray.storage.s3 import S3Storage
+
+        bucket, _, prefix = text[5:].partition("/")
+        if not bucket:
+            raise DataError(f"{text} names no bucket: write s3://BUCKET/PREFIX")
+        return S3Storage(bucket, prefix.strip("/"), settings or StorageConfig())
+    if "://" in text and not text.startswith("file://"):
+        raise DataError(f"{text}: only local paths and s3:// are supported")
+    return LocalStorage(str(Path(text.removeprefix("file://")).expanduser().absolute()))
+
+
+def open_beside(uri: str, settings: StorageConfig | None = None) -> tuple[Storage, str]:
+    """The folder that holds a file, and its name there; a bare name lies here, /name at the root."""
+    folder, slash, name = uri.rpartition("/")
+    return open_storage(folder or slash or ".", settings), name
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """A folder. Objects appear by rename or link, so a reader sees them whole or not at all."""
+
+    root: str
+
+    @property
+    def url(self) -> str:
+        return self.root
+
+    def at(self, folder: str) -> LocalStorage:
+        return LocalStorage(str(Path(self.root) / folder))
+
+    def local_path(self, key: str) -> Path:
+        return Path(self.root) / _name_of(key)
+
+    def list(self, prefix: str = "", folders_named: Callable[[str], bool] | None = None) -> Iterator[Entry]:
+        """Every file below a folder, sorted by name within each folder; memory holds one folder at a time.
+
+        A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a
+        fault worth naming. So is one that may not be read, where it is given. A link to a
+        folder above itself is passed over.
+        """
+        yield from self._walk(prefix.rstrip("/"), folders_named, frozenset())
+
+    def _walk(
+        self, folder: str, folders_named: Callable[[str], bool] | None, above: frozenset[tuple[int, int]]
+    ) -> Iterator[Entry]:
+        path = self.local_path(folder)
+        try:
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            above |= {_place(path)}
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except PermissionError:
+            if folders_named is None or not folder:
+                raise
+            yield Entry(folder, 0, LOCKED)
+            return
+        for entry in entries:
+            key = f"{folder}/{_key_of(entry.name)}" if folder else _key_of(entry.name)
+            if entry.is_dir(follow_symlinks=True):
+                if entry.is_symlink() and _place(entry) in above:
+                    log.warning("%s/%s leads back to a folder above it: passed over", self.root, key)
+                    continue
+                if folders_named is not None and folders_named(key):
+                    yield Entry(key, 0, FOLDER)
+                yield from self._walk(key, folders_named, above)
+            elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
+                status = entry.stat()
+                yield Entry(key, status.st_size, str(status.st_mtime_ns))
+
+    def stat(self, key: str) -> Entry | None:
+        try:
+            status = os.stat(self.local_path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Entry(key, status.st_size, str(status.st_mtime_ns))
+
+    def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO:
+        return open(self.local_path(key), "rb")
+
+    def read_bytes(self, key: str) -> bytes:
+        return self.local_path(key).read_bytes()
+
+    def write_atomic(self, key: str, data: bytes) -> None:
+        with self.scratch_file() as path:
+            path.write_bytes(data)
+            self.publish(path, key)
+
+    @contextmanager
+    def scratch_file(self) -> Iterator[Path]:
+        """A path on the same disk to write to; gone after the block unless it was published."""
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        temporary = Path(self.root) / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def publish(self, path: Path, key: str) -> None:
+        """Make a finished scratch file an object, by rename."""
+        final = self.local_path(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _sync(path)
+        os.replace(path, final)
+        _sync(final.parent)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """True when this call created the object; a hard link is the local
+        conditional put: whole and exclusive.
+        """
+        final = self.local_path(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with self.scratch_file() as temporary:
+            temporary.write_bytes(data)
+            _sync(temporary)
+            try:
+                os.link(temporary, final)
+            except FileExistsError:
+                return False
+        _sync(final.parent)
+        return True
+
+    def delete(self, key: str) -> None:
+        self.local_path(key).unlink(missing_ok=True)
+
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem(use_mmap=True), self.root
+
+    def has_conditional_put(self) -> bool:
+        return True
+
+
+def _place(path: Path | os.DirEntry[str]) -> tuple[int, int]:
+    """Device and number of a folder: the same by whatever name it is reached."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _key_of(name: str) -> str:
+    """A file's name as text. Bytes that are not UTF-8 (memory cards of old systems) are written out: "Sp\ufffd(e4)t.wav"."""
+    if name.isascii():
+        return name
+    return "".join(f"\ufffd({ord(c) - 0xDC00:02x})" if "\udc80" <= c <= "\udcff" else c for c in name)
+
+
+def _name_of(key: str) -> str:
+    """The file that a key names."""
+    return _ODD_BYTE.sub(lambda odd: chr(0xDC00 + int(odd[1], 16)), key) if "\ufffd" in key else key
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def scratch_path() -> Iterator[Path]:
+    """A path in the machine's scratch folder, gone after the block."""
+    handle, name = tempfile.mkstemp(prefix="mast-")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def map_keys(work: Callable[[str], T], keys: list[str], num_threads: int = 16) -> list[T]:
+    """`work` over many small objects at once, in order: latency, not bandwidth,
+    is what listing jobs wait for.
+    """
+    if len(keys) < 4:
+        return [work(key) for key in keys]
+    with ThreadPoolExecutor(num_threads) as pool:
+        return list(pool.map(work, keys))

@@ -1,0 +1,108 @@
+"""The search over post-processing gives what filtering and evaluating one by one gives,
+and prefers the simpler of equals.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.evaluation.metrics import summarise
+from mast_ray.self_training.operator import PoolDetections, pseudo_boxes
+from mast_ray.stages.score.split_scores import score_chunks
+from mast_ray.stages.search.post_processing import SCORE_WEIGHTS, PostSetting, objective_chunks, search_post
+from mast_ray.tables.chunk_sets import box_table, chunks_of_split
+from mast_ray.tables.prepared import open_prepared
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return open_prepared(str(make_prepared(tmp_path_factory.mktemp("small"), num_recordings=8, seconds=24)))
+
+
+@pytest.fixture(scope="module")
+def config():
+    return small_config(**{"tune.thresholds": 60, "self_train.min_group_detections": 30})
+
+
+@pytest.fixture(scope="module")
+def stored(prepared):
+    """Detections of the training chunks: each label three times, jittered, and
+    boxes anywhere with lower scores.
+    """
+    chunks = chunks_of_split(prepared, "train")
+    truth, rng = box_table(prepared, chunks, prepared.labels), np.random.default_rng(0)
+    near = np.repeat(truth.corners.astype(float), 3, axis=0) + rng.normal(
+        0, [8, 1, 8, 1], (3 * len(truth.corners), 4)
+    )
+    of_chunk = np.repeat(np.repeat(np.arange(len(chunks)), truth.counts()), 3)
+    corner = np.stack([rng.uniform(0, 1000, 400), rng.uniform(0, 120, 400)], 1)
+    anywhere = np.concatenate([corner, corner + rng.uniform(1, 40, (400, 2))], 1)
+    boxes = np.concatenate([near, anywhere])
+    boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 0.5)
+    score = np.concatenate([rng.beta(3, 2, len(near)), rng.beta(2, 4, 400)])
+    return chunks, PoolDetections(
+        np.concatenate([of_chunk, rng.integers(0, len(chunks), 400)]), boxes, score, len(chunks)
+    )
+
+
+def test_every_setting_and_threshold_equals_filtering_and_evaluating_one_by_one(prepared, config, stored):
+    chunks, found = stored
+    settings = [PostSetting(0.3, 0.0, 1), PostSetting(0.6, 0.1, 2)]
+    search = search_post(config, prepared, chunks, found, settings)
+    thresholds = np.linspace(config.evaluate.score_floor, 1.0, 60)
+    best = []
+    for setting in settings:
+        f1 = []
+        for threshold in thresholds:
+            kept = pseudo_boxes(found, float(threshold), setting.nms_overlap, setting.validity)
+            f1.append(
+                summarise(score_chunks(prepared, chunks, kept, prepared.labels, config).matches, 0.0).f1
+            )
+        best.append(np.array(f1))
+    fixed = [row for row in search.rows if row["policy"] == "fixed"]
+    assert [row["objective"] for row in fixed] == [f1.max() for f1 in best]
+    assert [row["threshold"] for row in fixed] == [thresholds[f1.argmax()] for f1 in best]
+    of_best = 0 if search.best["nms_overlap"] == 0.3 else 1
+    assert np.array_equal(search.curve["f1"], best[of_best])
+    assert search.best["objective"] == max(row["objective"] for row in search.rows) > 0.3
+
+
+def test_policies_by_group_are_tried_beside_a_fixed_threshold(prepared, config, stored):
+    search = search_post(config, prepared, *stored, [PostSetting(0.5, 0.1, 2)])
+    assert [row["policy"] for row in search.rows] == ["fixed", "per_group_mixture", "per_group_quantile"]
+    keys = search.overrides()
+    changed = apply_overrides(config, keys)
+    assert changed.self_train.nms_overlap == changed.evaluate.nms_overlap == 0.5
+    assert changed.self_train.threshold == search.best["threshold"]
+
+
+def test_a_better_weighing_of_classification_and_centerness_is_found(prepared, config, stored):
+    chunks, found = stored
+    truth = box_table(prepared, chunks, prepared.labels)
+    is_near = np.arange(len(found.score)) < 3 * len(truth.corners)  # the first ones lie on labels
+    rng = np.random.default_rng(3)
+    classification = np.where(is_near, 0.9, 0.2)  # tells them apart
+    centerness = rng.uniform(0.01, 1.0, len(is_near))  # tells nothing
+    split = replace(
+        found,
+        score=np.sqrt(classification * centerness),
+        parts=np.stack([classification, centerness], axis=1),
+    )
+    search = search_post(config, prepared, chunks, split, [PostSetting(0.5, 0.0, 1)])
+    weights = [row["score_weight"] for row in search.rows if row["policy"] == "fixed"]
+    assert weights == [0.5, *SCORE_WEIGHTS]
+    by_weight = {row["score_weight"]: row["objective"] for row in search.rows if row["policy"] == "fixed"}
+    assert by_weight[1.0] > by_weight[0.5] > by_weight[0.0]
+    assert search.best["score_weight"] > 0.5
+    assert search.curve["f1"].max() == search.best["objective"] or search.best["policy"] != "fixed"
+    changed = apply_overrides(config, search.overrides())
+    assert changed.self_train.score_weight == search.best["score_weight"]
+
+
+def test_a_search_on_a_split_that_is_not_there_is_refused_with_a_remedy(prepared):
+    with pytest.raises(DataError, match="has no split ood_dev to search on: it has val, test"):
+        objective_chunks(prepared, "ood_dev")

@@ -1,0 +1,133 @@
+"""What a search that goes on tells its searcher and its scheduler."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_archive import small_config
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
+from mast_ray.stages.search.trial import TrialTask, TrialWorker
+from mast_ray.stages.self_train.pseudo_stage import Teacher
+from mast_ray.storage.storage import open_storage
+
+pytest.importorskip("ray.tune")
+from mast_ray.stages.search.training_search import scheduler, search_ranges, search_training, searcher
+
+
+def _record(value: float, status: str, objectives: tuple[float, ...]) -> TrialRecord:
+    sample = {"lambda_iou": value, "threshold": 0.2}
+    result = {"objective": objectives[-1]} if objectives else {}
+    return TrialRecord(trial_name(sample), sample, value, objectives, 1.0, status, result)
+
+
+KNOWN = [
+    _record(1.0, "done", (0.3, 0.4, 0.6)),
+    _record(2.0, "stopped early", (0.2,)),
+    _record(3.0, "open", (0.5,)),
+]
+
+
+def _config(**knobs):
+    return small_config(**{"tune.parameters": ("lambda_iou", "threshold"), **knobs})
+
+
+def _space(config):
+    from ray import tune
+
+    return {name: tune.loguniform(*limits) for name, limits in search_ranges(config, 0.2).items()}
+
+
+def test_a_new_search_begins_with_the_settings_as_they_are():
+    config = _config()
+    first = searcher(config, _space(config), 0.2, []).suggest("a")
+    assert first == {"lambda_iou": config.self_train.stage1.lambda_iou, "threshold": 0.2}
+
+
+def test_optuna_goes_on_with_what_was_under_way_and_knows_what_is_finished():
+    config = _config()
+    found = searcher(config, _space(config), 0.2, KNOWN)
+    assert [(t.params, t.value) for t in found._ot_study.trials if t.state.is_finished()] == [
+        (KNOWN[0].sample, 0.6),
+        (KNOWN[1].sample, 0.2),
+    ]
+    assert found.suggest("a") == KNOWN[2].sample
+    new = found.suggest("b")
+    low, high = search_ranges(config, 0.2)["lambda_iou"]
+    assert low <= new["lambda_iou"] <= high and new not in [record.sample for record in KNOWN]
+
+
+def test_a_search_that_goes_on_does_not_propose_again_what_it_had():
+    config = _config()
+    fresh = searcher(config, _space(config), 0.2, [])
+    before = [fresh.suggest(str(number)) for number in range(4)]
+    known = [
+        TrialRecord(trial_name(s), s, float(n), (0.1,), 1.0, "done", {"objective": 0.1})
+        for n, s in enumerate(before)
+    ]
+    later = searcher(config, _space(config), 0.2, known)
+    assert all(later.suggest(f"x{number}") not in before for number in range(4))
+
+
+def test_halving_stops_a_trial_that_is_worse_than_trials_of_an_earlier_start(tmp_path):
+    stage = open_storage(tmp_path)
+    config = _config(**{"tune.epochs_stage1": 2, "tune.epochs_stage2": 1})
+    poor = SimpleNamespace(trial_id="poor", config={"lambda_iou": 9.0})
+    report = {"epochs": 1, "objective": 0.1}
+    fresh = scheduler(config, stage, [])
+    fresh.on_trial_add(None, poor)
+    assert fresh.on_trial_result(None, poor, report) == "CONTINUE"  # nothing to compare with
+    told = scheduler(config, stage, KNOWN)
+    told.on_trial_add(None, poor)
+    assert told.on_trial_result(None, poor, report) == "STOP"
+    assert stage.stat(f"trials/{trial_name(poor.config)}/stopped.json") is not None
+    good = SimpleNamespace(trial_id="good", config={"lambda_iou": 8.0})
+    told.on_trial_add(None, good)
+    assert told.on_trial_result(None, good, report | {"objective": 0.9}) == "CONTINUE"
+    assert told.set_search_properties("objective", "max")
+    assert read_trials(stage) == []  # telling history writes nothing but the stop
+
+
+def test_a_search_without_early_stopping_has_no_scheduler(tmp_path):
+    assert scheduler(_config(**{"tune.scheduler": "none"}), open_storage(tmp_path), KNOWN) is None
+
+
+def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
+    config = _config(**{"tune.trials": 1})
+    task = TrialTask(config, "prepared", "detector", "pool", Teacher("sha", 0.2, 0.0, 1), str(tmp_path))
+    sample = {"lambda_iou": 1.0, "threshold": 0.2}
+    folder = open_storage(tmp_path).at(f"trials/{trial_name(sample)}")
+    Diary(folder, sample, lambda metrics: None).tell({"objective": 0.5}, LAST)
+    assert [row["objective"] for row in search_training(task, 0.2)] == [0.5]
+    free = {"self_train.rounds": 3, "evaluate.batch_size": 2, "tune.concurrent": 1}
+    search_training(replace(task, config=apply_overrides(config, free)), 0.2)
+    for knob, value in (("self_train.stage1.learning_rate", 9e-4), ("evaluate.iou", 0.4)):
+        with pytest.raises(ConfigError, match=f"begun with {knob}"):
+            search_training(replace(task, config=apply_overrides(config, {knob: value})), 0.2)
+    with pytest.raises(ConfigError, match=r"begun with teacher\.threshold"):
+        search_training(replace(task, teacher=Teacher("sha", 0.3, 0.0, 1)), 0.2)
+
+
+def test_a_trial_that_goes_on_remembers_its_best_of_the_stage(tmp_path):
+    def told_by(stage, *validations):
+        diary = Diary(open_storage(tmp_path), {"lambda_iou": 1.0}, heard.append)
+        worker = TrialWorker(torch.device("cpu"), diary, {"stage": stage})
+        for step, f1 in validations:
+            worker.report({"step": float(step), "f1": f1})
+
+    heard: list[dict] = []
+    told_by("stage1", (4, 0.3), (8, 0.6), (12, 0.5))
+    told_by("stage1", (8, 0.6), (12, 0.5), (16, 0.4))  # killed: on from the checkpoint of step 4
+    told_by("stage2", (4, 0.2))
+    assert [report["objective"] for report in heard] == [0.3, 0.6, 0.6, 0.6, 0.6, 0.6, 0.2]
+    heard.clear()
+    told_by("stage1", (12, 0.5))
+    assert heard[0]["objective"] == 0.6  # as if it had never been killed
+
+
+def test_ranges_lie_around_the_threshold_of_validation():
+    low, high = search_ranges(_config(), 0.4)["threshold"]
+    assert low == pytest.approx(0.1) and high == pytest.approx(0.76)

@@ -1,0 +1,179 @@
+"""Detections of a pool are those of the detector chunk by chunk, each chunk once,
+whatever happened on the way.
+"""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from seed_detector import write_seed_detector
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.errors import ConfigError, DataError, RunActiveError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.self_training.pool import has_parts, keys_of, read_pool
+from mast_ray.stages.search.tune import usable_pool
+from mast_ray.stages.self_train.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reader import ChunkReader
+from mast_ray.training.assembly import load_detector
+
+pytestmark = pytest.mark.slow  # trains or runs a network
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return make_prepared(tmp_path_factory.mktemp("small"), num_recordings=5, seconds=11)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return small_config(**{"evaluate.max_detections": 20, "self_train.score_parts": False})
+
+
+@pytest.fixture(scope="module")
+def detector(archive, config, tmp_path_factory):
+    return write_seed_detector(config, archive, tmp_path_factory.mktemp("detector"))
+
+
+@pytest.fixture(scope="module")
+def labelled(archive, config, detector, tmp_path_factory):
+    out = tmp_path_factory.mktemp("labelled")
+    run_pseudo_label(config, detector, str(archive), str(out), runner="here", chunks_per_unit=2)
+    return out
+
+
+def rows_of(folder: Path) -> pa.Table:
+    table = pa.concat_tables(pq.read_table(path) for path in (folder / "detections").iterdir())
+    return table.sort_by(
+        [
+            ("recording_id", "ascending"),
+            ("chunk", "ascending"),
+            ("score", "descending"),
+            ("begin_s", "ascending"),
+        ]
+    )
+
+
+def test_units_hold_every_chunk_of_the_pool_once_in_stretches(archive):
+    prepared = open_prepared(str(archive))
+    pool = chunks_of_split(prepared, "pool")
+    units = pool_units(prepared, pool, 2)
+    assert all(unit.num_bytes <= 2 for unit in units)
+    found = np.concatenate([keys_of(chunks_of_items(prepared, unit.items)) for unit in units])
+    assert np.sort(found).tolist() == keys_of(pool).tolist()
+
+
+def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
+    archive, config, detector, labelled
+):
+    prepared = open_prepared(str(archive))
+    pool = chunks_of_split(prepared, "pool")
+    model, card = load_detector(detector)
+    stored = read_pool(open_storage(str(labelled)), prepared, pool)
+    assert stored.num_chunks == len(pool) and len(np.unique(stored.chunk)) == len(pool)
+    position = {key: row for row, key in enumerate(keys_of(pool).tolist())}
+    duration = dict(zip(prepared.recording_ids, prepared.recordings["duration_s"].to_pylist(), strict=True))
+    for raw in ChunkReader(prepared, pool.take(np.array([0, 3])), batch_size=1, num_threads=1).sequential():
+        name, _, k = raw.chunk_ids[0].partition(":")
+        row = prepared.recording_ids.index(name)
+        with torch.no_grad():
+            alone = model.detect(card.normaliser()(raw.values, raw.scale, raw.offset), 0.01, 0.7, 20)
+        own = stored.chunk == position[row << 32 | int(k)]
+        expected = alone.corners[0][alone.is_valid[0]].double().numpy()
+        expected[:, 2] = np.minimum(expected[:, 2], (duration[name] - int(k) * 5.12) * 100)
+        expected = expected[expected[:, 0] < expected[:, 2]]
+        assert np.allclose(stored.boxes[own], expected, atol=1e-2)
+        assert (np.diff(stored.score[own]) <= 0).all()
+
+
+def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_them(
+    archive, config, detector, labelled, tmp_path
+):
+    prepared = open_prepared(str(archive))
+    pool, held_out = chunks_of_split(prepared, "pool"), chunks_of_split(prepared, "val")
+    assert read_pool(open_storage(str(labelled)), prepared, pool, with_parts=True).parts is None
+    assert not has_parts(open_storage(str(labelled)))
+    arguments = (detector, str(archive), str(tmp_path / "val"))
+    run_pseudo_label(config, *arguments, splits=("val",), runner="here")
+    stage = open_storage(str(tmp_path / "val"))
+    stored = read_pool(stage, prepared, held_out, with_parts=True)
+    assert np.allclose(np.sqrt(stored.parts.prod(axis=1)), stored.score, atol=1e-6) and len(stored.score) > 5
+    by_class = read_pool(stage, prepared, held_out, score_weight=1.0)
+    assert np.array_equal(by_class.score, stored.parts[:, 0])
+    weighed = apply_overrides(config, {"self_train.score_weight": 0.8})
+    run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner="here")
+    again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
+    assert has_parts(open_storage(str(tmp_path / "pool")))
+    own, scores_only, whole = (open_storage(str(p)) for p in (tmp_path / "own", labelled, tmp_path / "pool"))
+    assert (
+        usable_pool(scores_only, own, is_reweighed=True) is own
+    )  # of a search by `mast tune --self-trained`
+    assert usable_pool(scores_only, own, is_reweighed=False) is scores_only
+    assert usable_pool(whole, own, is_reweighed=True) is whole
+    assert usable_pool(own, own, is_reweighed=True) is own
+    assert again.parts is not None and len(again.score) == len(
+        read_pool(open_storage(str(labelled)), prepared, pool).score
+    )
+
+
+def test_a_lost_unit_is_done_again_and_nothing_else(archive, config, detector, labelled, tmp_path):
+    shutil.copytree(labelled, tmp_path, dirs_exist_ok=True)
+    arguments = (config, detector, str(archive), str(tmp_path))
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "detections").iterdir()}
+    commit = sorted((tmp_path / "commit").iterdir())[0]
+    lost = json.loads(commit.read_text())["files"][0]["key"].rsplit("/")[-1]
+    commit.unlink()
+    (tmp_path / "manifest.json").unlink()
+    manifest = run_pseudo_label(*arguments, runner="here", chunks_per_unit=2)
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "detections").iterdir()}
+    assert before.keys() == after.keys()  # names carry content hashes
+    assert [name for name in after if after[name] != before[name]] == [lost]
+    assert manifest["counts"]["chunks"] == len(chunks_of_split(open_prepared(str(archive)), "pool"))
+    assert rows_of(tmp_path).equals(rows_of(labelled))
+    assert run_pseudo_label(*arguments, runner="here")["was_done"]
+
+
+def test_another_model_into_the_same_folder_is_refused(archive, config, labelled, tmp_path):
+    other = write_seed_detector(config, archive, tmp_path / "other", seed=1)
+    (labelled / "manifest.json").rename(labelled / "kept.json")
+    try:
+        with pytest.raises(ConfigError, match="was begun with model="):
+            run_pseudo_label(config, other, str(archive), str(labelled), runner="here")
+    finally:
+        (labelled / "kept.json").rename(labelled / "manifest.json")
+
+
+def test_a_split_that_is_not_there_is_named(archive, config, detector, tmp_path):
+    with pytest.raises(DataError, match=r"has nothing in site_ood: it has .*pool"):
+        run_pseudo_label(config, detector, str(archive), str(tmp_path), splits=("site_ood",), runner="here")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_two_actors_on_ray_store_the_same_as_this_process(archive, config, detector, labelled, tmp_path):
+    from mast_ray.config.loading import apply_overrides
+
+    spread = apply_overrides(config, {"cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5})
+    run_pseudo_label(spread, detector, str(archive), str(tmp_path), runner="ray", chunks_per_unit=2)
+    assert rows_of(tmp_path).equals(rows_of(labelled))
+
+
+def test_a_run_that_was_taken_over_leaves_the_pool_to_the_other(
+    archive, config, detector, tmp_path, monkeypatch
+):
+    def taken_over(task, stage, *_):
+        stage.write_atomic("lease/000002.json", b"{}")
+        threading.Event().wait(30)
+
+    monkeypatch.setattr("mast_ray.stages.self_train.pseudo_label._work_off", taken_over)
+    with pytest.raises(RunActiveError, match="taken over"):
+        run_pseudo_label(config, detector, str(archive), str(tmp_path), runner="here")

@@ -1,0 +1,66 @@
+"""Learning curves over label budgets."""
+
+import csv
+import json
+
+import pytest
+from study_archive import make_study_archive, study_config
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.recipes import tiny
+from mast_ray.reporting.collect_studies import budget_series
+from mast_ray.stages.studies.label_budget import (
+    BudgetStudy,
+    Cell,
+    cell_config,
+    cells_of,
+    run_label_budget,
+    stretched,
+)
+
+
+def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
+    # 110 chunks in batches of 8: 13 steps x 24 epochs = 312. With 25 chunks an epoch has 3 steps.
+    knobs = tiny().detector.model_copy(update={"epochs": 24, "validate_every_epochs": 1, "batch_size": 8})
+    changed = stretched(knobs, 25, 110)
+    assert changed["epochs"] == 104
+    assert changed["warmup_epochs"] == pytest.approx(1 * 104 / 24)
+    assert changed["validate_every_epochs"] == pytest.approx(104 / 24)
+    assert stretched(knobs, 110, 110)["epochs"] == 24
+    assert stretched(knobs, 5, 110)["epochs"] == 312  # less than a batch: one step an epoch
+
+
+def test_a_cell_is_a_config_of_its_own():
+    config = cell_config(tiny(), Cell("time_balanced", 50, 7), 110, "epochs")
+    assert (config.split.budget_chunks, config.split.budget_strategy, config.seed) == (50, "time_balanced", 7)
+    assert config.detector == tiny().detector
+
+
+def test_small_budgets_come_first_and_every_strategy_meets_every_seed():
+    cells = cells_of(BudgetStudy(tiny(), "p", "o", (50, 25, 50), ("random", "sequential"), (0, 1)))
+    assert [cell.num_chunks for cell in cells] == [25] * 4 + [50] * 4
+    assert len({cell.folder for cell in cells}) == 8
+
+
+@pytest.mark.slow
+def test_curves_are_written_as_the_report_draws_them_and_mistakes_are_told_before_training(tmp_path):
+    prepared = make_study_archive(tmp_path)
+    config = study_config(model__name="fcos", detector__max_steps=2)
+    study = BudgetStudy(config, str(prepared), str(tmp_path / "out"), (4, 8), ("random", "sequential"), (0,))
+    with pytest.raises(ConfigError, match="labelled training chunks"):
+        run_label_budget(BudgetStudy(config, str(prepared), str(tmp_path / "no"), (10**6,)), "here")
+    text = run_label_budget(study, "here")
+    assert "one seed" in text and not (tmp_path / "out/encoder").exists()
+    rows = json.loads((tmp_path / "out/label_budget.json").read_text())
+    assert {(row["strategy"], row["num_chunks"]) for row in rows} == {
+        ("random", 4), ("random", 8), ("sequential", 4), ("sequential", 8),
+    }  # fmt: skip
+    lines, figure = budget_series(rows)
+    assert figure == "F1" and [line.name for line in lines] == ["random", "sequential"]
+    assert lines[0].x == (4.0, 8.0)
+    splits = list(csv.DictReader((tmp_path / "out/label_budget_splits.csv").open()))
+    assert {row["split"] for row in splits} == {"val", "test", "temporal_ood", "site_ood"}
+    summaries = [json.loads(path.read_text()) for path in (tmp_path / "out/runs").rglob("model/summary.json")]
+    assert sorted(s["train_chunks"] for s in summaries) == [4, 4, 8, 8]
+    assert {s["samples"] for s in summaries} == {8}
+    assert run_label_budget(study, "here") == text

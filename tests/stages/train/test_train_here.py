@@ -1,0 +1,156 @@
+"""Pretraining and detector training in this process: real spectrograms, real
+objectives, small enough for seconds.
+"""
+
+import json
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.inference.validation import Inputs, detect_split, validation_metrics
+from mast_ray.stages.train.plan import plan_text
+from mast_ray.stages.train.train import run_pretrain, run_train_detector
+from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
+from mast_ray.tables.chunk_sets import chunks_of_split
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reader import ChunkReader
+from mast_ray.training.assembly import load_autoencoder, load_detector
+from mast_ray.training.worker import LocalWorker
+
+pytestmark = pytest.mark.slow  # trains or runs a network
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return str(make_prepared(tmp_path_factory.mktemp("small"), num_recordings=8, seconds=11))
+
+
+@pytest.fixture(scope="module")
+def encoder(prepared, tmp_path_factory):
+    out = tmp_path_factory.mktemp("encoder") / "out"
+    return out, run_pretrain(small_config(), prepared, str(out), runner="here")
+
+
+@pytest.fixture(scope="module")
+def detector(prepared, encoder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("detector") / "out"
+    config = small_config(**{"detector.max_steps": 4})
+    return out, run_train_detector(config, prepared, str(out), init_encoder=str(encoder[0]), runner="here")
+
+
+def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_manifest(prepared, encoder):
+    out, summary = encoder
+    _, card = load_autoencoder(out)
+    assert card.normaliser() == open_prepared(prepared).normalisation()
+    assert card.weights_sha256 == summary["weights_sha256"] and card.data_hash
+    assert json.loads((out / "manifest.json").read_text())["stage"] == "pretrain"
+    table = pq.read_table(out / "metrics.parquet").to_pylist()
+    errors = [row["masked_error"] for row in table if row["kind"] == "validation"]
+    assert len(errors) == 3 and errors[-1] < errors[0]
+    assert list((out / "tensorboard").glob("events.*"))
+
+
+def test_the_same_command_again_has_nothing_to_do(prepared, encoder):
+    out, summary = encoder
+    again = run_pretrain(small_config(), prepared, str(out), runner="here")
+    assert again["was_done"] and again["weights_sha256"] == summary["weights_sha256"]
+
+
+def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
+    with pytest.raises(ConfigError, match=r"other settings \(pretrain\.learning_rate"):
+        run_pretrain(
+            small_config(**{"pretrain.learning_rate": 5e-4}), prepared, str(encoder[0]), runner="here"
+        )
+
+
+@pytest.mark.parametrize("runner", ["here", "ray"])
+def test_a_refused_command_leaves_a_finished_folder_as_it_was(prepared, encoder, runner):
+    def files():
+        names = (p for p in encoder[0].rglob("*") if p.is_file() and "lease" not in p.parts)
+        return {str(p.relative_to(encoder[0])): p.read_bytes() for p in names}
+
+    before, other = files(), small_config(**{"pretrain.learning_rate": 5e-4})
+    with pytest.raises(ConfigError, match="other settings"):
+        run_pretrain(other, prepared, str(encoder[0]), runner=runner)
+    assert files() == before
+    assert run_pretrain(small_config(), prepared, str(encoder[0]), runner=runner)["was_done"]
+
+
+def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prepared, detector):
+    out, summary = detector
+    model, card = load_detector(out)
+    assert card.kind == "detector" and set(card.metrics) >= {"f1", "ap_area", "threshold"}
+    assert summary["best"]["num_truth"] > 0
+    opened = open_prepared(prepared)
+    reader = ChunkReader(opened, chunks_of_split(opened, "val"), opened.labels, batch_size=4, num_threads=1)
+    inputs = Inputs(card.normaliser(), card.tail, torch.device("cpu"))
+    found = detect_split(model, reader, inputs, small_config().evaluate)
+    assert len(found.chunk_ids) == len(reader) == len(found.boxes) == len(found.truth)
+    # The exported weights are those that were validated.
+    assert validation_metrics(found)["f1"] == pytest.approx(summary["best"]["f1"], abs=1e-6)
+
+
+def test_a_split_shared_by_two_workers_gives_the_detections_of_one(prepared, detector):
+    model, card = load_detector(detector[0])
+    opened = open_prepared(prepared)
+    reader = ChunkReader(
+        opened, chunks_of_split(opened, "val", "test"), opened.labels, batch_size=1, num_threads=1
+    )
+    inputs, knobs = Inputs(card.normaliser(), card.tail, torch.device("cpu")), small_config().evaluate
+    whole = detect_split(model, reader, inputs, knobs)
+    parts = []
+
+    class Half(LocalWorker):
+        world_size = 2
+
+        def gather(self, value):
+            parts.append(value)
+            return [value]
+
+    for rank in (0, 1):
+        worker = Half()
+        worker.rank = rank
+        detect_split(model, reader, inputs, knobs, worker)
+    assert tuple(parts[0][0] + parts[1][0]) == whole.chunk_ids
+    both = [*parts[0][1], *parts[1][1]]
+    assert [len(boxes) for boxes in both] == [len(boxes) for boxes in whole.boxes]
+
+
+def test_held_out_chunks_are_never_in_the_pool(prepared):
+    opened = open_prepared(prepared)
+    pool, held = pretraining_chunks(opened)
+    assert not set(pool.ids(opened)) & set(held.ids(opened))
+    unlabelled = replace(
+        opened, splits=opened.splits.filter([name != "val" for name in opened.splits["split"].to_pylist()])
+    )
+    pool, held = pretraining_chunks(unlabelled)
+    assert len(held) >= 1 and not set(pool.ids(opened)) & set(held.ids(opened))
+
+
+def test_the_plan_names_every_derived_quantity(prepared):
+    config = small_config(**{"cluster.num_workers": 2, "detector.accumulate": 2})
+    text = plan_text(DetectorTask(config, prepared, "nowhere"))
+    assert "batch      4 = 2 workers x 2 parts x 1 chunks" in text
+    assert "encoder from epoch 0, decayed" in text and "average    decay" in text
+    assert "of the pool" in plan_text(PretrainTask(config, prepared, "nowhere"))
+
+
+@pytest.mark.slow
+def test_a_baseline_trains_through_the_same_door_with_the_same_budget(prepared, detector, tmp_path):
+    config = small_config(**{"model.name": "fcos", "detector.max_steps": 2})
+    summary = run_train_detector(config, prepared, str(tmp_path / "fcos"), runner="here")
+    assert summary["steps"] == 2 and summary["train_chunks"] == detector[1]["train_chunks"]
+    model, card = load_detector(tmp_path / "fcos")
+    assert card.model["name"] == "fcos" and hasattr(model, "detect")
+
+
+def test_an_encoder_of_another_size_is_refused_with_the_remedy(prepared, encoder, tmp_path):
+    config = small_config(**{"model.size": "small"})
+    with pytest.raises(ConfigError, match=r"is of size tiny, model.size=small: use --set model.size=tiny"):
+        run_train_detector(
+            config, prepared, str(tmp_path / "out"), init_encoder=str(encoder[0]), runner="here"
+        )

@@ -1,0 +1,232 @@
+"""Exactly-once work: planning, the ledger of deaths, commits and conservation, on a real folder."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from mast_ray.config.errors import TemporaryError
+from mast_ray.storage.ledger import begin_attempt, order_of_work, read_ledger
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.unit_runner import WorkDone, run_here, run_unit
+from mast_ray.storage.units import (
+    Commit,
+    DataFile,
+    Item,
+    Outcome,
+    items_per_unit,
+    pending_units,
+    plan_units,
+    put_commit,
+    read_commits,
+    tally,
+)
+
+
+def items(count, size=10, version="v1"):
+    return [Item(f"id{n:03d}", f"site/{n:03d}.wav", size, version) for n in range(count)]
+
+
+def all_done(attempt, todo):
+    outcomes = []
+    for item in todo:
+        attempt.take_up(item.item_id)
+        outcomes.append(Outcome(item.item_id, "done"))
+    return WorkDone(outcomes, [], {})
+
+
+class Death(BaseException):
+    """Stands for the end of a process: nothing of ours may catch it."""
+
+
+def dying_on(*poison):
+    def work(attempt, todo):
+        for item in todo:
+            attempt.take_up(item.item_id)
+            if item.item_id in poison:
+                raise Death(item.item_id)
+        return WorkDone([Outcome(item.item_id, "done") for item in todo], [], {})
+
+    return work
+
+
+def test_the_same_archive_gives_the_same_units_in_any_order_of_listing():
+    listed = items(600)
+    assert plan_units(listed, 64, 10**9) == plan_units(reversed(listed), 64, 10**9)
+
+
+def test_units_respect_both_limits_and_cover_every_item_once():
+    units = plan_units(items(1000, size=100), most_items=64, most_bytes=250)
+    assert all(unit.num_bytes <= 250 for unit in units)
+    assert [item.item_id for unit in units for item in unit.items] == [f"id{n:03d}" for n in range(1000)]
+
+
+def test_a_recording_larger_than_the_limit_is_a_unit_of_its_own():
+    units = plan_units([Item("a", "a", 999, ""), Item("b", "b", 1, "")], 64, 100)
+    assert [len(unit.items) for unit in units] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("num_items", "expected"), [(10, 4), (2_000, 8), (40_000, 64), (100_000, 64), (1_000_000, 500)]
+)
+def test_small_archives_get_small_units_and_huge_ones_a_bounded_number(num_items, expected):
+    assert items_per_unit(num_items, 64) == expected
+
+
+def test_of_many_attempts_at_once_one_commit_wins_and_losers_delete_their_files(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(2), 64, 10**9)
+    wins = []
+    barrier = threading.Barrier(8)
+
+    def offer(number):
+        key = f"data/{number}.bin"
+        stage.write_atomic(key, b"x")
+        outcomes = tuple(Outcome(item.item_id, "done") for item in unit.items)
+        versions = {item.item_id: item.version for item in unit.items}
+        barrier.wait()
+        commit = Commit(unit.unit_id, str(number), (DataFile(key, 1, ""),), outcomes, versions)
+        wins.append(put_commit(stage, commit))
+
+    threads = [threading.Thread(target=offer, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (commit,) = read_commits(stage)
+    assert sorted(wins) == [False] * 7 + [True]
+    assert [entry.key for entry in stage.list("data")] == [commit.files[0].key]
+
+
+def test_a_file_that_kills_its_process_kills_three_and_is_then_quarantined_alone(tmp_path):
+    stage = open_storage(tmp_path)
+    listed = items(4)
+    (unit,) = plan_units(listed, 64, 10**9)
+    deaths = 0
+    while True:
+        try:
+            run_unit(stage, unit, "run", dying_on("id001"))
+            break
+        except Death:
+            deaths += 1
+    (commit,) = read_commits(stage)
+    assert deaths == 3
+    assert [(o.item_id, o.status, o.reason) for o in commit.outcomes] == [
+        ("id000", "done", ""), ("id001", "rejected", "CRASH"), ("id002", "done", ""), ("id003", "done", ""),
+    ]  # fmt: skip
+    assert tally(listed, [commit]) == (4, 3, 1)
+
+
+def test_two_poison_files_in_one_unit_cost_at_most_three_deaths_each(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(4), 64, 10**9)
+    deaths = 0
+    while True:
+        try:
+            run_unit(stage, unit, "run", dying_on("id001", "id003"))
+            break
+        except Death:
+            deaths += 1
+    (commit,) = read_commits(stage)
+    assert deaths <= 6
+    assert [o.status for o in commit.outcomes] == ["done", "rejected", "done", "rejected"]
+
+
+def test_deaths_of_drivers_quarantine_nobody(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(2), 64, 10**9)
+    for number in range(6):  # six runs, each cut short at the same item
+        with pytest.raises(Death):
+            run_unit(stage, unit, f"run{number}", dying_on("id000"))
+    run_unit(stage, unit, "run9", all_done)
+    assert [o.status for o in read_commits(stage)[0].outcomes] == ["done", "done"]
+
+
+def test_a_file_that_takes_every_driver_with_it_is_blamed_in_the_end(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(2), 64, 10**9)
+    for number in range(12):
+        try:
+            run_unit(stage, unit, f"run{number}", dying_on("id000"))
+            break
+        except Death:
+            continue
+    assert [o.reason for o in read_commits(stage)[0].outcomes] == ["CRASH", ""]
+
+
+def test_a_time_out_noted_by_the_watchdog_is_named_so(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(2), 64, 10**9)
+    for _ in range(3):
+        attempt = begin_attempt(stage, unit, "run", read_ledger(stage, unit.unit_id, "run"))
+        attempt.take_up("id001")
+        attempt.report_timeout()
+    ledger = read_ledger(stage, unit.unit_id, "run")
+    work, quarantined = order_of_work(unit.items, ledger, max_deaths=3)
+    assert [item.item_id for item in work] == ["id000"]
+    assert [outcome.reason for outcome in quarantined] == ["TIMEOUT"]
+
+
+def test_a_unit_nobody_can_finish_stops_the_job_instead_of_going_on_for_ever(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(1), 64, 10**9)
+
+    def dies_while_writing(attempt, todo):
+        raise Death
+
+    with pytest.raises(TemporaryError, match="died"):
+        for _ in range(50):
+            try:
+                run_unit(stage, unit, "run", dies_while_writing)
+            except Death:
+                continue
+
+
+def test_finished_units_are_not_worked_on_again_and_growth_adds_only_the_new(tmp_path):
+    stage = open_storage(tmp_path)
+    listed = items(6)
+    list(run_here(stage, plan_units(listed, 3, 10**9), "a", all_done))
+    assert pending_units(plan_units(listed, 3, 10**9), read_commits(stage)) == []
+    grown = [*listed, Item("new", "site/0005.wav", 1, "v1")]
+    left = pending_units(plan_units(grown, 3, 10**9), read_commits(stage))
+    assert [item.item_id for unit in left for item in unit.items] == ["new"]
+
+
+def test_a_file_replaced_by_another_of_the_same_name_and_size_is_worked_on_again(tmp_path):
+    stage = open_storage(tmp_path)
+    list(run_here(stage, plan_units(items(2), 64, 10**9), "a", all_done))
+    changed = [items(2)[0], items(2)[1]._replace(version="v2")]
+    left = pending_units(plan_units(changed, 64, 10**9), read_commits(stage))
+    assert [item.version for unit in left for item in unit.items] == ["v2"]
+    assert not tally(changed, read_commits(stage)).is_complete
+
+
+def test_work_that_forgets_an_item_is_refused(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(2), 64, 10**9)
+    with pytest.raises(AssertionError, match="1 of 2"):
+        run_unit(stage, unit, "a", lambda attempt, todo: WorkDone([Outcome("id000", "done")], [], {}))
+    assert read_commits(stage) == []
+
+
+def test_a_commit_is_plain_json_with_every_outcome(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(1), 64, 10**9)
+    run_unit(stage, unit, "a", all_done)
+    tree = json.loads((tmp_path / "commit" / f"{unit.unit_id}.json").read_text())
+    assert tree["outcomes"][0]["status"] == "done"
+    assert tree["versions"] == {"id000": "v1"}
+
+
+def test_beats_keep_the_watchdog_quiet(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = plan_units(items(1), 64, 10**9)
+
+    def slow_but_alive(attempt, todo):
+        until_s = time.monotonic() + 0.6
+        while time.monotonic() < until_s:
+            attempt.beat()
+        return all_done(attempt, todo)
+
+    assert run_unit(stage, unit, "a", slow_but_alive, timeout_s=0.4).num_items == 1

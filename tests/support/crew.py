@@ -1,0 +1,96 @@
+"""Two training processes over gloo without Ray: each runs the same function and
+leaves what it returns in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from toy import SCHEDULE, ToyFeed, toy_engine, toy_fit
+
+from mast_ray.training.worker import GroupWorker
+
+
+def run_crew(function, folder: Path, world_size: int, **arguments) -> list:
+    """Results of all ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "store").unlink(missing_ok=True)
+    multiprocessing.spawn(_member, (function, str(folder), world_size, arguments), nprocs=world_size)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def _member(rank, function, folder, world_size, arguments):
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    result = function(GroupWorker("cpu"), Path(folder), **arguments)
+    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def fit_toy(worker, folder, engine="torch", zero_stage=1, precision="fp32", stop_before=None, accumulate=1):
+    """A toy fit by one rank; returns the chunks it saw."""
+    from dataclasses import replace
+
+    schedule = replace(SCHEDULE, accumulate=accumulate)
+    built = toy_engine(
+        engine, schedule=schedule, num_processes=worker.world_size, zero_stage=zero_stage, precision=precision
+    )
+    feed = ToyFeed(schedule, worker.rank, worker.world_size, stop_before=stop_before)
+    try:
+        toy_fit(folder / "run", built, feed, worker=worker, schedule=schedule)
+    except KeyboardInterrupt:
+        assert stop_before is not None
+    return feed.seen
+
+
+def detection_losses(worker, folder, steps=2, engine="torch") -> list:
+    """Losses of the first steps of a real detector on the archive of noise below
+    `folder`, means over workers.
+    """
+    from mast_ray.config.loading import apply_overrides
+    from mast_ray.config.recipes import tiny
+    from mast_ray.spectrogram.augmentation import AugmentStrength
+    from mast_ray.stages.train.work import EXPERTS
+    from mast_ray.tables.prepared import open_prepared
+    from mast_ray.tables.reader import ChunkReader
+    from mast_ray.training.assembly import detection, engine_of
+    from mast_ray.training.augmenting import StepAugmentation, noise_bank
+    from mast_ray.training.feed import ReaderFeed
+    from mast_ray.training.labels import attach_boxes, labelled_chunks, quiet_chunks
+    from mast_ray.training.loop import seed_draws
+    from mast_ray.training.progress import Stopwatch
+    from mast_ray.training.schedule import schedule_of
+    from mast_ray.training.watch import StepWatch
+
+    knobs = {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no", "cluster.engine": engine}
+    config = apply_overrides(tiny(), knobs)
+    prepared, knobs = open_prepared(folder / "prepared"), config.detector
+    normalisation = prepared.normalisation()
+    labelled = labelled_chunks(prepared, EXPERTS, config)
+    reader = ChunkReader(prepared, labelled.chunks, batch_size=4, lanes=4, num_threads=1)
+    attach_boxes(reader, prepared, labelled)
+    schedule, objective = schedule_of(knobs, len(reader)), detection(config, knobs, worker.rank)
+    engine = engine_of(objective, config, knobs, schedule, worker, "detector")
+    bank = noise_bank(
+        prepared, quiet_chunks(reader, prepared, labelled, config), normalisation, "real", worker.device, 0
+    )
+    augmentation = StepAugmentation(
+        AugmentStrength(), 0.9, normalisation, batch_size=4, seed=0, device=worker.device, noise_bank=bank
+    )
+    feed = ReaderFeed(reader, worker, schedule, normalisation, augmentation=augmentation)
+    found = []
+    engine.set_epoch(0.0)
+    for step, (batch, rows) in enumerate(feed.micro_batches(0, steps, Stopwatch(1))):
+        seed_draws(engine.objective, step, rows, schedule.batch_size, worker.rank)
+        watch = StepWatch(worker.device)
+        losses = engine.backward(batch, is_last=True)
+        watch.add(step, losses, engine.step(1e-3), batch.chunk_ids)
+        found.append(watch.read()[0])
+    return found

@@ -1,0 +1,34 @@
+"""Work that meets bad items: some raise nothing and kill or hang the process that holds them."""
+
+import ctypes
+import os
+import threading
+
+from mast_ray.storage.unit_runner import WorkDone
+from mast_ray.storage.units import Outcome
+
+
+def work(attempt, items):
+    outcomes = []
+    for item in items:
+        attempt.take_up(item.item_id)
+        if "segfault" in item.path:
+            with open(os.environ.get("POISON_LOG", os.devnull), "a") as log:
+                log.write("death\n")
+            ctypes.string_at(0)
+        if "hang" in item.path:
+            threading.Event().wait()
+        outcomes.append(Outcome(item.item_id, "done", record={"pid": os.getpid()}))
+    return WorkDone(outcomes, [], {"audio_s": 60.0 * len(items)})
+
+
+class HeldModel:
+    """Stands for something expensive that an actor builds once."""
+
+    def __init__(self):
+        self.built_in = os.getpid()
+
+    def __call__(self, attempt, items):
+        done = work(attempt, items)
+        assert os.getpid() == self.built_in
+        return done
