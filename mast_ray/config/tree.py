@@ -107,6 +107,12 @@ class SplitConfig(Section):
     """Local dates (YYYY-MM-DD) held out at seen sites as temporal_ood."""
     ood_dev_sites: tuple[str, ...] = ()
     """Sites for model selection under shift, disjoint from ood_sites."""
+    ood_test_dates: tuple[str, ...] = ()
+    """Local dates of ood_sites that are tested; empty: all that is annotated there."""
+    ood_pool: Literal["none", "untested"] = "none"
+    """untested: recordings of ood_sites that are not tested join the pool, without labels; tested ones never do."""
+    ood_pool_sites: tuple[str, ...] = ()
+    """Those of ood_sites that ood_pool=untested applies to; empty: all of them."""
     transductive: bool = False
     """True: audio of held-out recordings may enter the pool, without labels (the paper's way)."""
     budget_chunks: int = Field(0, ge=0)

@@ -2,7 +2,8 @@
 
 A row is a block of a recording in seconds; whole recordings are one block. Only annotated recordings
 have a split name; everything else is pool. Audio of validation, test and OOD recordings enters the pool
-only when `transductive` says so. Changing a split rewrites no spectrogram: normalisation statistics
+only when `transductive` says so; what a held-out site has besides its tested recordings may join by
+`ood_pool`. Changing a split rewrites no spectrogram: normalisation statistics
 come from the sums kept in the index.
 """
 
@@ -70,16 +71,13 @@ def recordings_of(table: pa.Table) -> list[Recording]:
 def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> list[BlockRow]:
     """Deal every recording; the same recordings, knobs and seed give the same table."""
     _check_names(recordings, knobs)
-    fixed: dict[str, str] = {}
+    _check_tested(recordings, knobs)
+    fixed: dict[str, BlockRow] = {}
     free: list[Recording] = []
     for recording in recordings:
         name = _out_of_domain(recording, knobs)
-        if name and recording.is_annotated:
-            fixed[recording.recording_id] = name
-        elif name:
-            fixed[recording.recording_id] = (
-                ""  # unlabelled audio of a held-out site or date: kept from the pool
-            )
+        if name:
+            fixed[recording.recording_id] = _held_out(recording, name, knobs)
         elif recording.is_annotated:
             free.append(recording)
     dealt: dict[str, list[BlockRow]] = defaultdict(list)
@@ -92,7 +90,7 @@ def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> l
         if rid in dealt:
             rows.extend(dealt[rid])
         elif rid in fixed:
-            rows.append(BlockRow(rid, 0.0, end_s, fixed[rid], knobs.transductive))
+            rows.append(fixed[rid])
         else:
             rows.append(BlockRow(rid, 0.0, end_s, "", True))
     return _without_copies_in_pool(rows, recordings, knobs)
@@ -105,12 +103,59 @@ def _check_names(recordings: list[Recording], knobs: SplitConfig) -> None:
         ("split.ood_sites", knobs.ood_sites, sites),
         ("split.ood_dev_sites", knobs.ood_dev_sites, sites),
         ("split.ood_dates", knobs.ood_dates, dates),
+        ("split.ood_test_dates", knobs.ood_test_dates, dates),
     )
     for key, names, present in wanted:
         missing = sorted(set(names) - present)
         if missing:
             known = ", ".join(sorted(name for name in present if name)[:8]) or "none known"
             raise ConfigError(f"{key} names {missing[0]!r}, which is not in the archive: there are {known}")
+
+
+def _check_tested(recordings: list[Recording], knobs: SplitConfig) -> None:
+    """Settings of held-out sites that would do nothing, or leave a site with labels untested, are mistakes."""
+    if knobs.ood_pool_sites and knobs.ood_pool == "none":
+        raise ConfigError("split.ood_pool_sites does nothing by itself: add --set split.ood_pool=untested")
+    if knobs.ood_test_dates and not knobs.ood_sites:
+        raise ConfigError(
+            "split.ood_test_dates are dates of split.ood_sites, which names none: add sites, or use split.ood_dates"
+        )
+    foreign = sorted(set(knobs.ood_pool_sites) - set(knobs.ood_sites))
+    if foreign:
+        raise ConfigError(
+            f"split.ood_pool_sites names {foreign[0]!r}, which is not in split.ood_sites: only those are held out"
+        )
+    for site in knobs.ood_sites:
+        dates = {r.local_date for r in recordings if r.site == site and r.is_annotated}
+        if dates and knobs.ood_test_dates and not dates & {*knobs.ood_test_dates, ""}:
+            raise ConfigError(
+                f"split.ood_test_dates leaves nothing to test at {site}: its labels are of {', '.join(sorted(dates))}"
+            )
+
+
+def _held_out(recording: Recording, name: str, knobs: SplitConfig) -> BlockRow:
+    """The row of a recording of a held-out site or date. Its untested audio stays out of the pool too, unless
+    `ood_pool` lets that of a held-out site in. Development sites stay unseen: they stand for the next site.
+    """
+    is_untested = name == "site_ood" and not _is_tested(recording, knobs)
+    joins = knobs.ood_pool == "untested" and recording.site in (knobs.ood_pool_sites or knobs.ood_sites)
+    split = name if recording.is_annotated and not is_untested else ""
+    return BlockRow(
+        recording.recording_id,
+        0.0,
+        recording.duration_s,
+        split,
+        knobs.transductive or (is_untested and joins),
+    )
+
+
+def _is_tested(recording: Recording, knobs: SplitConfig) -> bool:
+    """Whether a recording of a held-out site belongs to its test. Named dates are tested as whole days, so an
+    unlabelled hour of a tested day counts; so does a recording of unknown date, which may be of one.
+    """
+    if knobs.ood_test_dates:
+        return recording.local_date in knobs.ood_test_dates or not recording.local_date
+    return recording.is_annotated
 
 
 def _out_of_domain(recording: Recording, knobs: SplitConfig) -> str:

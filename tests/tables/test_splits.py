@@ -67,6 +67,74 @@ def test_held_out_sites_and_dates_go_whole_and_stay_out_of_the_pool_even_unlabel
     )
 
 
+HELD_OUT_SITE = [
+    *[recording(n, site="A") for n in range(10)],
+    recording(10, site="B", date="2024-05-01"), recording(11, site="B", date="2024-05-02"),
+    recording(12, site="B", date="2024-05-01", annotated=False), recording(13, site="B", date="", annotated=False),
+    recording(14, site="B", date="2024-05-02", annotated=False), recording(15, site="C", date="2024-05-01"),
+    recording(16, site="C", date="2024-05-02", annotated=False), recording(17, site="D", annotated=False),
+]  # fmt: skip
+
+
+def held_out_rows(recordings=HELD_OUT_SITE, **knobs):
+    rows = deal_splits(recordings, SplitConfig(ood_sites=("B", "C"), ood_dev_sites=("D",), **knobs), seed=0)
+    assert audit_leaks(rows, recordings) == []
+    return {int(row.recording_id[1:]): (row.split, row.in_pool) for row in rows if row.recording_id >= "r010"}
+
+
+def test_untested_recordings_of_a_held_out_site_join_the_pool_and_tested_ones_do_not():
+    tested, out, joins = ("site_ood", False), ("", False), ("", True)
+    assert held_out_rows() == {
+        10: tested,
+        11: tested,
+        12: out,
+        13: out,
+        14: out,
+        15: tested,
+        16: out,
+        17: out,
+    }
+    assert held_out_rows(ood_pool="untested") == {
+        10: tested, 11: tested, 12: joins, 13: joins, 14: joins, 15: tested, 16: joins, 17: out,
+    }  # fmt: skip
+    only_b = held_out_rows(ood_pool="untested", ood_pool_sites=("B",))
+    assert only_b == {10: tested, 11: tested, 12: joins, 13: joins, 14: joins, 15: tested, 16: out, 17: out}
+
+
+def test_with_tested_dates_the_other_days_join_even_where_labelled_and_unknown_days_stay_out():
+    tested, out, joins = ("site_ood", False), ("", False), ("", True)
+    rows = held_out_rows(ood_pool="untested", ood_test_dates=("2024-05-01",))
+    assert rows == {10: tested, 11: joins, 12: out, 13: out, 14: joins, 15: tested, 16: joins, 17: out}
+    without_pool = held_out_rows(ood_test_dates=("2024-05-01",))
+    assert without_pool == {10: tested, 11: out, 12: out, 13: out, 14: out, 15: tested, 16: out, 17: out}
+
+
+def test_a_copy_of_a_tested_recording_under_an_untested_day_stays_out_of_the_pool():
+    copies = [
+        *HELD_OUT_SITE,
+        recording(18, site="B", date="2024-05-03", annotated=False, fingerprint="print10"),
+    ]
+    assert held_out_rows(copies, ood_pool="untested")[18] == ("", False)
+    rows = deal_splits(copies, SplitConfig(ood_sites=("B", "C"), ood_pool="untested"), seed=0)
+    leaky = [row._replace(in_pool=True) if row.recording_id in ("r010", "r018") else row for row in rows]
+    kinds = [(leak.kind, leak.split, leak.example) for leak in audit_leaks(leaky, copies)]
+    assert kinds == [("pool_duplicate", "site_ood", "r010"), ("pool_overlap", "site_ood", "r010")]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "told"),
+    [
+        ({"ood_pool_sites": ("B",)}, "split.ood_pool=untested"),
+        ({"ood_pool": "untested", "ood_pool_sites": ("A",)}, "names 'A', which is not in split.ood_sites"),
+        ({"ood_test_dates": ("2024-05-02",)}, "nothing to test at C: its labels are of 2024-05-01"),
+        ({"ood_test_dates": ("2024-07-01",)}, "split.ood_test_dates names '2024-07-01'"),
+    ],
+)
+def test_settings_of_held_out_sites_that_cannot_be_meant_are_refused(knobs, told):
+    with pytest.raises(ConfigError, match=told):
+        held_out_rows(**knobs)
+
+
 def test_a_date_at_a_held_out_site_is_site_ood():
     recordings = [recording(0), recording(1), recording(2), recording(3, site="B", date="2024-06-01")]
     knobs = SplitConfig(ood_sites=("B",), ood_dates=("2024-06-01",))
