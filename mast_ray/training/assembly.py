@@ -7,6 +7,8 @@ section is all that loading needs.
 
 from __future__ import annotations
 
+import argparse
+import io
 import logging
 from pathlib import Path
 
@@ -130,14 +132,14 @@ def load_encoder_weights(
     objective: nn.Module, source: str, config: Config, normalisation: Normalisation
 ) -> None:
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
-    of an AudioMAE file (safetensors).
+    of an AudioMAE file (.pth as published, or safetensors).
     """
     _, network = network_of(objective)
     if not hasattr(network, "encoder"):
         raise ConfigError(
             f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out"
         )
-    if source.endswith(".safetensors"):
+    if source.endswith((".safetensors", ".pth", ".pt")):
         _load_public(network, source, config)
         return
     storage = open_storage(source, config.storage)
@@ -233,13 +235,49 @@ def _load_public(network: nn.Module, source: str, config: Config) -> None:
             "add --set spectrogram.divisor=2"
         )
     folder, name = open_beside(source, config.storage)
-    state = tensors_from_bytes(folder.read_bytes(name))
+    state = _public_state(folder.read_bytes(name), source)
     if not is_public_layout(state):
         raise DataError(f"{source} does not have AudioMAE's names: give a model folder instead")
     if isinstance(network, MaskedAutoencoder):
+        if config.pretrain.target != "patch_normalised":
+            log.warning(
+                "%s was trained to predict normalised patches and pretrain.target is %s: its decoder has to learn anew; "
+                "--set pretrain.target=patch_normalised goes on as it was",
+                source,
+                config.pretrain.target,
+            )
         import_state(network, state)
     else:
         import_encoder(network.encoder, state, config.model.size)
+
+
+def _public_state(data: bytes, source: str) -> dict[str, Tensor]:
+    """Tensors of AudioMAE's file as published (`.pth`: a pickle with "model" inside, read without running any of it)
+    or as safetensors.
+    """
+    if source.endswith(".safetensors"):
+        return tensors_from_bytes(data)
+    try:
+        # training scripts leave their settings beside the weights: a bag of values, nothing that runs
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises half a dozen kinds for a file that is not what it seems
+        raise DataError(
+            f"{source} is not a plain PyTorch checkpoint ({type(error).__name__}); code inside it is never run:\n"
+            "give AudioMAE's pretraining file as published, or convert it to .safetensors"
+        ) from error
+    state = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
+    tensors = (
+        {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        if isinstance(state, dict)
+        else {}
+    )
+    if not tensors:
+        raise DataError(
+            f'{source} holds no weights under "model": give AudioMAE\'s pretraining checkpoint (pretrained.pth),\n'
+            "not a fine-tuned one, an optimiser state or a whole pickled module"
+        )
+    return tensors
 
 
 def _load(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:
