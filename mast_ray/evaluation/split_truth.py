@@ -9,6 +9,7 @@ import numpy as np
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.event_boxes import Blocks
 from mast_ray.evaluation.events import EventTable, events_from_arrow, recordings_from_arrow, renumbered
+from mast_ray.tables.chunk_sets import box_table, chunks_of_split
 from mast_ray.tables.prepared import Prepared
 
 SPLIT_ORDER = ("val", "test", "temporal_ood", "site_ood", "ood_dev")  # as they are reported
@@ -18,6 +19,18 @@ def scored_splits(prepared: Prepared) -> tuple[str, ...]:
     """The splits of an archive that can be scored: all annotated ones but the training split."""
     present = set(prepared.splits.column("split").to_pylist())
     return tuple(name for name in SPLIT_ORDER if name in present)
+
+
+def selection_split(prepared: Prepared) -> str:
+    """The split that may choose between models: `ood_dev` where it holds a labelled call, else `val`.
+
+    A model is wanted for the next site, so unseen sites that were set aside for this purpose choose best.
+    """
+    try:
+        chunks = chunks_of_split(prepared, "ood_dev")
+    except DataError:
+        return "val"
+    return "ood_dev" if box_table(prepared, chunks, prepared.labels).counts().any() else "val"
 
 
 def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, Blocks | None]:

@@ -133,7 +133,7 @@ def run_trial(task: TrialTask, sample: Mapping[str, float], report: Report) -> d
         labels = LabelSource() if step.labels == "expert" else replace(pseudo.source, name=step.labels)
         learner = DetectorTask(
             config, task.prepared, models[step.name], step.section, labels, init_detector=models[step.start],
-            selection_split=config.tune.objective_split,
+            select_on=config.tune.objective_split,
         )  # fmt: skip
         own = folder.at(step.name)
         if own.stat(SUMMARY) is None:  # written when a training is finished

@@ -19,6 +19,7 @@ from mast_ray.boxes.assignment import is_learned
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
+from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.storage.stage_folders import code_version, text_hash
@@ -103,7 +104,7 @@ class DetectorTask:
     labels: LabelSource = EXPERTS
     init_encoder: str = ""
     init_detector: str = ""
-    selection_split: str = "val"  # whose F1 selects the best weights: val or ood_dev, never a test split
+    select_on: str = ""  # split whose F1 selects the best weights, never a test split; empty: selection_split
 
     @property
     def knobs(self) -> DetectorTrainConfig:
@@ -160,7 +161,7 @@ class DetectorTask:
         self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
     ) -> DetectionValidation | None:
         try:
-            held = chunks_of_split(prepared, self.selection_split)
+            held = chunks_of_split(prepared, self.select_on or selection_split(prepared))
         except DataError:
             log.warning(
                 "%s has no validation split: the last weights are kept, without a threshold", self.prepared
@@ -230,6 +231,9 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
     if isinstance(task, DetectorTask):
         parts["augment"] = task.config.augment.model_dump(mode="json")
         parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
+        chooses = task.select_on or selection_split(prepared)
+        if chooses != "val":  # runs that began before there was a choice go on
+            parts["select_on"] = chooses
     return json.loads(json.dumps(parts))
 
 
