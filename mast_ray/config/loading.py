@@ -99,10 +99,7 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
         key, equals, text = item.partition("=")
         if not equals:
             raise ConfigError(f"--set {item!r} has no '=': write --set section.key=value")
-        try:
-            value = yaml.safe_load(text) if text else ""
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {item!r}: the value is not valid YAML") from error
+        value = plain_yaml(text, f"--set {item[:80]!r}") if text else ""
         overrides[key.strip()] = _as_meant(value)
     return overrides
 
@@ -118,6 +115,16 @@ def _as_meant(value: Any) -> Any:
     return value
 
 
+LONGEST_YAML, DEEPEST_YAML = 200_000, 16
+_OPENING = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+_CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mapping -> dotted keys, following the shape of Config."""
     flat: dict[str, Any] = {}
@@ -130,15 +137,34 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Config:
-    """Read a YAML record of a run (or a part of one) over `start`."""
+def plain_yaml(text: str, origin: str) -> Any:
+    """Keys, values and lists of a YAML text. Anchors and aliases are refused: 300 bytes of them unfold to gigabytes,
+    and settings need none; so is anything nested deeper than settings are.
+    """
+    if len(text) > LONGEST_YAML:
+        raise ConfigError(
+            f"{origin} has {len(text):,} characters, settings have a few thousand: check the file"
+        )
+    depth = 0
     try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        for token in yaml.scan(text):
+            if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
+                line = token.start_mark.line + 1
+                raise ConfigError(f"{origin} uses YAML's & and * (line {line}): write the values out")
+            depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+            if depth > DEEPEST_YAML:
+                raise ConfigError(f"{origin} is nested {depth} deep: settings are section.key=value")
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         raise ConfigError(
             f"{origin} is not plain YAML (line {line}): only keys and values are allowed"
         ) from error
+
+
+def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Config:
+    """Read a YAML record of a run (or a part of one) over `start`."""
+    tree = plain_yaml(text, origin)
     if tree is None:
         return start or Config()
     if not isinstance(tree, Mapping):

@@ -167,3 +167,28 @@ def test_the_knobs_in_the_docs_are_those_of_the_code():
 def test_an_endpoint_without_scheme_or_host_is_refused_with_the_remedy(endpoint):
     with pytest.raises(ConfigError, match="with its scheme"):
         apply_overrides(Config(), {"storage.endpoint_url": endpoint})
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{n}: &{n} [*{m}, *{m}]\n" for m, n in zip("abcdefghijkl", "bcdefghijklm", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "& and *"),
+        ("[" * 3000, "nested 17 deep"),
+        ("a: " + "{a: " * 40 + "1" + "}" * 40, "nested 17 deep"),
+        ("detector: {epochs: 1", "not plain YAML"),
+        ("x" * 300_000, "300,000 characters"),
+        ("a: 2024-13-45", "not plain YAML"),
+        ("!!python/object/apply:os.getcwd []", "not plain YAML"),
+    ],
+)
+def test_hostile_yaml_is_refused_in_one_line(text, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        config_from_yaml(text, "run.yaml")
+    assert len(str(refused.value).splitlines()) <= 3 and len(str(refused.value)) < 300
+    with pytest.raises(ConfigError):
+        parse_set([f"detector.epochs={text}"])

@@ -41,6 +41,10 @@ NAMES = [
     ("S4A1_20000101_000000.wav", "UTC", None, "S4A1", "clock_reset"),
     ("19700101_000012.WAV", "UTC", None, "", "clock_reset"),
     ("SM2_20040531_120000.wav", "UTC", None, "SM2", "clock_reset"),
+    ("deadbeef.wav", "", None, "", "clock_ahead"),  # hexadecimal for 2088: a word
+    ("99999999.wav", "UTC", None, "", "clock_ahead"),  # hexadecimal for 2051: a number
+    ("S1_20990101_000000.wav", "UTC", None, "S1", "clock_ahead"),
+    ("S1_20240101T000000+9900.wav", "UTC", "2024-01-01 00:00:00", "S1", "invalid_offset"),
     ("20180710T053000+0800_SITE_[-27.3866][152.8761].flac", "", "2018-07-09 21:30:00", "SITE", ""),
     ("20180710T053000+0800_REC [-27.3866+152.8761].flac", "UTC", "2018-07-09 21:30:00", "", ""),
     ("20180710T053000-0330_Bog 7_[47.1234][-052.9876].flac", "", "2018-07-10 09:00:00", "Bog 7", ""),

@@ -24,7 +24,13 @@ def prepared_in_memory(splits, labels, folder="/nowhere", unit="recording") -> P
         for number, (name, split) in enumerate(splits.items())
     ]  # fmt: skip
     blocks = [
-        {"recording_id": name, "begin_s": 0.0, "end_s": 60.0, "split": split, "in_pool": split in ("", "train")}
+        {
+            "recording_id": name,
+            "begin_s": 0.0,
+            "end_s": 60.0,
+            "split": split,
+            "in_pool": split in ("", "train"),
+        }
         for name, split in splits.items()
     ]
     names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz")

@@ -3,8 +3,9 @@ never the file's mtime.
 
 Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`.
 A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
-Flags: zone_unknown, clock_reset (before 2005: no start_utc either), dst_gap, dst_ambiguous,
-sources_disagree, invalid_time, date_only, two_digit_year, several_times, epoch_name, gps_synced.
+Flags: zone_unknown, clock_reset (before 2005: no start_utc either), clock_ahead (later than tomorrow: not used at
+all), dst_gap, dst_ambiguous, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
+several_times, epoch_name, gps_synced.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mast_ray.recordings.decoding.headers import Header
 
 TimeSource = Literal["table", "guano", "header", "filename", "none"]
 DISAGREEMENT = timedelta(seconds=60)
+AHEAD = timedelta(days=2)  # of now: zones, and the clock of this machine, may differ by a day
 
 _AUDIOMOTH = re.compile(
     r"Recorded at (\d{2}):(\d{2}):(\d{2})(?:\.(\d{3}))? (\d{2})/(\d{2})/(\d{4}) ?(?:\((UTC)([+-]\d{1,2})?(?::(\d{2}))?\))?"
@@ -102,7 +104,7 @@ def recording_metadata(
         utc_offset_s=offset_s,
         time_source=source,
         time_flags=tuple(dict.fromkeys(flags)),
-        clock=start.replace(tzinfo=None) if start is not None else None,
+        clock=start.replace(tzinfo=None) if start is not None and "clock_ahead" not in flags else None,
         site=row.site or site_of(path, name.prefix, site_from),
         latitude=latitude,
         longitude=longitude,
@@ -110,7 +112,9 @@ def recording_metadata(
     )
 
 
-def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tuple[str, ...]]:
+def to_utc(
+    start: datetime, zone: str, now: datetime | None = None
+) -> tuple[datetime | None, int | None, tuple[str, ...]]:
     """(UTC time, offset of local time in seconds, flags) of a clock reading; its
     own offset outranks the zone.
 
@@ -118,6 +122,8 @@ def to_utc(start: datetime, zone: str) -> tuple[datetime | None, int | None, tup
     """
     if start.year < EARLIEST_PLAUSIBLE_YEAR:
         return None, None, ("clock_reset",)
+    if start.replace(tzinfo=UTC) > (now or datetime.now(UTC)) + AHEAD:
+        return None, None, ("clock_ahead",)
     flags: tuple[str, ...] = ()
     if start.tzinfo is None:
         if not zone:

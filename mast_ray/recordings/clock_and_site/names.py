@@ -115,6 +115,8 @@ def _year_first(stem: str) -> _Found | None:
             flags: tuple[str, ...] = ("gps_synced",) if convention == "song_meter_gps" else ()
             if len({other.group(0) for other in matches}) > 1:
                 flags += ("several_times",)
+            if _is_impossible_offset(offset_text):
+                flags += ("invalid_offset",)
             return convention, clock, _offset(offset_text), match.start(), flags
     return invalid
 
@@ -149,6 +151,11 @@ def _offset(text: str | None) -> timedelta | None:
         return None
     size = timedelta(hours=hours, minutes=minutes)
     return -size if text[0] == "-" else size
+
+
+def _is_impossible_offset(text: str | None) -> bool:
+    """`+9900` is written like an offset and no zone has it; `-0001` is the number of a part."""
+    return bool(text) and text != "Z" and int(text[1:3]) > 14 and int(text[-2:]) in (0, 30, 45)
 
 
 def _position(stem: str) -> tuple[float | None, float | None]:
