@@ -11,18 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from mast_ray import __version__
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import StorageConfig
+from mast_ray.config.tree import ModelConfig, StorageConfig
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.checkpoints import manifest_text, parse_manifest
@@ -87,11 +90,37 @@ def read_card(folder: str | Path | Storage, settings: StorageConfig | None = Non
             raise DataError(
                 f"{storage.url}/{CARD} has version {version}, this program reads {CARD_VERSION}: update it"
             )
-        return Card(**values)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{storage.url}/{CARD} cannot be read ({error}): copy the model folder again"
-        ) from error
+        card = Card(**values)
+        fault = fault_of(card)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        fault = f"{type(error).__name__}: {str(error)[:120]}"
+    if fault:
+        raise DataError(f"{storage.url}/{CARD} cannot be used ({fault}):\ncopy the model folder again")
+    return card
+
+
+def fault_of(card: Card) -> str:
+    """What makes a card unusable, in a few words; empty for a sound one."""
+    if card.kind not in ("autoencoder", "detector"):
+        return f"kind {str(card.kind)[:40]!r} is neither autoencoder nor detector"
+    if card.tail not in ("real", "zeros"):
+        return f"tail {str(card.tail)[:40]!r} is neither real nor zeros"
+    own = card.normaliser()
+    if (
+        not all(map(math.isfinite, (own.mean, own.std, own.divisor, own.eps)))
+        or own.std <= 0
+        or own.divisor <= 0
+    ):
+        return f"normalisation with mean {own.mean}, std {own.std}, divisor {own.divisor}"
+    threshold = card.score_threshold
+    if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+        return f"score_threshold {threshold!r} is no number from 0 to 1"  # NaN is not either
+    try:
+        ModelConfig.model_validate(card.model)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"model.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return ""
 
 
 def read_model(
@@ -114,7 +143,21 @@ def read_model(
         raise DataError(
             f"{storage.url}/{WEIGHTS} does not match the sha256 in its card: copy the model folder again"
         )
-    return tensors_from_bytes(data), card
+    try:
+        weights = tensors_from_bytes(data)
+    except SafetensorError as error:
+        raise DataError(
+            f"{storage.url}/{WEIGHTS} is not a safetensors file ({error}): copy the model folder again"
+        ) from error
+    broken = [
+        name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()
+    ]
+    if broken:
+        raise DataError(
+            f"{storage.url}/{WEIGHTS} holds NaN or infinity in {len(broken)} of {len(weights)} tensors ({broken[0]}):\n"
+            "its training diverged; use another model, or train it again"
+        )
+    return weights, card
 
 
 def refuse_other_normalisation(card: Card, wanted: Normalisation, where: str) -> None:

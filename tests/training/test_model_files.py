@@ -1,5 +1,7 @@
 """Model folders: cards, checksums, refusals, and the best weights of a run."""
 
+import hashlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -135,3 +137,55 @@ def test_best_weights_are_kept_as_long_as_a_checkpoint_names_them(tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(DataError, match="damaged"):
         best.read(8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score_threshold": float("nan")}, "score_threshold nan"),
+        ({"score_threshold": 7}, "score_threshold 7"),
+        ({"score_threshold": "high"}, "score_threshold 'high'"),
+        ({"kind": "poem"}, "neither autoencoder nor detector"),
+        ({"tail": "long"}, "neither real nor zeros"),
+        ({"normalisation": {"mean": 0.0, "std": 0.0, "divisor": 1.0, "eps": 1e-6}}, "std 0.0"),
+        ({"normalisation": {"mean": float("nan"), "std": 1.0, "divisor": 1.0, "eps": 1e-6}}, "mean nan"),
+        ({"normalisation": {}}, "KeyError"),
+        ({"normalisation": [1]}, "TypeError"),
+        ({"model": {"size": "enormous"}}, "model.size"),
+        ({"model": {"magic": 1}}, "model.magic"),
+        ({"model": None}, "model"),
+        ({"surprise": 1}, "surprise"),
+        ({"card_version": 99}, "version 99"),
+    ],
+)
+def test_a_card_with_impossible_values_is_refused_in_two_lines(detector_folder, tmp_path, change, message):
+    (tmp_path / "weights.safetensors").write_bytes((detector_folder / "weights.safetensors").read_bytes())
+    values = json.loads((detector_folder / "card.json").read_text()) | change
+    (tmp_path / "card.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=message) as refused:
+        load_detector(tmp_path)
+    assert len(str(refused.value).splitlines()) <= 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, "\x00"])
+def test_a_card_that_is_no_card_is_refused(tmp_path, text):
+    (tmp_path / "card.json").write_text(text)
+    with pytest.raises(DataError, match="cannot be used"):
+        read_card(tmp_path)
+
+
+def test_weights_that_are_not_numbers_are_refused_although_their_checksum_is_right(detector_folder, tmp_path):
+    weights, card = read_model(detector_folder, "detector")
+    name = next(iter(weights))
+    for value in (float("nan"), float("inf")):
+        spoilt = weights | {name: torch.full_like(weights[name], value)}
+        write_model(open_storage(tmp_path), spoilt, card)
+        with pytest.raises(DataError, match="NaN or infinity in 1 of"):
+            load_detector(tmp_path)
+    for data in (b"", b"\x80\x04N.", b"\xff" * 8 + b"{}", (10**15).to_bytes(8, "little") + b"{}"):
+        (tmp_path / "weights.safetensors").write_bytes(data)
+        values = json.loads((detector_folder / "card.json").read_text())
+        values["weights_sha256"] = hashlib.sha256(data).hexdigest()
+        (tmp_path / "card.json").write_text(json.dumps(values))
+        with pytest.raises(DataError, match="not a safetensors file"):
+            load_detector(tmp_path)
