@@ -64,12 +64,15 @@ def breakdown(
     recording_of_group: ArrayLike | None = None,
     num_resamples: int = 1000,
     seed: int = 0,
+    in_time: Matches | None = None,
 ) -> list[Cell]:
-    """Figures of every cell 0 .. len(names) - 1 that holds anything; cell -1 (unknown) is left out."""
-    det_cell, truth_cell = np.asarray(det_cell, np.int64), np.asarray(truth_cell, np.int64)
-    hit = matches.is_true_positive
-    det_cell = det_cell.copy()
-    det_cell[hit] = truth_cell[matches.truth_index[hit]]
+    """Figures of every cell 0 .. len(names) - 1 that holds anything; cell -1 (unknown) is left out.
+
+    `in_time` are the matches of the same events by time alone, for the figures in time.
+    """
+    truth_cell = np.asarray(truth_cell, np.int64)
+    own_cell, det_cell = np.asarray(det_cell, np.int64), _cells_of_hits(matches, det_cell, truth_cell)
+    time_cell = own_cell if in_time is None else _cells_of_hits(in_time, own_cell, truth_cell)
     lookup = None if recording_of_group is None else np.asarray(recording_of_group, np.int64)
     cells = []
     for number, name in enumerate(names):
@@ -77,17 +80,27 @@ def breakdown(
         if not det_mask.any() and not truth_mask.any():
             continue
         part = subset(matches, det_mask, truth_mask)
-        groups = np.concatenate([part.group, part.truth_group])
+        time_part = None if in_time is None else subset(in_time, time_cell == number, truth_mask)
+        more = [] if time_part is None else [time_part.group]
+        groups = np.concatenate([part.group, part.truth_group, *more])
         # Recordings are numbered anew: only those present in the cell can be drawn.
         _, dense = np.unique(groups if lookup is None else lookup[groups], return_inverse=True)
         distinct, first = np.unique(groups, return_index=True)
         local = np.zeros(distinct.max() + 1, np.int64)
         local[distinct] = dense[first]
         num_recordings = int(dense.max()) + 1
-        sums = recording_sums(part, threshold, local, num_recordings)
+        sums = recording_sums(part, threshold, local, num_recordings, time_part)
         intervals = bootstrap_intervals(sums, num_resamples, seed)
-        cells.append(Cell(name, summarise(part, threshold), intervals, num_recordings))
+        metrics = summarise(part, threshold, in_time=time_part)
+        cells.append(Cell(name, metrics, intervals, num_recordings))
     return cells
+
+
+def _cells_of_hits(matches: Matches, det_cell: ArrayLike, truth_cell: Ints) -> Ints:
+    """(D,) cell of every detection: a hit lies in the cell of its truth."""
+    cell, hit = np.array(det_cell, np.int64), matches.is_true_positive
+    cell[hit] = truth_cell[matches.truth_index[hit]]
+    return cell
 
 
 def cells_of_values(values: ArrayLike, edges: Sequence[float], unit: str) -> tuple[Ints, tuple[str, ...]]:

@@ -11,8 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize
 from sklearn.isotonic import IsotonicRegression
+
+from mast_ray.evaluation.intervals import wilson_limits
 
 Floats = NDArray[np.float64]
 SMALLEST = 1e-6
@@ -129,17 +131,6 @@ def expected_calibration_error(curve: Reliability) -> float:
     if total == 0:
         return float("nan")
     return float((np.abs(curve.predicted - curve.observed) * curve.num_examples).sum() / total)
-
-
-def wilson_limits(good: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Wilson score limits of good / count; NaN where nothing was counted."""
-    good, count = np.asarray(good, np.float64), np.asarray(count, np.float64)
-    z = float(stats.norm.ppf((1 + level) / 2))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rate = good / count
-        centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
-        half = z / (1 + z**2 / count) * np.sqrt(rate * (1 - rate) / count + z**2 / (4 * count**2))
-    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
 
 
 def _logit(score: Floats) -> Floats:

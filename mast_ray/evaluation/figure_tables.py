@@ -17,9 +17,12 @@ from mast_ray.evaluation.scoring import Scored, outcomes
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.storage.storage import Storage
 
-COLUMNS = ("by", "cell", "figure", "estimate", "low", "high", "num_truth", "num_detections", "num_true_positives",
+COLUMNS = ("by", "cell", "figure", "estimate", "low", "high", "method", "num_truth", "num_detections", "num_true_positives",
            "num_recordings")  # fmt: skip
 MOST_CURVE_POINTS = 1000
+WILSON_NOTE = (
+    "w: the same in every recording, so the limits are Wilson's, of the counts (calls taken as independent)"
+)
 
 
 def figure_rows(
@@ -34,14 +37,14 @@ def figure_rows(
     }
     return [
         {"by": by, "cell": cell, "figure": name, "estimate": float(getattr(metrics, name)),
-         "low": intervals[name].low, "high": intervals[name].high} | counts
+         "low": intervals[name].low, "high": intervals[name].high, "method": intervals[name].method} | counts
         for name in FIGURES
     ]  # fmt: skip
 
 
 def figures_as_text(rows: Sequence[dict[str, Any]], average_precision: APName = "area") -> str:
     """The whole as a list with intervals, breakdowns as one line per cell with the named kind of AP."""
-    shown = ("precision", "recall", "f1", "f1_macro", f"ap_{average_precision}", "mean_iou")
+    shown = ("precision", "recall", "f1", "f1_macro", f"ap_{average_precision}", "mean_iou", "time_f1")
     lines = []
     whole = [row for row in rows if row["by"] == "all"]
     if whole:
@@ -64,14 +67,17 @@ def figures_as_text(rows: Sequence[dict[str, Any]], average_precision: APName = 
             one = figures["f1"]
             head = f"{name:<{width}}  {one['num_recordings']:>5} {one['num_truth']:>6} {one['num_detections']:>6}"
             lines.append((head + "".join(f"  {interval_text(figures[n]):<20}" for n in shown)).rstrip())
+    if any(row["method"] == "wilson" for row in rows):
+        lines.append(WILSON_NOTE)
     return "\n".join(lines)
 
 
 def interval_text(row: dict[str, Any]) -> str:
-    """0.812 [0.774, 0.850]; a dash for what is undefined."""
+    """0.812 [0.774, 0.850]; a dash for what is undefined, a w behind Wilson's limits."""
     if not math.isfinite(row["estimate"]):
         return "-"
-    limits = f" [{row['low']:.3f}, {row['high']:.3f}]" if math.isfinite(row["low"]) else ""
+    mark = "w" if row.get("method") == "wilson" else ""
+    limits = f" [{row['low']:.3f}, {row['high']:.3f}]{mark}" if math.isfinite(row["low"]) else ""
     return f"{row['estimate']:.3f}{limits}"
 
 

@@ -1,15 +1,19 @@
-"""Intervals by resampling recordings, not boxes: calls of one recording stand or fall together (SPEC 10).
+"""Intervals by resampling recordings, not boxes: calls of one recording stand or fall together.
 
 Legend: R recordings, B resamples, K score cells. Every figure is a function of per-recording sums, so
 a resample is a row of weights (how often each recording was drawn) times those sums. For average
 precision the ranking is cut into at most K = 2,048 cells of neighbouring scores: exact below that
 many detections, within 1 / K above.
+
+Where a figure is the same in every recording (three calls in three recordings, all found), resampling
+says [1, 1] and knows nothing. There the interval is Wilson's on the counts, and says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +23,7 @@ from mast_ray.evaluation.matching import Matches
 from mast_ray.evaluation.metrics import group_counts
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 FIGURES = (
     "precision",
     "recall",
@@ -28,15 +33,25 @@ FIGURES = (
     "ap_11_point",
     "ap_101_point",
     "mean_iou",
+    "time_precision",
+    "time_recall",
+    "time_f1",
 )
+Method = Literal["bootstrap", "wilson", "none"]
+SPREAD = 1e-12  # draws closer than this are one value
 MAX_CELLS = 2_048
 WEIGHTS_PER_BLOCK = 2_000_000
 
 
 class Interval(NamedTuple):
+    """A figure with its 95 % limits, and where those come from: recordings drawn anew, Wilson's formula on
+    the counts (the figure is the same in every recording), or nowhere (NaN: fewer than two recordings).
+    """
+
     estimate: float
     low: float
     high: float
+    method: Method = "bootstrap"
 
 
 class Difference(NamedTuple):
@@ -55,7 +70,9 @@ class Difference(NamedTuple):
 class RecordingSums:
     """Per-recording sufficient statistics at one threshold."""
 
-    sums: Floats  # (R, 6) kept, hits, truths, IoU of hits, F1 over busy groups, busy groups
+    sums: (
+        Floats  # (R, 8) kept, hits, truths, IoU of hits, F1 over busy groups, busy groups; kept, hits in time
+    )
     ranked_hits: sparse.csr_array  # (R, K) true positives per score cell, best first
     ranked_alarms: sparse.csr_array  # (R, K)
 
@@ -69,11 +86,13 @@ def recording_sums(
     threshold: float,
     recording_of_group: ArrayLike | None = None,
     num_recordings: int | None = None,
+    in_time: Matches | None = None,
 ) -> RecordingSums:
     """Sums per recording; `recording_of_group[g]` names the recording of group g,
     None: groups are recordings.
 
-    Give `num_recordings` when some recordings hold neither truth nor detection: they were drawn too.
+    Give `num_recordings` when some recordings hold neither truth nor detection: they were drawn too. `in_time`
+    are the matches of the same events by time alone; without them the figures in time are NaN.
     """
     lookup = None if recording_of_group is None else np.asarray(recording_of_group, np.int64)
     det_recording = matches.group if lookup is None else lookup[matches.group]
@@ -93,7 +112,9 @@ def recording_sums(
         total > 0,
     )
     sums = np.stack(
-        [np.bincount(group_recording, weights=c, minlength=size) for c in columns], axis=1
+        [np.bincount(group_recording, weights=c, minlength=size) for c in columns]
+        + list(_sums_in_time(in_time, threshold, lookup, size)),
+        axis=1,
     ).astype(np.float64)
 
     cell = _cells_of_ranks(len(matches.order))
@@ -106,6 +127,16 @@ def recording_sums(
         return sparse.csr_array(sparse.coo_array(entries, shape=(size, num_cells)))
 
     return RecordingSums(sums, tally(hit), tally(~hit))
+
+
+def _sums_in_time(in_time: Matches | None, threshold: float, lookup: Ints | None, size: int) -> Floats:
+    """(2, R) detections kept and hits when only times are compared."""
+    if in_time is None:
+        return np.full((2, size), np.nan)
+    recording = in_time.group if lookup is None else lookup[in_time.group]
+    kept = in_time.score >= threshold
+    masks = (kept, kept & in_time.is_true_positive)
+    return np.stack([np.bincount(recording[mask], minlength=size) for mask in masks]).astype(np.float64)
 
 
 def _cells_of_ranks(num_det: int) -> NDArray[np.int64]:
@@ -122,7 +153,7 @@ def _cells_of_ranks(num_det: int) -> NDArray[np.int64]:
 
 def figures(sums: RecordingSums, weights: Floats) -> dict[str, Floats]:
     """name -> (B,) figure for (B, R) weights of recordings."""
-    kept, hits, truths, iou, f1, busy = (weights @ sums.sums).T
+    kept, hits, truths, iou, f1, busy, time_kept, time_hits = (weights @ sums.sums).T
     with np.errstate(invalid="ignore", divide="ignore"):
         out = {
             "precision": hits / kept,
@@ -130,6 +161,9 @@ def figures(sums: RecordingSums, weights: Floats) -> dict[str, Floats]:
             "f1": 2 * hits / (kept + truths),
             "f1_macro": f1 / busy,
             "mean_iou": iou / hits,
+            "time_precision": time_hits / time_kept,
+            "time_recall": time_hits / truths,
+            "time_f1": 2 * time_hits / (time_kept + truths),
         }
         cumulative_hits = np.cumsum(weights @ sums.ranked_hits, axis=1)  # (B, K)
         cumulative_alarms = np.cumsum(weights @ sums.ranked_alarms, axis=1)
@@ -167,10 +201,58 @@ def bootstrap_intervals(
     """
     estimate = figures(sums, np.ones((1, sums.num_recordings)))
     draws = resampled([sums], num_resamples, seed)[0]
-    return {
-        name: Interval(float(estimate[name][0]), *limits(draws[name], sums.num_recordings, level))
-        for name in FIGURES
-    }
+    found = {}
+    for name in FIGURES:
+        value = float(estimate[name][0])
+        found[name] = Interval(value, *limits_of(name, value, draws[name], [sums], level))
+    return found
+
+
+def limits_of(
+    name: str, estimate: float, draws: Floats, methods: Sequence[RecordingSums], level: float
+) -> tuple[float, float, Method]:
+    """Limits of a figure (of one method, or the mean of several on the same recordings) and where they come
+    from: the draws, or the counts where every draw is the same.
+    """
+    num_recordings = methods[0].num_recordings
+    known = draws[np.isfinite(draws)]
+    if len(known) < 2 or num_recordings < 2:
+        return np.nan, np.nan, "none"
+    if np.ptp(known) > SPREAD:
+        return *limits(draws, num_recordings, level), "bootstrap"
+    low, high = counted_limits(
+        name, estimate, np.mean([one.sums.sum(axis=0) for one in methods], axis=0), level
+    )
+    return low, high, "wilson" if np.isfinite(low) else "none"
+
+
+def counted_limits(name: str, estimate: float, totals: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's limits of a figure from the counts it is a share of; NaN for mean IoU, which is no share.
+
+    F1 = 2 J / (1 + J), where J is the share of hits among hits, misses and false alarms together: its limits
+    are those of J, carried over. A mean over groups counts groups, average precision counts truths.
+    """
+    kept, hits, truths, _, _, busy, time_kept, time_hits = totals.tolist()
+    if name.endswith("f1"):
+        right, found = (time_hits, time_kept) if name.startswith("time") else (hits, kept)
+        low, high = wilson_limits(right, found + truths - right, level)
+        return float(2 * low / (1 + low)), float(2 * high / (1 + high))
+    count = {"precision": kept, "time_precision": time_kept, "f1_macro": busy, "mean_iou": np.nan}.get(
+        name, truths
+    )
+    low, high = wilson_limits(estimate * count, count, level)
+    return float(low), float(high)
+
+
+def wilson_limits(good: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Wilson score limits of good / count; NaN where nothing was counted."""
+    good, count = np.asarray(good, np.float64), np.asarray(count, np.float64)
+    z = float(stats.norm.ppf((1 + level) / 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = good / count
+        centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
+        half = z / (1 + z**2 / count) * np.sqrt(rate * (1 - rate) / count + z**2 / (4 * count**2))
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
 
 
 def paired_differences(

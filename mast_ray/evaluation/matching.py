@@ -1,5 +1,5 @@
 """The one matcher: within a group, detections take truths greedily in order of
-score, at IoU >= 0.5 (SPEC 10).
+score, at IoU >= 0.5.
 
 Legend: D detections, G truths, K candidate pairs. A group is a chunk or a stitched recording. Boxes are
 (t0, f0, t1, f1) in any unit; a box whose f0 or f1 is NaN is time-only and is matched by time IoU alone.
@@ -93,6 +93,20 @@ def match(
         truth_is_time_only,
         is_time_matched,
     )
+
+
+def match_in_time(
+    det_group: ArrayLike,
+    det_boxes: ArrayLike,
+    det_score: ArrayLike,
+    truth_group: ArrayLike,
+    truth_boxes: ArrayLike,
+    iou: float = 0.5,
+) -> Matches:
+    """The same, comparing time spans only: what can be asked of labels that have no frequencies."""
+    spans = np.array(truth_boxes, np.float64).reshape(-1, 4)
+    spans[:, 1::2] = np.nan
+    return match(det_group, det_boxes, det_score, truth_group, spans, iou)
 
 
 def score_order(group: Ints, score: Floats) -> Ints:

@@ -1,4 +1,4 @@
-"""Precision, recall, F1, average precision and mean IoU from one set of matches (SPEC 10).
+"""Precision, recall, F1, average precision and mean IoU from one set of matches.
 
 Legend: D detections, G truths, H thresholds. A detection is kept when score >= threshold. Everything here is a function of
 `Matches`, which hold at every threshold: match once, then ask as often as you like. What is undefined (precision
@@ -38,6 +38,9 @@ class Metrics:
     ap_101_point: float
     mean_iou: float  # of true positives
     num_time_only_truth: int = 0  # truths without frequency limits, matched by time alone
+    time_precision: float = np.nan  # of all events matched by time alone
+    time_recall: float = np.nan
+    time_f1: float = np.nan
 
     def as_dict(self) -> dict[str, float | int]:
         return asdict(self)
@@ -62,8 +65,13 @@ class ThresholdCurve(NamedTuple):
     f1: Floats
 
 
-def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"] = "all") -> Metrics:
-    """All figures at one threshold.
+def summarise(
+    matches: Matches,
+    threshold: float,
+    ap_over: Literal["all", "kept"] = "all",
+    in_time: Matches | None = None,
+) -> Metrics:
+    """All figures at one threshold; those in time need the matches by time alone.
 
     AP ranks all detections ("all") or only those above the threshold ("kept": how the paper's 0.0909 = 1/11
     come about, one precise detector whose recall ends below 0.1).
@@ -73,6 +81,10 @@ def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"
     num_kept, num_hits, num_truth = int(kept.sum()), int(hits.sum()), matches.num_truth
     ranked = matches.order if ap_over == "all" else matches.order[kept[matches.order]]
     is_hit = matches.is_true_positive[ranked]
+    time_kept, time_hits = np.nan, np.nan
+    if in_time is not None:
+        passing = in_time.score >= threshold
+        time_kept, time_hits = float(passing.sum()), float((passing & in_time.is_true_positive).sum())
     return Metrics(
         threshold=float(threshold),
         num_truth=num_truth,
@@ -87,6 +99,9 @@ def summarise(matches: Matches, threshold: float, ap_over: Literal["all", "kept"
         ap_101_point=average_precision(is_hit, num_truth, "101_point"),
         mean_iou=_ratio(float(matches.iou[hits].sum()), num_hits),
         num_time_only_truth=int(matches.truth_is_time_only.sum()),
+        time_precision=_ratio(time_hits, time_kept),
+        time_recall=_ratio(time_hits, num_truth),
+        time_f1=_ratio(2 * time_hits, time_kept + num_truth),
     )
 
 

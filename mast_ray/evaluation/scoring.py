@@ -25,7 +25,7 @@ from mast_ray.evaluation.breakdown import (
 from mast_ray.evaluation.event_boxes import Blocks, Space, boxes_of_events, chunks_within, is_within
 from mast_ray.evaluation.events import EventTable, numbers_in, renumbered, with_facts_of
 from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_intervals, recording_sums
-from mast_ray.evaluation.matching import Matches, match
+from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
 from mast_ray.spectrogram.chunking import boxes_of_chunks
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S, HOP_S
@@ -40,6 +40,7 @@ class Scored:
     """Matches of two tables, with the rows they speak of."""
 
     matches: Matches
+    in_time: Matches  # the same events compared by time alone
     detections: EventTable  # row d is detection d of the matches
     truth: EventTable
     recording_of_group: Ints
@@ -89,8 +90,8 @@ def score_tables(
         detections, det_boxes = detections.take(in_detections), det_boxes[in_detections]
     if not detections.is_per_chunk:
         groups = np.arange(len(truth.recordings))
-        matches = match(detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
-        return Scored(matches, detections, truth, groups, "recording", left_out)
+        pairs = (detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
+        return Scored(match(*pairs), match_in_time(*pairs), detections, truth, groups, "recording", left_out)
     if space != "mel":
         raise ConfigError(
             "per-chunk detections are scored in mel space:\nuse --space mel, or stitched detections"
@@ -132,14 +133,23 @@ def _scored_per_chunk(
         origin, truth_group, corners = origin[in_truth], truth_group[in_truth], corners[in_truth]
         detections, det_boxes = detections.take(in_detections), det_boxes[in_detections]
         det_group = det_group[in_detections]
-    matches = match(det_group, det_boxes, detections.score, truth_group, corners, iou)
+    pairs = (det_group, det_boxes, detections.score, truth_group, corners, iou)
     recording_of_group = np.repeat(np.arange(len(num_chunks)), num_chunks)
-    return Scored(matches, detections, truth.take(origin), recording_of_group, "chunk", left_out)
+    return Scored(
+        match(*pairs),
+        match_in_time(*pairs),
+        detections,
+        truth.take(origin),
+        recording_of_group,
+        "chunk",
+        left_out,
+    )
 
 
 def sums_of(scored: Scored, threshold: float) -> RecordingSums:
     """Per-recording sums, for intervals and for paired differences with another method."""
-    return recording_sums(scored.matches, threshold, scored.recording_of_group, scored.num_recordings)
+    place = (scored.recording_of_group, scored.num_recordings)
+    return recording_sums(scored.matches, threshold, *place, scored.in_time)
 
 
 def figures_of(
@@ -147,7 +157,7 @@ def figures_of(
 ) -> tuple[Metrics, dict[str, Interval]]:
     """All figures at a threshold, and their intervals."""
     intervals = bootstrap_intervals(sums_of(scored, threshold), num_resamples, seed)
-    return summarise(scored.matches, threshold), intervals
+    return summarise(scored.matches, threshold, in_time=scored.in_time), intervals
 
 
 def breakdown_by(
@@ -178,7 +188,7 @@ def breakdown_by(
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
     arguments: tuple[Any, ...] = (names, threshold, scored.recording_of_group, num_resamples, seed)
-    return breakdown(scored.matches, cells[0], cells[1], *arguments)
+    return breakdown(scored.matches, cells[0], cells[1], *arguments, in_time=scored.in_time)
 
 
 def outcomes(scored: Scored, threshold: float) -> dict[str, Any]:

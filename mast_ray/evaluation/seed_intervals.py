@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast_ray.evaluation.intervals import FIGURES, RecordingSums, figures, limits, resampled
+from mast_ray.evaluation.intervals import FIGURES, RecordingSums, figures, limits, limits_of, resampled
 from mast_ray.evaluation.label_budget import mean_limits
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,8 @@ def seed_intervals(
     at, draws = _estimates(per_seed), _mean_draws(per_seed, num_resamples, seed)
     found = {}
     for name in FIGURES:
-        one = _joined(at[name], draws[name], per_seed[0].num_recordings, level)
+        mean = float(np.mean(at[name]))
+        one = _joined(at[name], *limits_of(name, mean, draws[name], per_seed, level)[:2], level)
         found[name] = one._replace(
             low=max(one.low, 0.0) if math.isfinite(one.low) else one.low,
             high=min(one.high, 1.0) if math.isfinite(one.high) else one.high,
@@ -66,10 +67,11 @@ def seed_differences(
     at = _estimates(first), _estimates(second)
     draws = _mean_draws(first, num_resamples, seed), _mean_draws(second, num_resamples, seed)
     num_recordings = first[0].num_recordings
-    return {
-        name: _joined(at[1][name] - at[0][name], draws[1][name] - draws[0][name], num_recordings, level)
-        for name in FIGURES
-    }
+    found = {}
+    for name in FIGURES:
+        by_recordings = limits(draws[1][name] - draws[0][name], num_recordings, level)
+        found[name] = _joined(at[1][name] - at[0][name], *by_recordings, level)
+    return found
 
 
 def _estimates(per_seed: Sequence[RecordingSums]) -> dict[str, Floats]:
@@ -87,12 +89,12 @@ def _mean_draws(per_seed: Sequence[RecordingSums], num_resamples: int, seed: int
     return {name: np.mean([one[name] for one in draws], axis=0) for name in FIGURES}
 
 
-def _joined(per_seed: Floats, draws: Floats, num_recordings: int, level: float) -> SeedInterval:
+def _joined(per_seed: Floats, low: float, high: float, level: float) -> SeedInterval:
+    """Limits by recordings and limits by seeds, in quadrature."""
     known = per_seed[np.isfinite(per_seed)]
     if not len(known):
         return SeedInterval(math.nan, math.nan, math.nan, 0)
     estimate, low_seeds, _ = mean_limits(known.tolist(), level)
-    low, high = limits(draws, num_recordings, level)
     by_seeds = estimate - low_seeds if math.isfinite(low_seeds) else 0.0
     below, above = (math.hypot(side, by_seeds) for side in (estimate - low, high - estimate))
     return SeedInterval(estimate, estimate - below, estimate + above, len(known))

@@ -105,7 +105,7 @@ def _blocks_of(splits: pa.Table | None, known: RecordingList) -> dict[str, Block
 
 
 def _interval(estimate: Estimate) -> Interval:
-    return Interval(*(float(v) if np.isfinite(v) else None for v in estimate))
+    return Interval(*(float(v) if np.isfinite(v) else None for v in estimate[:3]))
 
 
 def _shown(scored: dict[str, Scored], threshold: float, warnings: tuple[str, ...]) -> Scores:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.evaluation.calibration import wilson_limits
 from mast_ray.evaluation.event_boxes import Blocks
 from mast_ray.evaluation.events import (
     EventTable,
@@ -23,6 +22,7 @@ from mast_ray.evaluation.events import (
     with_facts_of,
 )
 from mast_ray.evaluation.figure_tables import figure_rows, figures_as_text, write_results
+from mast_ray.evaluation.intervals import wilson_limits
 from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.scoring import BREAKDOWNS, Scored, breakdown_by, figures_of, score_tables
 from mast_ray.evaluation.split_truth import truth_of_split

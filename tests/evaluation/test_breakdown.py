@@ -10,7 +10,7 @@ from mast_ray.evaluation.breakdown import (
     cells_of_values,
     subset,
 )
-from mast_ray.evaluation.matching import match
+from mast_ray.evaluation.matching import match, match_in_time
 
 
 @pytest.fixture
@@ -37,6 +37,23 @@ def test_a_hit_counts_in_the_cell_of_its_truth_not_of_its_own_size(two_sites):
     assert (short.metrics.num_true_positives, short.metrics.num_detections) == (2, 2)
     assert (long.metrics.num_true_positives, long.metrics.num_detections, long.metrics.num_truth) == (0, 1, 1)
     assert short.num_recordings == 2
+
+
+def test_figures_in_time_follow_the_truth_they_hit_in_time():
+    """The detection is short and in the wrong band: a false alarm among short boxes, a hit in time of a long call."""
+    arguments = (
+        [0, 0],
+        [[0, 50, 60, 60], [200, 0, 210, 10]],
+        [0.9, 0.8],
+        [0, 0],
+        [[0, 0, 100, 10], [300, 0, 310, 10]],
+    )
+    matches, in_time = match(*arguments), match_in_time(*arguments)
+    short, long = breakdown(
+        matches, [0, 0], [1, 0], ["short", "long"], 0.5, num_resamples=20, in_time=in_time
+    )
+    assert (short.metrics.num_detections, short.metrics.num_truth, short.metrics.time_f1) == (2, 1, 0.0)
+    assert (long.metrics.num_detections, long.metrics.recall, long.metrics.time_f1) == (0, 0.0, 1.0)
 
 
 def test_subset_refuses_to_tear_a_hit_from_its_truth(two_sites):

@@ -10,7 +10,6 @@ from mast_ray.evaluation.calibration import (
     expected_calibration_error,
     fit_calibration,
     reliability_curve,
-    wilson_limits,
 )
 
 
@@ -71,8 +70,3 @@ def test_reliability_leaves_out_empty_bands_and_counts_the_others():
     np.testing.assert_allclose(curve.predicted, [0.055, 0.975])
     np.testing.assert_allclose(curve.observed, [0.5, 1.0])
     assert curve.num_examples.tolist() == [2, 2]
-
-
-def test_wilson_limits_of_a_published_example():
-    low, high = wilson_limits([81], [263])  # Newcombe 1998, table I
-    assert (low[0], high[0]) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))

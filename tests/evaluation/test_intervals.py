@@ -12,8 +12,9 @@ from mast_ray.evaluation.intervals import (
     figures,
     paired_differences,
     recording_sums,
+    wilson_limits,
 )
-from mast_ray.evaluation.matching import Matches, match
+from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import summarise
 
 
@@ -46,9 +47,9 @@ def uneven_world(rng, num_recordings):
 
 def test_figures_from_sums_with_equal_weights_are_the_figures_of_the_evaluator():
     rng = np.random.default_rng(0)
-    matches = uneven_world(rng, 60)
-    metrics = summarise(matches, 0.5)
-    from_sums = figures(recording_sums(matches, 0.5), np.ones((1, 60)))
+    matches, in_time = uneven_world(rng, 60), uneven_world(rng, 60)
+    metrics = summarise(matches, 0.5, in_time=in_time)
+    from_sums = figures(recording_sums(matches, 0.5, in_time=in_time), np.ones((1, 60)))
     for name in FIGURES:
         assert from_sums[name][0] == pytest.approx(getattr(metrics, name), abs=1e-9), name
 
@@ -91,10 +92,12 @@ def test_intervals_of_95_percent_cover_the_truth_at_their_stated_rate():
     rng = np.random.default_rng(3)
     size = 100_000
     truth = figures(recording_sums(uneven_world(rng, size), 0.5), np.ones((1, size)))
-    repeats, covered = 160, dict.fromkeys(FIGURES, 0)
+    repeats, covered = 160, dict.fromkeys((name for name in FIGURES if not name.startswith("time")), 0)
     for repeat in range(repeats):
         sums = recording_sums(uneven_world(rng, 40), 0.5, num_recordings=40)
         for name, found in bootstrap_intervals(sums, 250, seed=repeat).items():
+            if name not in covered:
+                continue
             covered[name] += found.low <= truth[name][0] <= found.high
     # 160 repeats of a true 95 % rate stay above 90 % with probability 0.99; over all
     # figures the mean is sharper.
@@ -131,3 +134,47 @@ def test_chunks_of_one_recording_are_drawn_together():
     sums = recording_sums(matches, 0.5, recording_of_group=[0, 0, 1, 1])
     assert sums.num_recordings == 2
     np.testing.assert_array_equal(sums.sums[:, :3], [[2, 2, 2], [2, 2, 2]])
+
+
+def test_wilson_limits_of_a_published_example():
+    low, high = wilson_limits([81], [263])  # Newcombe 1998, table I
+    assert (low[0], high[0]) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))
+
+
+def test_what_is_the_same_in_every_recording_gets_wilsons_limits_of_its_counts():
+    """Three recordings with one call each, all found, no false alarm: resampling can only say [1, 1]."""
+    box = [[0.0, 0, 1, 1]]
+    matches = match([0, 1, 2], box * 3, [0.9] * 3, [0, 1, 2], box * 3)
+    found = bootstrap_intervals(recording_sums(matches, 0.5))
+    # Wilson, 3 of 3: low = 3 / (3 + 1.96 ** 2) = 0.4385
+    assert found["recall"] == (1.0, pytest.approx(0.4385, abs=1e-4), 1.0, "wilson")
+    assert found["precision"].low == found["ap_area"].low == found["f1_macro"].low == found["recall"].low
+    # F1 = 2 J / (1 + J): 3 hits among 3 events that are hit, missed or falsely alarmed
+    assert found["f1"].low == pytest.approx(2 * 0.4385 / 1.4385, abs=1e-4) and found["f1"].high == 1.0
+    assert found["mean_iou"].method == "none" and np.isnan(found["mean_iou"].low)  # no share of a count
+    assert found["time_f1"].method == "none"  # nobody matched by time
+
+
+def test_nothing_found_is_no_certainty_either_and_uneven_recordings_are_resampled():
+    box, far = [[0.0, 0, 1, 1]], [[50.0, 0, 51, 1]]
+    missed = match([0, 1], far * 2, [0.9] * 2, [0, 1], box * 2)
+    found = bootstrap_intervals(recording_sums(missed, 0.5))["f1"]
+    # J: 0 of 2 missed and 2 false alarms; high = z^2 / (n + z^2) = 3.8415 / 7.8415 = 0.4899
+    assert found == (0.0, 0.0, pytest.approx(2 * 0.4899 / 1.4899, abs=1e-4), "wilson")
+    half = match([0, 1], box + far, [0.9] * 2, [0, 1], box * 2)
+    assert bootstrap_intervals(recording_sums(half, 0.5))["f1"].method == "bootstrap"
+
+
+def test_figures_in_time_count_spans_that_agree_whatever_their_bands():
+    """One detection in the right band, one an octave off, one at another time; the third call is missed."""
+    truth = [[0.0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
+    found = [[0.0, 0, 10, 10], [21, 50, 30, 60], [70, 0, 80, 10]]
+    arguments = ([0, 0, 1], found, [0.9, 0.8, 0.7], [0, 0, 1], truth)
+    matches, in_time = match(*arguments), match_in_time(*arguments)
+    metrics = summarise(matches, 0.5, in_time=in_time)
+    assert (metrics.precision, metrics.recall, metrics.f1) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert (metrics.time_precision, metrics.time_recall, metrics.time_f1) == pytest.approx((2 / 3,) * 3)
+    assert in_time.iou.tolist() == [1.0, 0.9, 0.0]
+    found = bootstrap_intervals(recording_sums(matches, 0.5, in_time=in_time), 50)["time_f1"]
+    assert found.estimate == pytest.approx(2 / 3) and found.method == "bootstrap"
+    assert np.isnan(summarise(matches, 0.5).time_f1)

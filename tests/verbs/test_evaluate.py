@@ -67,7 +67,8 @@ def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, fo
         == 0
     )
     text = capsys.readouterr().out
-    assert "12 annotations, 9 detections, 6 right" in text and "recall         0.500 [0.500, 0.500]" in text
+    assert "12 annotations, 9 detections, 6 right" in text and "recall         0.500 [0.254, 0.746]w" in text
+    assert "Wilson's" in text  # every recording holds two calls, one of them found: 6 of 12
     document = json.loads((out / "metrics.json").read_text())
     assert document["metrics"]["precision"] == pytest.approx(6 / 9)
     assert document["settings"]["num_recordings"] == 6

@@ -91,4 +91,4 @@ def rounds_text(rows: Sequence[Mapping[str, Any]], average_precision: APName = "
 
 
 def _numbers(figure: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: math.nan if value is None else float(value) for name, value in figure.items()}
+    return {n: math.nan if figure[n] is None else float(figure[n]) for n in ("estimate", "low", "high")}
