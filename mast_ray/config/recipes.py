@@ -27,6 +27,7 @@ def paper() -> Config:
             "spectrogram.tail": "zeros",
             "spectrogram.short_recordings": "drop",
             "spectrogram.divisor": 2.0,
+            "spectrogram.background": "none",
             "model.decoder": "local",
             "augment.hidden_boxes": "remove",
             "self_train.policy": "fixed",

@@ -71,6 +71,10 @@ class SpectrogramConfig(Section):
     """Normalised value is (S - mean) / (std + eps) / divisor; 2 when starting
     from AudioMAE's public weights.
     """
+    background: Literal["none", "median"] = "none"
+    """What is taken off the log-mel before it is normalised: nothing (paper), or the median of the recording
+    (of every hour of one longer than two) in every bin.
+    """
     min_remnant_s: float = Field(0.1, ge=0)
     """A box cut by a chunk border is dropped when less than this remains (paper: 100 ms)."""
 

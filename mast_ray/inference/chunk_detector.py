@@ -70,9 +70,11 @@ class ChunkDetector:
         self._more = {"with_parts": True} if stored.with_parts and has_parts else {}
         self._infer = torch.compile(self.inferred, dynamic=False) if compiled == "yes" else self.inferred
 
-    def inferred(self, values: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
+    def inferred(
+        self, values: Tensor, scale: Tensor, offset: Tensor, background: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """(B, T, F) stored values -> corners, score, is_valid of every slot, and parts where wanted"""
-        logmel = self.inputs.normalisation(values, scale, offset, self.inputs.tail)
+        logmel = self.inputs.normalisation(values, scale, offset, self.inputs.tail, background)
         with autocast(self.inputs.device, self.inputs.precision):
             found = self._detector.detect(
                 logmel,
@@ -89,9 +91,8 @@ class ChunkDetector:
         """One answer per batch, in order."""
         waiting: _Answer | None = None
         for raw in batches:
-            tensors = self._infer(
-                *(padded(getattr(raw, name), self.batch_size) for name in ("values", "scale", "offset"))
-            )
+            parts = (raw.values, raw.scale, raw.offset, raw.background)
+            tensors = self._infer(*(padded(part, self.batch_size) for part in parts if part is not None))
             answer = _on_host(len(raw), tensors)
             if waiting is not None:
                 yield waiting

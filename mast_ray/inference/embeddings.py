@@ -31,6 +31,7 @@ from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
 from mast_ray.training.engine import choose_precision
+from mast_ray.training.feed import batch_of
 from mast_ray.training.model_files import Card, read_card
 from mast_ray.training.plain_engine import autocast
 from mast_ray.training.worker import first_device
@@ -229,7 +230,7 @@ def _inputs(embedder: Embedder, reader: ChunkReader, config: Config) -> Iterator
     normalisation = embedder.card.normaliser()
     for raw in reader.sequential(batch_size=config.evaluate.batch_size):
         moved = raw.to(embedder.device)
-        yield normalisation(moved.values, moved.scale, moved.offset, embedder.card.tail), moved  # type: ignore[arg-type]
+        yield batch_of(moved, normalisation, embedder.card.tail).logmel, moved
 
 
 def _reader(prepared: Prepared, chunks: ChunkSet, config: Config) -> ChunkReader:

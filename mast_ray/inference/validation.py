@@ -166,7 +166,7 @@ def _detected(
     """Batches with (K, 4) boxes, (K,) scores and (B,) counts."""
     for raw in reader.sequential(rank, world_size, knobs.batch_size):
         moved = raw.to(inputs.device)
-        logmel = inputs.normalisation(moved.values, moved.scale, moved.offset, inputs.tail)
+        logmel = batch_of(moved, inputs.normalisation, inputs.tail).logmel
         with autocast(inputs.device, inputs.precision):
             found = detector.detect(logmel, knobs.score_floor, knobs.nms_overlap, knobs.max_detections)
         valid = found.is_valid.cpu().numpy()

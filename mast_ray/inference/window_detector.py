@@ -3,14 +3,15 @@
 Legend: B windows, F bins, K boxes, D numbers of an embedding. Window k of a recording is its segments k
 and k + 1. Each log-mel frame is computed once, by the decoding threads (CPU) or here (GPU). A batch is
 always B windows, the last one padded, so a compiled graph meets one shape; a GPU's answers are collected
-one batch later, while it works on the next.
+one batch later, while it works on the next. A model of values above the background gets segments once the
+background of their stretch is known: those before it are held (inference/background_hold.py).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import Detections
 from mast_ray.config.errors import ConfigError
+from mast_ray.inference.background_hold import BackgroundHold, Pushed
 from mast_ray.inference.decode_lanes import SegmentKind
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
@@ -81,7 +83,8 @@ class WindowDetector:
         segment_kind: SegmentKind | None = None,
     ) -> None:
         self.device, self.knobs = torch.device(device), knobs
-        self._normalisation, self._tail = normalisation, tail
+        self._takes_background = normalisation.background != "none"  # off the segments, before windows
+        self._normalisation, self._tail = replace(normalisation, background="none"), tail
         if knobs.embeddings != "none" and not hasattr(detector, "embed_boxes"):
             raise ConfigError(
                 f"detect.embeddings={knobs.embeddings}: this kind of detector has no embeddings: leave it at none"
@@ -108,7 +111,8 @@ class WindowDetector:
     def begin(self, found: Callable[[str, WindowBoxes], None]) -> None:
         """Forget everything of an earlier unit; `found` hears of the next one's."""
         self._found = found
-        self._waiting: list[tuple[str, int, NDArray[np.float32], bool]] = []
+        self._waiting: list[tuple[Pushed, NDArray[np.float32]]] = []
+        self._backgrounds = BackgroundHold(self.device) if self._takes_background else None
         self._num_waiting = 0
         self._held: Tensor | None = None  # (N, 512, F) log-mel on the device that windows still need
         self._last: dict[str, tuple[int, int]] = {}  # of recordings that are still going on: segment, its row
@@ -116,10 +120,17 @@ class WindowDetector:
         self._in_flight: list[_Answer] = []
 
     def push(
-        self, recording: str, first_segment: int, segments: NDArray[np.float32], is_last: bool = False
+        self,
+        recording: str,
+        first_segment: int,
+        segments: NDArray[np.float32],
+        is_last: bool = False,
+        num_frames: int | None = None,
     ) -> None:
-        """(n, ...) further segments of a recording, in order."""
-        self._waiting.append((recording, first_segment, segments, is_last))
+        """(n, ...) further segments of a recording, in order. `num_frames`: of the whole recording, with its
+        last segments; all frames of earlier ones are valid.
+        """
+        self._waiting.append((Pushed(recording, first_segment, len(segments), is_last, num_frames), segments))
         self._num_waiting += len(segments)
         if self._num_waiting >= self.knobs.batch_size:
             self._make_windows()
@@ -135,10 +146,14 @@ class WindowDetector:
             self._collect(self._in_flight.pop(0))
 
     def _make_windows(self) -> None:
-        pushed = [segments for _, _, segments, _ in self._waiting if len(segments)]
-        row = self._hold(self._logmel(pushed)) if pushed else 0
-        for recording, first_segment, segments, is_last in self._waiting:
-            for number in range(first_segment, first_segment + len(segments)):
+        arrays = [segments for _, segments in self._waiting if len(segments)]
+        pushed = [about for about, _ in self._waiting]
+        logmel = self._logmel(arrays) if arrays else None
+        if self._backgrounds is not None:
+            logmel, pushed = self._backgrounds.released(logmel, pushed)
+        row = self._hold(logmel) if logmel is not None else 0
+        for recording, first_segment, num_segments, is_last, _ in pushed:
+            for number in range(first_segment, first_segment + num_segments):
                 before = self._last.get(recording)
                 if before is not None:
                     assert before[0] == number - 1, f"segments of {recording} out of order"
@@ -192,7 +207,7 @@ class WindowDetector:
         padded = windows + [windows[0]] * (self.knobs.batch_size - len(windows))
         rows = self._rows([row for window in padded for row in (window.first, window.second)])
         assert self._held is not None
-        raw = self._held.index_select(0, rows).view(len(padded), CHUNK_FRAMES, NUM_BINS)
+        raw = self._held.index_select(0, rows).view(len(padded), CHUNK_FRAMES, NUM_BINS).float()
         with torch.no_grad():
             tensors = self._infer(raw)
         self._in_flight.append(_answer(windows, tensors))

@@ -130,7 +130,7 @@ class _Preparation:
                 self.stage, self.config, key, hashes, items, commits, annotations, source, datetime.now(UTC)
             )
             named = [file.key for commit in commits for file in commit.files]
-            sweep(self.stage, named, ("frames", "index"))
+            sweep(self.stage, named, ("frames", "index", "backgrounds"))
         _print_summary(self.stage, manifest, split)
         return PARTIAL if counted.rejected else OK
 
@@ -215,6 +215,9 @@ def print_split(split: SplitSummary) -> None:
     parts = [f"{name} {count:,} ({split.recordings[name]:,})" for name, count in split.chunks.items()]
     print(f"chunks (recordings): {', '.join(parts)}")
     print(f"normalisation: mean {split.moments.mean:.4f}, std {split.moments.std:.4f} over the pool")
+    if split.above_background is not None:
+        above = split.above_background
+        print(f"above the median of every recording and bin: mean {above.mean:.4f}, std {above.std:.4f}")
     if split.leakage:
         print(f"leakage: {100 * split.leakage:.1f} % of test chunks share audio with a training chunk")
     for leak in split.leaks:

@@ -24,9 +24,10 @@ from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, outcomes_of
+from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
 from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.prepared import read_table, write_table
-from mast_ray.tables.schemas import INDEX, LABELS, RECORDINGS, REJECTS
+from mast_ray.tables.schemas import BACKGROUNDS, INDEX, LABELS, RECORDINGS, REJECTS
 from mast_ray.tables.splits import (
     BlockRow,
     Recording,
@@ -50,6 +51,7 @@ class SplitSummary:
     leaks: tuple[Leak, ...]
     leakage: float
     moments: Moments
+    above_background: Moments | None = None  # of values less their background; None: not all are measured
 
 
 def recordings_and_rejects(
@@ -170,19 +172,45 @@ def index_table(
     return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
 
 
-def write_split(stage: Storage, config: Config, recordings: pa.Table, index: pa.Table) -> SplitSummary:
+def background_table(
+    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
+) -> pa.Table:
+    """The backgrounds that all accepted units measured, in the order of recordings."""
+    unit_of = {item_id: commit.unit_id for item_id, (_, commit) in outcomes_of(items, commits).items()}
+    named = [(c.unit_id, f.key) for c in commits for f in c.files if f.key.startswith("backgrounds/")]
+    tables = map_keys(lambda key: read_table(stage, key), [key for _, key in named])
+    order = {rid: number for number, rid in enumerate(recordings.column("recording_id").to_pylist())}
+    merged = pa.concat_tables([*tables, BACKGROUNDS.empty_table()])
+    unit = [of for (of, _), table in zip(named, tables, strict=True) for _ in range(len(table))]
+    ids, segments = (merged.column(name).to_pylist() for name in ("recording_id", "segment"))
+    rows = [
+        (order[rid], segment, number)
+        for number, (rid, segment) in enumerate(zip(ids, segments, strict=True))
+        if rid in order and unit_of[rid] == unit[number]
+    ]
+    return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
+
+
+def write_split(
+    stage: Storage, config: Config, recordings: pa.Table, index: pa.Table, backgrounds: pa.Table | None = None
+) -> SplitSummary:
     """Deal, audit, and write splits.parquet and stats.json."""
     dealt_from = recordings_of(recordings)
     rows = deal_splits(dealt_from, config.split, config.seed)
     splits = splits_table(rows)
     moments = pool_moments(index, recordings, splits)
+    above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)
+    if above is not None and above.count != moments.count:
+        above = None  # measured on demand by who needs it
+    stats = moments.to_dict() | ({"above_background": above.to_dict()} if above is not None else {})
     write_table(stage, "splits.parquet", splits)
-    stage.write_atomic("stats.json", json.dumps(moments.to_dict(), indent=1).encode())
+    stage.write_atomic("stats.json", json.dumps(stats, indent=1).encode())
     return SplitSummary(
         *_counts(rows, dealt_from),
         tuple(audit_leaks(rows, dealt_from)),
         leakage_rate(rows),
         moments,
+        above,
     )
 
 
@@ -236,11 +264,12 @@ def finish(
             "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"
         )
     index = index_table(stage, recordings, items, commits)
-    hashes = {}
+    backgrounds = background_table(stage, recordings, items, commits)
+    hashes = {"backgrounds": text_hash(write_table(stage, BACKGROUNDS_TABLE, backgrounds))}
     tables = {"recordings": recordings, "rejects": rejects, "labels": labels, "index": index}
     for name, table in tables.items():
         hashes[name] = text_hash(write_table(stage, f"{name}.parquet", table))
-    split = write_split(stage, config, recordings, index)
+    split = write_split(stage, config, recordings, index, backgrounds)
     statuses = rejects.column("status").to_pylist()
     counts = {
         "offered": len(items),

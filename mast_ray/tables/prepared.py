@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from mast_ray.spectrogram.normalisation import Moments, Normalisation
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import SCHEMA_VERSION
 
+if TYPE_CHECKING:
+    from mast_ray.tables.backgrounds import Backgrounds
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -35,6 +39,7 @@ class Prepared:
     labels: pa.Table
     splits: pa.Table
     moments: Moments  # over valid frames of the training pool
+    backgrounds: Backgrounds | None = None  # set by `with_background`: chunks are read with theirs
 
     @cached_property
     def recording_ids(self) -> list[str]:
@@ -59,7 +64,10 @@ class Prepared:
         return self.manifest["config"]["spectrogram"]["storage"]
 
     def normalisation(self, divisor: float = 1.0) -> Normalisation:
-        return Normalisation.of_moments(self.moments, divisor)
+        """From the statistics of the pool: of its values, or of those above the background where that is read."""
+        if self.backgrounds is None:
+            return Normalisation.of_moments(self.moments, divisor)
+        return Normalisation.of_moments(self.backgrounds.moments, divisor, background="median")
 
 
 def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = None) -> Prepared:

@@ -29,6 +29,7 @@ from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import WorkDone, publish_file
 from mast_ray.storage.units import DataFile, Item, Outcome
+from mast_ray.tables.backgrounds import BackgroundRows
 from mast_ray.tables.frames_writer import FramesWriter
 
 WHOLE_BYTES = 64 << 20  # remote files up to this size come in one request
@@ -59,29 +60,42 @@ class PrepareWork:
         outcomes: list[Outcome] = []
         with one_thread(), self.stage.scratch_file() as path:
             writer = FramesWriter(path, self.storage_type, self.rows_per_group)
+            backgrounds = BackgroundRows()
             for item in items:
                 attempt.take_up(item.item_id)
-                outcomes.append(self._prepared(item, writer, logmel, attempt))
+                outcomes.append(self._prepared(item, writer, backgrounds, logmel, attempt))
             writer.close()
-            files = self._publish(attempt, path, writer) if writer.num_rows else []
+            files = self._publish(attempt, path, writer, backgrounds) if writer.num_rows else []
         audio_s = sum((outcome.record or {}).get("duration_s", 0.0) for outcome in outcomes)
         return WorkDone(outcomes, files, {"audio_s": audio_s})
 
-    def _publish(self, attempt: Attempt, path: Any, writer: FramesWriter) -> list[DataFile]:
+    def _publish(
+        self, attempt: Attempt, path: Any, writer: FramesWriter, backgrounds: BackgroundRows
+    ) -> list[DataFile]:
         frames = publish_file(self.stage, path, "frames", attempt.unit, writer.num_rows)
-        with self.stage.scratch_file() as index_path:
-            index = writer.index(frames.key)
-            pq.write_table(index, index_path, compression="zstd")
-            return [frames, publish_file(self.stage, index_path, "index", attempt.unit, len(index))]
+        files = [frames]
+        for folder, table in (("index", writer.index(frames.key)), ("backgrounds", backgrounds.table())):
+            with self.stage.scratch_file() as table_path:
+                pq.write_table(table, table_path, compression="zstd")
+                files.append(publish_file(self.stage, table_path, folder, attempt.unit, len(table)))
+        return files
 
-    def _prepared(self, item: Item, writer: FramesWriter, logmel: LogMel, attempt: Attempt) -> Outcome:
+    def _prepared(
+        self,
+        item: Item,
+        writer: FramesWriter,
+        backgrounds: BackgroundRows,
+        logmel: LogMel,
+        attempt: Attempt,
+    ) -> Outcome:
         try:
             with (
                 open_source(self.archive, item) as source,
                 opened(source, self.audio, self.limits) as reading,
             ):
                 blocks = watched(reading, self.audio.block_s, attempt.beat)
-                writer.add(item.item_id, segments_of_blocks(blocks, self.short_recordings, logmel))
+                segments = segments_of_blocks(blocks, self.short_recordings, logmel)
+                writer.add(item.item_id, backgrounds.watched(item.item_id, segments))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
                 return Outcome(
                     item.item_id, "done", record=record_of(item, reading, place, self.short_recordings)

@@ -3,7 +3,7 @@ reproducible order, at GPU speed.
 
 Legend: B chunks, T = 1024 frames, F = 128 bins. Files are decoded by threads outside the GIL; values
 stay as stored (uint8 or float16) until they are on the device, where `Normalisation(values, scale,
-offset)` turns them into what a model takes.
+offset, tail, background)` turns them into what a model takes.
 
     reader = ChunkReader(prepared, chunks_of_split(prepared, "train"), prepared.labels, batch_size=64, lanes=32, seed=0)
     for batch in reader.epoch(3, rank=0, world_size=2, start_step=17): ...
@@ -51,6 +51,7 @@ class RawChunks:
     weight: Tensor  # (B,) float32
     sample_index: Tensor  # (B,) int64: place in the run's global order, a seed that no worker count changes
     chunk_ids: tuple[str, ...]
+    background: Tensor | None = None  # (B, 2, F) float32 of both segments, where the archive is read with it
 
     def __len__(self) -> int:
         return len(self.values)
@@ -58,7 +59,10 @@ class RawChunks:
     def to(self, device: torch.device | str) -> RawChunks:
         names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
-        return replace(self, **moved, boxes=self.boxes.to(device))
+        background = self.background
+        if background is not None:
+            background = background.to(device, non_blocking=True)
+        return replace(self, **moved, boxes=self.boxes.to(device), background=background)
 
 
 class ChunkReader:
@@ -99,7 +103,7 @@ class ChunkReader:
             prepared.num_frames[self.chunks.recording] - self.chunks.chunk.astype(np.int64) * SEGMENT_FRAMES
         )
         self._valid = valid.clip(0, CHUNK_FRAMES).astype(np.int32)
-        self._names = prepared.recording_ids
+        self._names, self._backgrounds = prepared.recording_ids, prepared.backgrounds
         self._blocks, self._reader = found.blocks, BlockReader(prepared, _deadline_of(prepared))
         self._shuffle_chunks, self._pin_memory = shuffle_chunks, pin_memory
         self._dtype = {"uint8": torch.uint8, "float16": torch.float16}[prepared.storage_type]
@@ -216,7 +220,14 @@ class ChunkReader:
             torch.from_numpy(self.chunks.weight[chunks]),
             torch.zeros(len(chunks), dtype=torch.int64),
             tuple(f"{self._names[r]}:{k}" for r, k in zip(recording, number, strict=True)),
+            self._background(chunks),
         )
+
+    def _background(self, chunks: NDArray[np.int64]) -> Tensor | None:
+        if self._backgrounds is None:
+            return None
+        own = self.chunks
+        return torch.from_numpy(self._backgrounds.of_chunks(own.recording[chunks], own.chunk[chunks]))
 
     def _buffer(self, num_chunks: int) -> Tensor:
         """Memory for a batch. Pageable buffers are used again once nobody holds them: fresh

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
+from mast_ray.tables.backgrounds import stored_backgrounds
 from mast_ray.tables.finishing import TABLE_KNOBS, SplitSummary, write_split
 from mast_ray.tables.prepared import Prepared, open_prepared
 
@@ -16,12 +17,13 @@ def resplit(uri: str, config: Config) -> SplitSummary:
     prepared = open_prepared(uri, config.storage)
     as_prepared = Config.model_validate(prepared.manifest["config"])
     changed = as_prepared.model_copy(update={"split": config.split, "seed": config.seed})
+    tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
     with held_lease(prepared.storage):
         prepared.storage.delete(MANIFEST)
         try:
-            summary = write_split(prepared.storage, changed, prepared.recordings, prepared.index)
+            summary = write_split(prepared.storage, changed, *tables)
         except BaseException:
-            write_split(prepared.storage, as_prepared, prepared.recordings, prepared.index)
+            write_split(prepared.storage, as_prepared, *tables)
             _write(prepared, as_prepared, prepared.manifest["counts"])
             raise
         _write(prepared, changed, prepared.manifest["counts"] | {"chunks_by_split": summary.chunks})

@@ -104,6 +104,18 @@ INDEX = pa.schema(
     ]
 )
 
+# Of every stretch of a recording (spectrogram/background.py); the sums are of values less the background.
+BACKGROUNDS = pa.schema(
+    [
+        ("recording_id", pa.string()),
+        ("segment", pa.int32()),  # first segment of the stretch
+        ("num_segments", pa.int32()),
+        ("background", pa.list_(pa.float32(), NUM_BINS)),  # median log-mel of every bin
+        ("value_sum", pa.list_(pa.float64())),  # per segment, over its valid frames, before quantisation
+        ("square_sum", pa.list_(pa.float64())),
+    ]
+)
+
 
 def frames_schema(storage: str) -> pa.Schema:
     """One row per segment of 512 frames; `storage` is "uint8" or "float16"."""

@@ -18,6 +18,7 @@ from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reader import ChunkReader
+from mast_ray.training.feed import batch_of
 
 log = logging.getLogger("mast.training")
 
@@ -92,8 +93,5 @@ def noise_bank(
         return None
     chosen = np.sort(np.random.default_rng(seed).permutation(len(quiet))[:NOISE_BANK_CHUNKS])
     reader = ChunkReader(prepared, quiet.take(chosen), batch_size=NOISE_BANK_CHUNKS, num_threads=2)
-    parts = [
-        normalisation(raw.values.to(device), raw.scale.to(device), raw.offset.to(device), tail).squeeze(1)
-        for raw in reader.sequential()
-    ]
+    parts = [batch_of(raw.to(device), normalisation, tail).logmel.squeeze(1) for raw in reader.sequential()]
     return torch.cat(parts)

@@ -117,7 +117,7 @@ class ReaderFeed:
 
 def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkBatch:
     """Stored chunks -> normalised batch on the same device."""
-    logmel = normalisation(raw.values, raw.scale, raw.offset, tail)
+    logmel = normalisation(raw.values, raw.scale, raw.offset, tail, raw.background)
     return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
 
 
@@ -143,6 +143,7 @@ def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
         **{name: getattr(raw, name)[begin:end] for name in names},
         boxes=PaddedBoxes(boxes.corners[begin:end], boxes.is_object[begin:end], boxes.is_ignored[begin:end]),
         chunk_ids=raw.chunk_ids[begin:end],
+        background=None if raw.background is None else raw.background[begin:end],
     )
 
 
@@ -207,7 +208,9 @@ def on_device(
 
 def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
     boxes = (raw.boxes.corners, raw.boxes.is_object, raw.boxes.is_ignored)
-    return (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.weight, raw.sample_index, *boxes)
+    background = () if raw.background is None else (raw.background,)
+    own = (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.weight, raw.sample_index)
+    return (*own, *boxes, *background)
 
 
 def _copied(

@@ -44,7 +44,7 @@ class Card:
 
     kind: Literal["autoencoder", "detector"]
     model: dict[str, Any]  # config.model: what rebuilds the network
-    normalisation: dict[str, float]
+    normalisation: dict[str, Any]
     tail: Literal["real", "zeros"] = "real"  # how the last two frames of a chunk are made
     score_threshold: float | None = None  # tuned on validation; detectors only
     data_hash: str = ""
@@ -165,8 +165,8 @@ def refuse_other_normalisation(card: Card, wanted: Normalisation, where: str) ->
     own = card.normaliser()
     if own != wanted:
         raise ConfigError(
-            f"{where} was trained with mean {own.mean:.4f}, std {own.std:.4f}, divisor {own.divisor:g}; the data has "
-            f"{wanted.mean:.4f}, {wanted.std:.4f}, {wanted.divisor:g}:\n"
+            f"{where} was trained with mean {own.mean:.4f}, std {own.std:.4f}, divisor {own.divisor:g}, background {own.background}; "
+            f"the data has {wanted.mean:.4f}, {wanted.std:.4f}, {wanted.divisor:g}, {wanted.background}:\n"
             "pretrain on this archive, or prepare it with the normalisation of the model"
         )
 

@@ -102,7 +102,9 @@ class DetectWork:
     def _take(self, recording: _Recording, piece: Piece, stitching: ThreadPoolExecutor) -> None:
         recording.ending = piece.ending
         is_last = piece.ending is not None
-        self.detector.push(recording.item.item_id, piece.first_segment, piece.segments, is_last)
+        record = piece.ending.record if piece.ending is not None else None
+        num_frames = record["num_frames"] if record is not None else None
+        self.detector.push(recording.item.item_id, piece.first_segment, piece.segments, is_last, num_frames)
         if is_last:
             self._stitch_when_complete(recording, stitching)
 

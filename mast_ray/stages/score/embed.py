@@ -50,6 +50,7 @@ from mast_ray.stages.train.work import data_hash
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
 
@@ -79,8 +80,8 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
     """Embed, study, draw; returns {"rows", "retrieval", "novelty", "files"}."""
     stage = open_storage(out, config.storage)
     refuse_foreign(stage, STAGE)
-    archive = open_prepared(prepared, config.storage)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
+    archive = with_background(open_prepared(prepared, config.storage), embedder.card.normaliser().background)
     with lease_or_stop(stage):
         if knobs.what == "chunks":
             table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)

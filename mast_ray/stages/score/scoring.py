@@ -44,6 +44,7 @@ from mast_ray.storage.stage_folders import (
     write_manifest,
 )
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import Prepared, open_prepared, read_table, write_table
 from mast_ray.tables.reader import ChunkReader
@@ -151,7 +152,10 @@ def detections_of_splits(
     inputs = Inputs(card.normaliser(), card.tail, device, precision)  # type: ignore[arg-type]
     chunks = chunks_of_split(prepared, *splits)
     reader = ChunkReader(
-        prepared, chunks, batch_size=config.evaluate.batch_size, num_threads=config.cluster.reader_threads
+        with_background(prepared, inputs.normalisation.background),
+        chunks,
+        batch_size=config.evaluate.batch_size,
+        num_threads=config.cluster.reader_threads,
     )
     found = detect_split(detector.to(device), reader, inputs, config.evaluate)
     return detection_table(prepared, found, card.weights_sha256)

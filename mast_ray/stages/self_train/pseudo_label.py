@@ -40,6 +40,7 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file, run_here
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reader import ChunkReader
@@ -95,8 +96,8 @@ def run_pseudo_label(
         config, source.url, tables.url, stage.url, tuple(splits), chunks_per_unit
     )  # absolute, for workers elsewhere
     refuse_foreign(stage, STAGE)
-    archive = open_prepared(task.prepared, config.storage)
     card = read_card(task.model, config.storage)
+    archive = with_background(open_prepared(task.prepared, config.storage), card.normaliser().background)
     refuse_other_normalisation(card, archive.normalisation(card.normaliser().divisor), task.model)
     settings: dict[str, Any] = {
         "model": card.weights_sha256,
@@ -179,8 +180,9 @@ class MakePoolWork:
         )
         worth_it = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING
         compiled: Literal["yes", "no"] = "yes" if config.model.compile or worth_it else "no"
+        prepared = open_prepared(self.task.prepared, config.storage)
         return PoolWork(
-            open_prepared(self.task.prepared, config.storage),
+            with_background(prepared, inputs.normalisation.background),
             open_storage(self.task.out, config.storage),
             ChunkDetector(detector, inputs, config.evaluate.batch_size, self.task.stored, compiled),
             card.weights_sha256,

@@ -109,7 +109,11 @@ def as_trained(config: Config, card: Card) -> Config:
     """The config with the architecture and input conventions of the seed detector."""
     model = ModelConfig.model_validate(card.model | {"compile": config.model.compile})
     spectrogram = config.spectrogram.model_copy(
-        update={"divisor": card.normaliser().divisor, "tail": card.tail}
+        update={
+            "divisor": card.normaliser().divisor,
+            "tail": card.tail,
+            "background": card.normaliser().background,
+        }
     )
     return config.model_copy(update={"model": model, "spectrogram": spectrogram})
 

@@ -24,6 +24,7 @@ from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErr
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.storage.stage_folders import code_version, text_hash
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reader import ChunkReader
@@ -74,7 +75,7 @@ class PretrainTask:
         return self.config.pretrain
 
     def run(self, worker: Worker) -> dict[str, Any]:
-        config, prepared = self.config, open_prepared(self.prepared, self.config.storage)
+        config, prepared = self.config, _archive(self)
         normalisation = prepared.normalisation(config.spectrogram.divisor)
         pool, held = pretraining_chunks(prepared)
         objective = reconstruction(config)
@@ -114,7 +115,7 @@ class DetectorTask:
         return value
 
     def run(self, worker: Worker) -> dict[str, Any]:
-        config, knobs, prepared = self.config, self.knobs, open_prepared(self.prepared, self.config.storage)
+        config, knobs, prepared = self.config, self.knobs, _archive(self)
         normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
         objective = detection(config, knobs, worker.rank)
         if self.init_encoder:
@@ -261,6 +262,12 @@ def init_hash(task: DetectorTask, name: str) -> str:
     if not source or source.endswith(".safetensors"):
         return source
     return read_card(source, task.config.storage).weights_sha256
+
+
+def _archive(task: PretrainTask | DetectorTask) -> Prepared:
+    """The prepared archive, its chunks read with or without their background as the settings say."""
+    prepared = open_prepared(task.prepared, task.config.storage)
+    return with_background(prepared, task.config.spectrogram.background)
 
 
 def _reader(

@@ -1,0 +1,174 @@
+"""Backgrounds of a prepared archive: measured while recordings are prepared, looked up when chunks are read.
+
+Legend: N stretches, B chunks, F bins. `backgrounds.parquet` has one row per stretch of a recording, with what
+the statistics of values above the background need. An archive prepared before there was such a table gets it
+from its stored frames, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import MastError
+from mast_ray.spectrogram.background import STRETCH_SEGMENTS, BackgroundStream, Stretch
+from mast_ray.spectrogram.chunking import Segment
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
+from mast_ray.spectrogram.normalisation import Background, Moments
+from mast_ray.spectrogram.storage import dequantise
+from mast_ray.tables.blocks import BlockReader, block_map
+from mast_ray.tables.chunk_sets import ChunkSet
+from mast_ray.tables.prepared import Prepared, read_table, write_table
+from mast_ray.tables.schemas import BACKGROUNDS
+from mast_ray.tables.statistics import pool_moments
+
+log = logging.getLogger("mast.tables")
+
+TABLE = "backgrounds.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Backgrounds:
+    """The background of every segment of an archive, and the statistics of what lies above it."""
+
+    first: NDArray[np.int64]  # (recordings + 1,) rows of a recording
+    levels: NDArray[np.float32]  # (N, F)
+    moments: Moments  # over valid frames of the training pool
+
+    def of_chunks(self, recording: NDArray[np.integer], chunk: NDArray[np.integer]) -> NDArray[np.float32]:
+        """(B, 2, F) backgrounds of the two segments of every chunk."""
+        segment = np.stack((chunk, chunk + 1), axis=1).astype(np.int64)
+        last = (self.first[recording + 1] - self.first[recording] - 1)[:, None]
+        return self.levels[self.first[recording][:, None] + np.minimum(segment // STRETCH_SEGMENTS, last)]
+
+
+class BackgroundRows:
+    """Rows of `backgrounds.parquet`, gathered while segments of recordings pass through."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def watched(self, recording_id: str, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The same segments; a recording that breaks off leaves no row."""
+        stream, sums, rows = BackgroundStream(), _SegmentSums(), []
+        for segment in segments:
+            values = torch.from_numpy(segment.logmel)[None]
+            sums.add(segment)
+            rows += [sums.row(recording_id, s) for s in stream.push(values, segment.valid_frames)]
+            yield segment
+        rows += [sums.row(recording_id, stretch) for stretch in stream.finish()]
+        self._rows += rows
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist(self._rows, schema=BACKGROUNDS)
+
+
+class _SegmentSums:
+    """Per segment what gives its sums above any background, until that background is known."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, NDArray[np.float64], float]] = []
+
+    def add(self, segment: Segment) -> None:
+        valid = segment.logmel[: segment.valid_frames].astype(np.float64)
+        self._open.append((segment.valid_frames, valid.sum(axis=0), float(np.square(valid).sum())))
+
+    def row(self, recording_id: str, stretch: Stretch) -> dict[str, Any]:
+        done, self._open = self._open[: stretch.num_segments], self._open[stretch.num_segments :]
+        level = stretch.background.numpy().astype(np.float64)
+        # sum (x - b)^2 = sum x^2 - 2 sum b x + n b^2, bin by bin
+        value_sum = [float(sums.sum() - frames * level.sum()) for frames, sums, _ in done]
+        square_sum = [
+            float(squares - 2 * level @ sums + frames * (level @ level)) for frames, sums, squares in done
+        ]
+        return {
+            "recording_id": recording_id, "segment": stretch.first_segment,
+            "num_segments": stretch.num_segments, "background": stretch.background.numpy(),
+            "value_sum": value_sum, "square_sum": square_sum,
+        }  # fmt: skip
+
+
+def with_background(prepared: Prepared, background: Background) -> Prepared:
+    """The archive as chunks of it are to be read: as they are, or with their background beside them."""
+    if background == "none":
+        return replace(prepared, backgrounds=None)
+    if prepared.backgrounds is not None:
+        return prepared
+    return replace(prepared, backgrounds=backgrounds_of(prepared))
+
+
+def backgrounds_of(prepared: Prepared) -> Backgrounds:
+    """The backgrounds of an archive; those its table lacks are measured in the stored frames."""
+    table = stored_backgrounds(prepared)
+    has_frames = prepared.num_chunks > 0
+    known = np.unique(prepared.rows_of(table.column("recording_id")))
+    missing = np.setdiff1d(np.flatnonzero(has_frames), known)
+    if len(missing):
+        log.info(
+            "%s: the background of %d recordings is measured in their stored frames, once",
+            prepared.storage.url,
+            len(missing),
+        )
+        table = pa.concat_tables([table, _measured(prepared, missing)])
+        _keep(prepared, table)
+    rows = prepared.rows_of(table.column("recording_id"))
+    order = np.lexsort((table.column("segment").to_numpy(), rows))
+    order = order[rows[order] >= 0]
+    flat = pc.list_flatten(table.column("background").combine_chunks()).to_numpy(zero_copy_only=False)
+    counts = np.bincount(rows[order], minlength=len(prepared.num_chunks))
+    return Backgrounds(
+        np.concatenate(([0], np.cumsum(counts))),
+        flat.reshape(-1, NUM_BINS).astype(np.float32)[order],
+        pool_moments(table, prepared.recordings, prepared.splits),
+    )
+
+
+def stored_backgrounds(prepared: Prepared) -> pa.Table:
+    """The table as it lies there; empty in an archive that was prepared without one."""
+    try:
+        return read_table(prepared.storage, TABLE)
+    except FileNotFoundError:
+        return BACKGROUNDS.empty_table()
+
+
+def _keep(prepared: Prepared, table: pa.Table) -> None:
+    """Write the table for the next time; an archive that cannot be written to is measured again then."""
+    try:
+        write_table(prepared.storage, TABLE, table)
+    except (OSError, MastError) as error:
+        log.info("%s cannot be written (%s): it will be measured again", TABLE, error)
+
+
+def _measured(prepared: Prepared, recordings: NDArray[np.int64]) -> pa.Table:
+    """Rows of some recordings from their stored frames, one after the other."""
+    rows, reader = BackgroundRows(), BlockReader(prepared)
+    for recording in recordings.tolist():
+        for _ in rows.watched(prepared.recording_ids[recording], _segments(prepared, recording, reader)):
+            pass
+    return rows.table()
+
+
+def _segments(prepared: Prepared, recording: int, reader: BlockReader) -> Iterator[Segment]:
+    """The stored segments of a recording, in order: the first of every chunk, and the second of the last."""
+    count = int(prepared.num_chunks[recording])
+    number = np.arange(count, dtype=np.int32)
+    chunks = ChunkSet(np.full(count, recording, np.int32), number, np.ones(count, np.float32))
+    places = block_map(prepared, chunks)
+    open_block, values = -1, np.zeros(0)
+    for chunk in range(count):
+        if places.block[chunk] != open_block:
+            open_block = int(places.block[chunk])
+            values = reader.read(places.blocks[open_block])
+        scale, offset = float(places.scale[chunk]), float(places.offset[chunk])
+        row = int(places.row[chunk])
+        for segment in (chunk, chunk + 1) if chunk == count - 1 else (chunk,):
+            valid = int(np.clip(prepared.num_frames[recording] - segment * SEGMENT_FRAMES, 0, SEGMENT_FRAMES))
+            yield Segment(segment, dequantise(values[row + segment - chunk], scale, offset), valid)
