@@ -112,6 +112,8 @@ def fault_of(card: Card) -> str:
         or own.divisor <= 0
     ):
         return f"normalisation with mean {own.mean}, std {own.std}, divisor {own.divisor}"
+    if own.background not in ("none", "median"):
+        return f"normalisation with background {str(own.background)[:40]!r}, neither none nor median"
     threshold = card.score_threshold
     if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
         return f"score_threshold {threshold!r} is no number from 0 to 1"  # NaN is not either
