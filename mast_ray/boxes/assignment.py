@@ -21,13 +21,14 @@ from mast_ray.boxes.geometry import area, centres, paired_iou
 from mast_ray.boxes.points import PyramidLevel
 
 AssignmentName = Literal["atss", "centre"]
+JUST_UNDER = 0.9999  # mirror images of the best candidate differ from it by rounding alone
 
 
 class Assignment(NamedTuple):
     """What every point is to learn."""
 
     box_index: Tensor  # (B, P) int64: slot of the box it predicts, -1 for background
-    is_ignored: Tensor  # (B, P) bool: unmatched and inside an ignore region, so neither object nor background
+    is_ignored: Tensor  # (B, P) bool: unmatched and in an ignore region, so neither object nor background
 
 
 def assign(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], name: AssignmentName = "atss") -> Assignment:
@@ -48,6 +49,9 @@ def atss(
     anchor (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the
     box's candidates, and its centre lies inside the box. A point wanted by several boxes goes to the one
     with the highest IoU.
+
+    A long narrow box can tie over two levels: then mean + deviation lies above every candidate, and as
+    published no point would learn it. The threshold stays just under the best candidate inside the box.
     """
     index, overlap, inside = [], [], []
     for level, first_point in zip(levels, _first_points(levels), strict=True):
@@ -61,8 +65,11 @@ def atss(
         overlap.append(paired_iou(anchor, target[:, :, None, :]))
         inside.append(_is_inside(at, target[:, :, None, :]))
     iou = torch.cat(overlap, dim=-1)  # (B, M, C)
+    is_inside = torch.cat(inside, dim=-1)
     threshold = iou.mean(-1, keepdim=True) + iou.std(-1, keepdim=True)
-    positive = (iou >= threshold) & torch.cat(inside, dim=-1) & boxes.is_object[..., None]
+    best = torch.where(is_inside, iou, -1.0).amax(-1, keepdim=True)
+    threshold = torch.where(threshold > best, best * JUST_UNDER, threshold)
+    positive = (iou >= threshold) & is_inside & boxes.is_object[..., None]
     return _resolve(boxes, levels, torch.cat(index, dim=-1), positive, preference=iou)
 
 
@@ -108,8 +115,8 @@ def is_learned(
 ) -> Tensor:
     """(N, 4) boxes -> (N,) whether a point would learn each if it were alone in its chunk.
 
-    A box that no point learns is background to the classification loss: with points every (8, 4), a box under
-    8 frames or up to 4 bins may lie between them.
+    A box that no point learns is left out of the loss: with points every (8, 4), a box under 8 frames or up
+    to 4 bins may lie between them.
     """
     parts = [torch.zeros(0, dtype=torch.bool)]
     for one in corners.split(boxes_at_once):
@@ -178,17 +185,26 @@ def _resolve(
     owner = torch.full_like(best, num_slots, dtype=torch.int64)
     owner = owner.scatter_reduce(1, point, torch.where(wins, slot, num_slots), "amin")
     box_index = torch.where(owner == num_slots, -1, owner)
-    return Assignment(box_index, _in_ignore_region(boxes, levels) & (box_index < 0))
+    is_unlearned = boxes.is_object & ~positive.any(-1)  # (B, M)
+    return Assignment(box_index, _in_ignore_region(boxes, is_unlearned, levels) & (box_index < 0))
 
 
-def _in_ignore_region(boxes: PaddedBoxes, levels: Sequence[PyramidLevel]) -> Tensor:
-    """(B, P) whether a point lies in an ignore region: in time and frequency, joined by a product over M."""
+def _in_ignore_region(boxes: PaddedBoxes, is_unlearned: Tensor, levels: Sequence[PyramidLevel]) -> Tensor:
+    """(B, P) whether a point lies in an ignore region: in time and frequency, joined by a product over M.
+
+    A box that no point can learn is a call all the same, so it counts as an ignore region. It lies between
+    the points: those of the finest level whose cell it touches are meant. Coarser ones keep learning
+    background, else an archive of short calls would never teach them any.
+    """
+    is_region = (boxes.is_ignored | is_unlearned)[..., None]  # (B, M, 1)
     parts = []
-    for stride, size in levels:
+    for number, (stride, size) in enumerate(levels):
         inside = []
         for axis in range(2):
             at = (torch.arange(size[axis], device=boxes.corners.device) + 0.5) * stride[axis]
-            low, high = boxes.corners[..., axis, None], boxes.corners[..., axis + 2, None]
-            inside.append(((at >= low) & (at < high) & boxes.is_ignored[..., None]).float())  # (B, M, size)
+            reach = is_unlearned[..., None] * (stride[axis] / 2 if number == 0 else 0.0)
+            low = boxes.corners[..., axis, None] - reach
+            high = boxes.corners[..., axis + 2, None] + reach
+            inside.append(((at >= low) & (at < high) & is_region).float())  # (B, M, size)
         parts.append((inside[0].transpose(1, 2) @ inside[1] > 0).flatten(1))
     return torch.cat(parts, dim=1)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torchvision.ops import box_iou
 
 from mast_ray.boxes.assignment import assign, atss, centre_sampling, is_learned, points_per_box
 from mast_ray.boxes.batch import PaddedBoxes, pad_boxes
@@ -54,6 +55,13 @@ def slow_atss(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...], topk: int, 
             overlaps.append(iou_of_two([t - half_t, f - half_f, t + half_t, f + half_f], box))
         values = torch.tensor(overlaps)
         threshold = (values.mean() + values.std()).item()
+        inside = [
+            overlap
+            for p, overlap in zip(candidates, overlaps, strict=True)
+            if box[0] < centres[p][0] < box[2] and box[1] < centres[p][1] < box[3]
+        ]
+        best_inside = max(inside, default=0.0)
+        threshold = 0.9999 * best_inside if threshold > best_inside else threshold
         for p, overlap in zip(candidates, overlaps, strict=True):
             t, f = centres[p]
             if overlap >= threshold - 1e-7 and box[0] < t < box[2] and box[1] < f < box[3]:
@@ -141,6 +149,89 @@ def test_points_per_box_counts_what_every_box_is_given() -> None:
 def test_a_box_is_learned_when_a_point_lies_inside(name: str) -> None:
     """Points of the finest level lie at frames 4, 12, 20, ... and bins 2, 6, 10, ..."""
     seen = [[0.0, 0, 8, 4], [100, 40, 180, 80], [11, 5, 13, 7]]
-    between = [[5.0, 0, 12, 4], [0, 2, 40, 6], [200, 30, 400, 31]]
+    between = [[5.0, 0, 12, 4], [0, 2, 8, 4], [200, 30, 400, 31]]
     found = is_learned(torch.tensor(seen + between), PYRAMIDS["upsampling"], name, boxes_at_once=4)
     assert found.tolist() == [True] * 3 + [False] * 3
+
+
+LONG_AND_NARROW = [(200, 20), (256, 16), (300, 12), (600, 6)]  # frames x bins
+
+
+@pytest.mark.parametrize(("frames", "bins"), LONG_AND_NARROW)
+def test_long_narrow_boxes_are_learned_in_every_placement(frames: int, bins: int) -> None:
+    """Two levels tie for these, so mean + deviation lies above every candidate."""
+    t0, f0 = torch.meshgrid(torch.arange(0, 1025 - frames, 3), torch.arange(0, 129 - bins), indexing="ij")
+    t0, f0 = t0.flatten().float(), f0.flatten().float()
+    boxes = torch.stack((t0, f0, t0 + frames, f0 + bins), dim=1)
+    assert is_learned(boxes, PYRAMIDS["upsampling"]).all()
+
+
+def log_uniform_boxes(count: int, seed: int = 0) -> torch.Tensor:
+    """Boxes of 8 to 800 frames and 5 to 100 bins, anywhere in a chunk."""
+    generator = torch.Generator().manual_seed(seed)
+    size = torch.tensor([8.0, 5.0]) * torch.tensor([100.0, 20.0]) ** torch.rand(
+        (count, 2), generator=generator
+    )
+    low = torch.rand((count, 2), generator=generator) * (torch.tensor([1024.0, 128.0]) - size)
+    return torch.cat((low, low + size), dim=1)
+
+
+def points_inside(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...]) -> torch.Tensor:
+    """(N, P)"""
+    centres = pyramid_points(levels).centres
+    return ((centres > boxes[:, None, :2]) & (centres < boxes[:, None, 2:])).all(-1)
+
+
+@pytest.mark.parametrize("name", ["upsampling", "conv"])
+def test_every_box_with_a_point_inside_is_learned_of_4000_log_uniform_ones(name: str) -> None:
+    boxes = log_uniform_boxes(4000)
+    has_point = torch.cat([points_inside(part, PYRAMIDS[name]).any(-1) for part in boxes.split(500)])
+    assert torch.equal(is_learned(boxes, PYRAMIDS[name]), has_point)
+    assert has_point.float().mean() > 0.5
+
+
+def published_atss(box: torch.Tensor, levels: tuple[PyramidLevel, ...]) -> set[int]:
+    """Positive points of one box by mean + deviation alone."""
+    centres, strides, level_of = pyramid_points(levels)
+    distance = ((centres - (box[:2] + box[2:]) / 2) / strides).square().sum(-1)
+    nearest = [
+        torch.where(level_of == number)[0][distance[level_of == number].sort(stable=True).indices[:9]]
+        for number in range(len(levels))
+    ]
+    chosen = torch.cat(nearest)
+    anchors = torch.cat((centres[chosen] - 4 * strides[chosen], centres[chosen] + 4 * strides[chosen]), dim=1)
+    overlap = box_iou(anchors, box[None])[:, 0]
+    inside = points_inside(box[None], levels)[0, chosen]
+    return set(chosen[inside & (overlap >= overlap.mean() + overlap.std() - 1e-6)].tolist())
+
+
+def test_boxes_that_atss_learns_as_published_keep_their_points() -> None:
+    levels = PYRAMIDS["upsampling"]
+    boxes = log_uniform_boxes(150, seed=1)
+    found = atss(
+        PaddedBoxes(
+            boxes[:, None], torch.ones(150, 1, dtype=torch.bool), torch.zeros(150, 1, dtype=torch.bool)
+        ),
+        levels,
+    )
+    learned = 0
+    for row, box in enumerate(boxes):
+        expected = published_atss(box, levels)
+        if expected:
+            learned += 1
+            assert set(torch.where(found.box_index[row] == 0)[0].tolist()) == expected
+    assert 120 < learned < 150  # some boxes fall into the hole
+
+
+@pytest.mark.parametrize("name", ["atss", "centre"])
+def test_a_box_between_the_points_is_neither_object_nor_background(name: str) -> None:
+    """Frames 13 to 19 hold no point of the finest level (12, 20), but touch the cells 8-16 and 16-24."""
+    levels = PYRAMIDS["upsampling"]
+    boxes = pad_boxes([torch.tensor([[13.0, 41, 19, 50]])])
+    result = assign(boxes, levels, name)
+    centres, _, level_of = pyramid_points(levels)
+    near = (centres[:, 0] > 8) & (centres[:, 0] < 24) & (centres[:, 1] > 40) & (centres[:, 1] < 52)
+    touched = near & (level_of == 0)
+    assert (result.box_index == -1).all()
+    assert torch.equal(result.is_ignored[0], touched)
+    assert int(touched.sum()) == 6

@@ -181,7 +181,7 @@ class DetectorTask:
 
 def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
     """Say it when many boxes lie between the points of the pyramid: they are
-    kept, and yet teach background.
+    kept, and yet nothing learns them.
     """
     if not isinstance(objective, DetectionObjective):
         return
@@ -192,7 +192,8 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
     if lost >= WORTH_SAYING:
         log.warning(
             "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
-            "no point learns them, and they count as background",
+            "no point learns them, and they count neither as call nor as background; "
+            "--set model.adapter=hybrid --set model.finest_level=auto looks closer",
             100 * lost,
             *levels[0].stride,
         )
