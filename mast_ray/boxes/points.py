@@ -7,10 +7,18 @@ f, after t, after f), i.e. point - (t0, f0) and (t1, f1) - point, each divided b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+FinestLevel = Literal["8x4", "4x4", "2x4"]
+FINEST_STRIDES: dict[FinestLevel, tuple[int, int]] = {"8x4": (8, 4), "4x4": (4, 4), "2x4": (2, 4)}
+MOST_LEVELS = 5
+CELLS_PER_SHORT_CALL = 3.0  # a box snapped to cells a third of its length still overlaps it by more than half
+SHORT_CALL_SHARE = 0.2
 
 
 class PyramidLevel(NamedTuple):
@@ -47,6 +55,26 @@ def pyramid_levels(
         stride = (finest_stride[0] << index, finest_stride[1] << index)
         levels.append(PyramidLevel(stride, (-(-num_frames // stride[0]), -(-num_bins // stride[1]))))
     return tuple(levels)
+
+
+def finest_level_of(durations_frames: Sequence[float] | np.ndarray) -> FinestLevel:
+    """The coarsest finest level whose cell is at most a third of the 20th percentile of the durations.
+
+    2x4 where none is short enough, 8x4 where there are no boxes to go by.
+    """
+    if len(durations_frames) == 0:
+        return "8x4"
+    longest_cell = float(np.quantile(durations_frames, SHORT_CALL_SHARE)) / CELLS_PER_SHORT_CALL
+    fits = [name for name, (frames, _) in FINEST_STRIDES.items() if frames <= longest_cell]
+    return fits[0] if fits else "2x4"
+
+
+def levels_from(finest: FinestLevel, num_levels: int) -> int:
+    """Levels of a pyramid that has `num_levels` from 8x4: one more for each halving
+    in time, up to five, so that long calls keep a level of their own.
+    """
+    halvings = {"8x4": 0, "4x4": 1, "2x4": 2}[finest]
+    return max(num_levels, min(MOST_LEVELS, num_levels + halvings))
 
 
 def pyramid_points(

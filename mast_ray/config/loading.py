@@ -212,6 +212,12 @@ def check_config(config: Config) -> None:
         raise ConfigError(
             f"split.train={config.split.train} + split.val={config.split.val} is more than 1: nothing is left to test on"
         )
+    model = config.model
+    if model.finest_level not in ("8x4", "auto") and not model.can_be_finer:
+        raise ConfigError(
+            f"model.finest_level={model.finest_level} has no meaning for model.name={model.name} with "
+            f"model.adapter={model.adapter}:\nuse --set model.adapter=hybrid, or leave it at 8x4"
+        )
     both = set(config.split.ood_sites) & set(config.split.ood_dev_sites)
     if both:
         raise ConfigError(

@@ -126,14 +126,26 @@ class SplitConfig(Section):
 
 
 class ModelConfig(Section):
-    name: Literal["mast", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"] = "mast"
-    """Detector: MAST or a baseline behind the same interface."""
-    size: Literal["tiny", "small", "base"] = "base"
-    """Encoder size: ViT-B/16 in the paper (86 M parameters)."""
-    adapter: Literal["conv", "anisotropic", "upsampling"] = "upsampling"
-    """Adapter between tokens and pyramid; strides 16x16, 16x4, 8x4."""
+    name: Literal[
+        "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"
+    ] = "mast"
+    """Detector: MAST or a baseline behind the same interface; resnet_fpn has MAST's head and losses on a
+    ResNet, fcos is torchvision's own.
+    """
+    size: Literal["tiny", "compact", "small", "base"] = "base"
+    """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
+    float16).
+    """
+    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "upsampling"
+    """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4; hybrid adds a convolutional path from the
+    spectrogram to upsampling.
+    """
+    finest_level: Literal["8x4", "4x4", "2x4", "auto"] = "8x4"
+    """Frames x bins per cell of the finest level (paper: 8x4), with upsampling, hybrid and resnet_fpn; auto:
+    a third of the short calls (20th percentile) among the labelled boxes, written into the model card.
+    """
     pyramid_levels: int = Field(4, ge=3, le=4)
-    """Levels of the feature pyramid."""
+    """Levels of the feature pyramid from 8x4 on; a finer finest level adds levels below, up to five in all."""
     assignment: Literal["atss", "centre"] = "atss"
     """Which points learn which box."""
     classification: Literal["quality_focal", "focal"] = "quality_focal"
@@ -142,6 +154,11 @@ class ModelConfig(Section):
     """Decoder of the masked autoencoder: 16 shifted-window blocks or 8 global blocks."""
     compile: bool = False
     """torch.compile the training step and inference (GPU)."""
+
+    @property
+    def can_be_finer(self) -> bool:
+        """Whether the network has a finest level to choose."""
+        return self.name == "resnet_fpn" or (self.name == "mast" and self.adapter in ("upsampling", "hybrid"))
 
 
 class ClusterConfig(Section):

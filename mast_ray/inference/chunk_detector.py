@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mast_ray.inference.validation import Inputs
-from mast_ray.models.detector import MastDetector
+from mast_ray.models.detector import PointDetector
 from mast_ray.tables.reader import ChunkReader, RawChunks
 from mast_ray.training.feed import on_device
 from mast_ray.training.plain_engine import autocast
@@ -66,7 +66,7 @@ class ChunkDetector:
     ) -> None:
         self.inputs, self.batch_size, self.stored = inputs, batch_size, stored
         self._detector = detector.to(inputs.device).eval()
-        has_parts = isinstance(detector, MastDetector)  # a baseline has a score only
+        has_parts = isinstance(detector, PointDetector)  # a baseline has a score only
         self._more = {"with_parts": True} if stored.with_parts and has_parts else {}
         self._infer = torch.compile(self.inferred, dynamic=False) if compiled == "yes" else self.inferred
 

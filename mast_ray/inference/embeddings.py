@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.events import recordings_from_arrow
-from mast_ray.models.detector import EmbeddingName, MastDetector
+from mast_ray.models.detector import EmbeddingName, PointDetector
 from mast_ray.models.encoder import PATCH
 from mast_ray.models.regions import pooled_regions
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, CHUNK_S, HOP_S
@@ -60,7 +60,7 @@ FACTS = pa.schema(
 class Embedder:
     """A network on its device and the name of the map that is pooled."""
 
-    network: nn.Module  # MastDetector, or a MaskedAutoencoder for the encoder's tokens
+    network: nn.Module  # PointDetector, or a MaskedAutoencoder for the encoder's tokens
     card: Card
     name: EmbeddingName
     device: torch.device
@@ -69,17 +69,16 @@ class Embedder:
 
     def features(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """(B, 1, T, F) -> map (B, C, time, frequency) and its strides"""
-        tokens = self.network.encoder(logmel)  # type: ignore[operator,union-attr]
+        if not isinstance(self.network, PointDetector):
+            return self.network.encoder(logmel), (PATCH, PATCH)  # type: ignore[operator,union-attr]
         if self.name == "encoder":
-            return tokens, (PATCH, PATCH)
-        assert isinstance(self.network, MastDetector)
-        tokens = tokens.contiguous(memory_format=torch.channels_last)
-        return self.network.pyramid(self.network.adapter(tokens))[0], self.network.levels[0].stride
+            return self.network.backbone_map(logmel)
+        return self.network.maps(logmel)[0], self.network.levels[0].stride
 
     def finished(self, pooled: Tensor) -> Tensor:
         """(..., C) -> (..., D) float32: projected where that is asked for"""
         if self.name == "projection":
-            assert isinstance(self.network, MastDetector) and self.network.projection is not None
+            assert isinstance(self.network, PointDetector) and self.network.projection is not None
             pooled = self.network.projection(pooled)
         return pooled.float()
 
@@ -103,7 +102,7 @@ def load_embedder(
         network, card = load_autoencoder(model, config.storage)
     else:
         network, card = load_detector(model, config.storage)
-        if not isinstance(network, MastDetector):
+        if not isinstance(network, PointDetector):
             raise ConfigError(
                 f"{model} is a {card.model.get('name')}, which has no embeddings: use a MAST detector or an encoder"
             )

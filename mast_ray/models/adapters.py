@@ -2,33 +2,43 @@
 
 Layers are as printed. The paper says that each adapter adds 2-4 M parameters; its conv adapter as printed
 has 5.3 M, and its anisotropic one fits (3.5 M) only when the residual block at 512 channels is a
-bottleneck, which is how it is built here.
+bottleneck, which is how it is built here. `hybrid` is not the paper's: the upsampling adapter beside a
+convolutional path from the spectrogram itself.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mast_ray.boxes.points import FINEST_STRIDES, FinestLevel
 from mast_ray.models.convolutions import ConvNormAct, MapNorm, ResidualBlock
 from mast_ray.models.encoder import PATCH
 
-AdapterName = Literal["none", "conv", "anisotropic", "upsampling"]
+AdapterName = Literal["none", "conv", "anisotropic", "upsampling", "hybrid"]
 
-UPSAMPLING: dict[AdapterName, tuple[int, int]] = {
-    "none": (1, 1),
-    "conv": (1, 1),
-    "anisotropic": (1, 4),
-    "upsampling": (2, 4),
+# Strides of the side path's three stages; together they are those of the finest level.
+SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
+    "8x4": ((2, 2), (2, 2), (2, 1)),
+    "4x4": ((2, 2), (2, 2), (1, 1)),
+    "2x4": ((2, 2), (1, 2), (1, 1)),
 }
 
 
-def adapter_stride(name: AdapterName) -> tuple[int, int]:
-    """Frames and bins per cell of the adapter's output: (16, 16), (16, 4) or (8, 4)."""
-    time, frequency = UPSAMPLING[name]
-    return PATCH // time, PATCH // frequency
+def adapter_stride(name: AdapterName, finest: FinestLevel = "8x4") -> tuple[int, int]:
+    """Frames and bins per cell of the adapter's output: (16, 16), (16, 4), or the
+    finest level of those that can choose it.
+    """
+    match name:
+        case "none" | "conv":
+            return PATCH, PATCH
+        case "anisotropic":
+            return PATCH, PATCH // 4
+        case "upsampling" | "hybrid":
+            return FINEST_STRIDES[finest]
 
 
 class ConvAdapter(nn.Sequential):
@@ -67,11 +77,14 @@ class AnisotropicAdapter(nn.Module):
 
 
 class UpsamplingAdapter(nn.Module):
-    """Learned upsampling by 2 in time and 4 in frequency, then separable and 3 x 3 refinement: 128 x 32."""
+    """Learned upsampling (by 2 in time and 4 in frequency as printed), then separable and 3 x 3 refinement:
+    128 x 32.
+    """
 
-    def __init__(self, inputs: int, channels: int) -> None:
+    def __init__(self, inputs: int, channels: int, finest: FinestLevel = "8x4") -> None:
         super().__init__()
-        factors = UPSAMPLING["upsampling"]
+        stride = FINEST_STRIDES[finest]
+        factors = (PATCH // stride[0], PATCH // stride[1])
         self.reduce = ConvNormAct(inputs, channels, (1, 1))
         self.coarse = ResidualBlock(channels)
         self.upsample = nn.ConvTranspose2d(channels, channels, factors, factors, bias=False)
@@ -86,8 +99,42 @@ class UpsamplingAdapter(nn.Module):
         return self.fine(self.along_frequency(self.along_time(features)))
 
 
-def build_adapter(name: AdapterName, inputs: int, channels: int) -> nn.Module:
-    """(B, inputs, 64, 8) -> (B, channels, 64 u_t, 8 u_f)"""
+class SidePath(nn.Sequential):
+    """Three strided convolutions, 7 x 7 first, each with a residual block: (B, 1, T, F) -> the finest map.
+
+    It sees where in a 16 x 16 patch a call lies, which tokens must learn by heart, and it keeps calls shorter
+    than a patch apart.
+    """
+
+    def __init__(self, channels: int, finest: FinestLevel = "8x4") -> None:
+        first, second, third = SIDE_STRIDES[finest]
+        narrow = channels // 2  # the first maps are up to 16 times the finest one
+        super().__init__(
+            ConvNormAct(1, narrow, (7, 7), first),
+            ResidualBlock(narrow),
+            ConvNormAct(narrow, narrow, (3, 3), second),
+            ResidualBlock(narrow),
+            ConvNormAct(narrow, channels, (3, 3), third),
+            ResidualBlock(channels),
+        )
+
+
+class HybridAdapter(nn.Module):
+    """Upsampled tokens plus the side path, added at the finest map."""
+
+    def __init__(self, inputs: int, channels: int, finest: FinestLevel = "8x4") -> None:
+        super().__init__()
+        self.tokens = UpsamplingAdapter(inputs, channels, finest)
+        self.side = SidePath(channels, finest)
+
+    def forward(self, tokens: Tensor, logmel: Tensor) -> Tensor:
+        """(B, inputs, 64, 8), (B, 1, T, F) -> (B, channels, time, frequency)"""
+        logmel = logmel.contiguous(memory_format=torch.channels_last)
+        return self.tokens(tokens) + self.side(logmel.to(self.side[0].conv.weight.dtype))
+
+
+def build_adapter(name: AdapterName, inputs: int, channels: int, finest: FinestLevel = "8x4") -> nn.Module:
+    """(B, inputs, 64, 8) -> (B, channels, time, frequency); `hybrid` takes the spectrogram too."""
     match name:
         case "none":
             return nn.Conv2d(inputs, channels, 1)
@@ -96,4 +143,6 @@ def build_adapter(name: AdapterName, inputs: int, channels: int) -> nn.Module:
         case "anisotropic":
             return AnisotropicAdapter(inputs, channels)
         case "upsampling":
-            return UpsamplingAdapter(inputs, channels)
+            return UpsamplingAdapter(inputs, channels, finest)
+        case "hybrid":
+            return HybridAdapter(inputs, channels, finest)

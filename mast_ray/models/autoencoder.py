@@ -42,6 +42,7 @@ class DecoderShape:
 
 DECODER_SHAPES: dict[EncoderSize, DecoderShape] = {
     "tiny": DecoderShape(width=128, num_heads=4, global_depth=2, local_depth=4),
+    "compact": DecoderShape(width=192, num_heads=6, global_depth=4, local_depth=8),
     "small": DecoderShape(width=256, num_heads=8, global_depth=4, local_depth=8),
     "base": DecoderShape(width=512, num_heads=16, global_depth=8, local_depth=16),
 }

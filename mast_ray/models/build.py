@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import Detections
-from mast_ray.models.detector import DetectorArchitecture, MastDetector
+from mast_ray.models.detector import DetectorArchitecture, MastDetector, ResNetDetector
 
 
 class Detector(Protocol):
@@ -19,11 +19,13 @@ class Detector(Protocol):
 
 
 def build_detector(architecture: DetectorArchitecture) -> nn.Module:
-    """A module with `detect`; those that are not a MastDetector also have `losses(batch)`."""
+    """A module with `detect`; those that are not a PointDetector also have `losses(batch)`."""
     # Baselines are imported where they are built: transformers takes seconds and ultralytics is optional.
     match architecture.name:
         case "mast" | "audiomae" | "vit_scratch":
             return MastDetector(architecture)
+        case "resnet_fpn":
+            return ResNetDetector(architecture)
         case "faster_rcnn" | "fcos":
             from mast_ray.models.baselines.torchvision_detectors import TorchvisionDetector
 

@@ -26,9 +26,15 @@ class MapNorm(nn.GroupNorm):
 
 
 class ConvNormAct(nn.Module):
-    """Convolution, norm, ReLU; padding keeps the size (halves it with stride 2)."""
+    """Convolution, norm, ReLU; padding keeps the size (halves an axis with stride 2)."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: tuple[int, int] = (3, 3), stride: int = 1) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: tuple[int, int] = (3, 3),
+        stride: int | tuple[int, int] = 1,
+    ) -> None:
         super().__init__()
         padding = (kernel[0] // 2, kernel[1] // 2)
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)

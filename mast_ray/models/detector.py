@@ -1,5 +1,5 @@
-"""The MAST detector: encoder, adapter, pyramid, head; `detect` ends in suppressed
-boxes without leaving the device.
+"""Detectors on a pyramid of points: MAST (encoder, adapter, pyramid, head) and its rival ResNet-FPN (another
+backbone, the rest alike); `detect` ends in suppressed boxes without leaving the device.
 
 Legend: B chunks, P points over all levels, K detection slots, R boxes per chunk, T frames, F bins.
 """
@@ -16,25 +16,31 @@ from torch import Tensor, nn
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.geometry import clip
 from mast_ray.boxes.points import (
+    FINEST_STRIDES,
+    FinestLevel,
     PyramidLevel,
     PyramidPoints,
     boxes_of_distances,
+    levels_from,
     pyramid_levels,
     pyramid_points,
 )
 from mast_ray.boxes.suppression import suppress
 from mast_ray.config.errors import ConfigError
-from mast_ray.models.adapters import AdapterName, adapter_stride, build_adapter
+from mast_ray.models.adapters import AdapterName, HybridAdapter, adapter_stride, build_adapter
 from mast_ray.models.encoder import PATCH, EncoderSize, build_encoder
 from mast_ray.models.head import FcosHead
-from mast_ray.models.pyramid import Pyramid
+from mast_ray.models.pyramid import Pyramid, StagePyramid
 from mast_ray.models.regions import ProjectionHead, pooled_regions
+from mast_ray.models.residual import ResidualStages
 
-DetectorName = Literal["mast", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"]
+DetectorName = Literal[
+    "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"
+]
 EmbeddingName = Literal["encoder", "neck", "projection"]
 
-_CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "small": 128, "base": 256}
-_TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "small": 4, "base": 4}
+_CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "compact": 96, "small": 128, "base": 256}
+_TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "compact": 3, "small": 4, "base": 4}
 # Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
 # were never seen.
 _SUPPRESSION_STEPS = 32
@@ -46,7 +52,8 @@ class DetectorArchitecture:
 
     `audiomae` and `vit_scratch` are this network without adapter (a 1 x 1 projection at stride 16 x 16) and
     without projection head: the first starts from AudioMAE's public weights, the second from nothing.
-    Baselines of other families read only `size`.
+    `resnet_fpn` has a ResNet in place of encoder and adapter. Baselines of other families read only `size`.
+    `num_levels` counts from 8x4; a finer `finest` adds levels below.
     """
 
     name: DetectorName = "mast"
@@ -54,6 +61,7 @@ class DetectorArchitecture:
     adapter: AdapterName = "upsampling"
     num_levels: int = 4
     num_candidates: int = 512
+    finest: FinestLevel = "8x4"
 
     @property
     def channels(self) -> int:
@@ -65,7 +73,11 @@ class DetectorArchitecture:
 
     @property
     def levels(self) -> tuple[PyramidLevel, ...]:
-        return pyramid_levels(self.num_levels, adapter_stride(self.used_adapter))
+        if self.name == "resnet_fpn":
+            return pyramid_levels(levels_from(self.finest, self.num_levels), FINEST_STRIDES[self.finest])
+        chooses = self.used_adapter in ("upsampling", "hybrid")
+        count = levels_from(self.finest, self.num_levels) if chooses else self.num_levels
+        return pyramid_levels(count, adapter_stride(self.used_adapter, self.finest))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,26 +100,30 @@ def points_on(levels: tuple[PyramidLevel, ...], device: torch.device) -> Pyramid
     return pyramid_points(levels, device)
 
 
-class MastDetector(nn.Module):
-    """Parameters are named by their part: encoder, adapter, pyramid, head, projection."""
+class PointDetector(nn.Module):
+    """What all detectors with our head share; a subclass makes the maps.
+
+    Parameters are named by their part: the backbone's, pyramid, head, projection.
+    """
+
+    projection: ProjectionHead | None
 
     def __init__(self, architecture: DetectorArchitecture) -> None:
         super().__init__()
         self.architecture = architecture
         self.levels = architecture.levels
-        channels = architecture.channels
-        self.encoder = build_encoder(architecture.size)
-        self.adapter = build_adapter(architecture.used_adapter, self.encoder.shape.width, channels)
-        self.pyramid = Pyramid(channels, architecture.num_levels)
-        self.head = FcosHead(channels, architecture.num_levels, _TOWER_DEPTH[architecture.size])
-        self.projection = ProjectionHead(channels) if architecture.name == "mast" else None
-        for part in (self.adapter, self.pyramid, self.head):
-            part.to(memory_format=torch.channels_last)
+
+    def maps(self, logmel: Tensor) -> list[Tensor]:
+        """(B, 1, T, F) -> one map (B, C, time, frequency) per level, finest first"""
+        raise NotImplementedError
+
+    def backbone_map(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """The backbone's last map and its stride."""
+        raise NotImplementedError
 
     def forward(self, logmel: Tensor) -> HeadOutputs:
         """(B, 1, T, F) normalised spectrograms -> outputs of every point"""
-        tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
-        maps = self.pyramid(self.adapter(tokens))
+        maps = self.maps(logmel)
         score_logit, centerness_logit, distances = self.head(maps)
         return HeadOutputs(score_logit, centerness_logit, distances, maps[0])
 
@@ -164,13 +180,13 @@ class MastDetector(nn.Module):
         )
 
     def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:
-        """(B, R, 4) boxes -> (B, R, D): pooled encoder tokens, pooled finest pyramid map,
-        or its unit- length projection
+        """(B, R, 4) boxes -> (B, R, D): pooled map of the backbone, pooled finest pyramid map,
+        or its unit-length projection
         """
-        tokens = self.encoder(logmel).contiguous(memory_format=torch.channels_last)
         if name == "encoder":
-            return pooled_regions(tokens, boxes, (PATCH, PATCH)).float()
-        regions = pooled_regions(self.pyramid(self.adapter(tokens))[0], boxes, self.levels[0].stride)
+            features, stride = self.backbone_map(logmel)
+            return pooled_regions(features, boxes, stride).float()
+        regions = pooled_regions(self.maps(logmel)[0], boxes, self.levels[0].stride)
         if name == "neck":
             return regions.float()
         if self.projection is None:
@@ -179,3 +195,46 @@ class MastDetector(nn.Module):
                 "e.g. --set detect.embeddings=neck"
             )
         return self.projection(regions)
+
+
+class MastDetector(PointDetector):
+    """Parameters are named by their part: encoder, adapter, pyramid, head, projection."""
+
+    def __init__(self, architecture: DetectorArchitecture) -> None:
+        super().__init__(architecture)
+        channels, name = architecture.channels, architecture.used_adapter
+        self.encoder = build_encoder(architecture.size)
+        self.adapter = build_adapter(name, self.encoder.shape.width, channels, architecture.finest)
+        self.pyramid = Pyramid(channels, len(self.levels))
+        self.head = FcosHead(channels, len(self.levels), _TOWER_DEPTH[architecture.size])
+        self.projection = ProjectionHead(channels) if architecture.name == "mast" else None
+        for part in (self.adapter, self.pyramid, self.head):
+            part.to(memory_format=torch.channels_last)
+
+    def maps(self, logmel: Tensor) -> list[Tensor]:
+        tokens = self.backbone_map(logmel)[0]
+        with_sound = isinstance(self.adapter, HybridAdapter)
+        return self.pyramid(self.adapter(tokens, logmel) if with_sound else self.adapter(tokens))
+
+    def backbone_map(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        return self.encoder(logmel).contiguous(memory_format=torch.channels_last), (PATCH, PATCH)
+
+
+class ResNetDetector(PointDetector):
+    """ResNet stages under MAST's pyramid, head and losses: the rival that differs in the backbone alone."""
+
+    def __init__(self, architecture: DetectorArchitecture) -> None:
+        super().__init__(architecture)
+        channels = architecture.channels
+        self.stages = ResidualStages(architecture.size, architecture.finest)
+        self.pyramid = StagePyramid(self.stages.widths, channels, len(self.levels))
+        self.head = FcosHead(channels, len(self.levels), _TOWER_DEPTH[architecture.size])
+        self.projection: ProjectionHead | None = ProjectionHead(channels)
+        self.to(memory_format=torch.channels_last)
+
+    def maps(self, logmel: Tensor) -> list[Tensor]:
+        return self.pyramid(self.stages(logmel))
+
+    def backbone_map(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        last = self.stages(logmel)[-1]
+        return last, self.levels[len(self.stages.widths) - 1].stride

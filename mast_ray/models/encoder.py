@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from mast_ray.models.layers import TransformerBlock, TransformerNorm, initialise_transformer, to_compute_dtype
 
-EncoderSize = Literal["tiny", "small", "base"]
+EncoderSize = Literal["tiny", "compact", "small", "base"]
 PATCH = 16  # frames and bins
 TOKEN_GRID = (64, 8)  # (time, frequency)
 NUM_TOKENS = TOKEN_GRID[0] * TOKEN_GRID[1]
@@ -33,6 +33,7 @@ class EncoderShape:
 
 ENCODER_SHAPES: dict[EncoderSize, EncoderShape] = {
     "tiny": EncoderShape(width=128, depth=4, num_heads=4),
+    "compact": EncoderShape(width=256, depth=8, num_heads=4),
     "small": EncoderShape(width=384, depth=12, num_heads=6),
     "base": EncoderShape(width=768, depth=12, num_heads=12),
 }

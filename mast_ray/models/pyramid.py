@@ -6,6 +6,8 @@ Legend: maps (B, C, time, frequency), finest level first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -62,8 +64,36 @@ class Pyramid(nn.Module):
         maps = [features]
         for down in self.down:
             maps.append(down(maps[-1]))
-        maps = [lateral(level) for lateral, level in zip(self.lateral, maps, strict=True)]
-        for index in range(len(maps) - 2, -1, -1):
-            above = functional.interpolate(maps[index + 1], size=maps[index].shape[-2:], mode="nearest")
-            maps[index] = self.fuse[index](maps[index], above)
-        return [smooth(level) for smooth, level in zip(self.smooth, maps, strict=True)]
+        return fused_top_down(maps, self.lateral, self.fuse, self.smooth)
+
+
+class StagePyramid(nn.Module):
+    """The same fusion over the stages of a convolutional network; levels beyond them by stride-2 convolutions."""
+
+    def __init__(self, widths: Sequence[int], channels: int, num_levels: int) -> None:
+        super().__init__()
+        inputs = [*widths, *([channels] * (num_levels - len(widths)))]
+        self.down = nn.ModuleList(
+            ConvNormAct(inputs[level - 1], channels, stride=2) for level in range(len(widths), num_levels)
+        )
+        self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in inputs)
+        self.fuse = nn.ModuleList(WeightedSum() for _ in range(num_levels - 1))
+        self.smooth = nn.ModuleList(SmoothingBlock(channels) for _ in range(num_levels))
+
+    def forward(self, stages: list[Tensor]) -> list[Tensor]:
+        """Maps of the stages, finest first -> one map per level"""
+        maps = list(stages)
+        for down in self.down:
+            maps.append(down(maps[-1]))
+        return fused_top_down(maps, self.lateral, self.fuse, self.smooth)
+
+
+def fused_top_down(
+    maps: list[Tensor], lateral: nn.ModuleList, fuse: nn.ModuleList, smooth: nn.ModuleList
+) -> list[Tensor]:
+    """1 x 1 laterals, then every map mixed with the one above it, then smoothed; finest first."""
+    maps = [layer(level) for layer, level in zip(lateral, maps, strict=True)]
+    for index in range(len(maps) - 2, -1, -1):
+        above = functional.interpolate(maps[index + 1], size=maps[index].shape[-2:], mode="nearest")
+        maps[index] = fuse[index](maps[index], above)
+    return [layer(level) for layer, level in zip(smooth, maps, strict=True)]

@@ -12,10 +12,12 @@ import io
 import logging
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load as tensors_from_bytes
 from torch import Tensor, nn
 
+from mast_ray.boxes.points import FinestLevel, finest_level_of
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
@@ -29,7 +31,7 @@ from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import choose_engine, choose_precision, make_engine
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
-from mast_ray.training.model_files import CARD, Card, read_model, refuse_other_normalisation
+from mast_ray.training.model_files import CARD, Card, read_card, read_model, refuse_other_normalisation
 from mast_ray.training.objectives import (
     BaselineObjective,
     ContrastiveSettings,
@@ -46,6 +48,7 @@ from mast_ray.training.worker import Worker
 log = logging.getLogger("mast.training")
 
 FROM_SCRATCH = (
+    "resnet_fpn",
     "fcos",
     "faster_rcnn",
     "detr",
@@ -90,8 +93,31 @@ def detection(
 
 
 def architecture_of(model: ModelConfig) -> DetectorArchitecture:
-    """What rebuilds the network of a model section."""
-    return DetectorArchitecture(model.name, model.size, model.adapter, model.pyramid_levels)
+    """What rebuilds the network of a model section, whose finest level has been settled."""
+    if model.finest_level == "auto":
+        raise ConfigError(
+            "model.finest_level=auto is settled by the labelled boxes when a detector is trained:\n"
+            "name one here, e.g. --set model.finest_level=8x4"
+        )
+    return DetectorArchitecture(
+        model.name, model.size, model.adapter, model.pyramid_levels, finest=model.finest_level
+    )
+
+
+def with_finest_level(config: Config, durations_frames: np.ndarray, like: str = "") -> Config:
+    """The config with `auto` replaced: by the level of the detector to start from, if there is
+    one, else by what the durations of the labelled boxes call for.
+    """
+    model = config.model
+    if model.finest_level != "auto":
+        return config
+    finest: FinestLevel = "8x4"
+    if like:
+        finest = ModelConfig.model_validate(read_card(like, config.storage).model).finest_level
+    elif model.can_be_finer:
+        finest = finest_level_of(durations_frames)
+        log.info("finest level %s frames x bins, from %d labelled boxes", finest, len(durations_frames))
+    return config.model_copy(update={"model": model.model_copy(update={"finest_level": finest})})
 
 
 def network_of(objective: nn.Module) -> tuple[str, nn.Module]:

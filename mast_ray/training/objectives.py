@@ -22,7 +22,7 @@ from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
 from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
 from mast_ray.losses.detection import ClassificationName, DetectionSums, detection_sums
 from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, MaskedAutoencoder, TargetName
-from mast_ray.models.detector import HeadOutputs, MastDetector
+from mast_ray.models.detector import HeadOutputs, PointDetector
 from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.masking import Masking, TokenMask
 from mast_ray.models.regions import ProjectionHead, pooled_regions
@@ -130,7 +130,7 @@ class DetectionObjective(nn.Module):
 
     def __init__(
         self,
-        detector: MastDetector,
+        detector: PointDetector,
         weights: DetectionWeights = DetectionWeights(),  # noqa: B008 (frozen)
         contrastive: ContrastiveSettings = ContrastiveSettings(),  # noqa: B008 (frozen)
         assignment: AssignmentName = "atss",
@@ -325,7 +325,7 @@ def detection_objective(
     rank: int = 0,
 ) -> DetectionObjective | BaselineObjective:
     """The objective that fits a detector made by models.build.build_detector."""
-    if not isinstance(detector, MastDetector):
+    if not isinstance(detector, PointDetector):
         return BaselineObjective(detector, seed, rank)
     return DetectionObjective(detector, weights, contrastive, assignment, classification, seed, rank)
 

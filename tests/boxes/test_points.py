@@ -8,6 +8,8 @@ from mast_ray.boxes.points import (
     boxes_of_distances,
     centerness_of_distances,
     distances_of_boxes,
+    finest_level_of,
+    levels_from,
     pyramid_levels,
     pyramid_points,
 )
@@ -17,6 +19,22 @@ def test_default_pyramid_has_four_levels_of_doubling_strides() -> None:
     levels = pyramid_levels(4, (8, 4))
     assert [level.stride for level in levels] == [(8, 4), (16, 8), (32, 16), (64, 32)]
     assert [level.size for level in levels] == [(128, 32), (64, 16), (32, 8), (16, 4)]
+
+
+def test_the_finest_level_is_the_coarsest_that_cuts_short_calls_in_three() -> None:
+    """Of 5 durations the 20th percentile is at four fifths of the way from the first to the second."""
+    assert finest_level_of([24.0] * 10) == "8x4"
+    assert finest_level_of([23.9] * 10) == "4x4"
+    assert finest_level_of([12.0] * 10) == "4x4"
+    assert finest_level_of([11.9] * 10) == "2x4"
+    assert finest_level_of([3.0] * 10) == "2x4"  # nothing is fine enough: the finest there is
+    assert finest_level_of([4.0, 24.0, 100.0, 100.0, 100.0]) == "4x4"  # 4 + 0.8 * 20 = 20 frames
+    assert finest_level_of([]) == "8x4"
+
+
+def test_finer_pyramids_add_levels_up_to_five() -> None:
+    assert [levels_from(name, 4) for name in ("8x4", "4x4", "2x4")] == [4, 5, 5]
+    assert [levels_from(name, 3) for name in ("8x4", "4x4", "2x4")] == [3, 4, 5]
 
 
 def test_odd_sizes_are_rounded_up_as_strided_convolutions_do() -> None:

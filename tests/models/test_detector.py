@@ -98,6 +98,44 @@ def test_variants_without_adapter_work_at_stride_16_and_have_no_projection():
         detector.embed_boxes(torch.zeros(1, 1, 1024, 128), torch.zeros(1, 1, 4), "projection")
 
 
+@pytest.mark.parametrize(
+    ("name", "adapter"), [("mast", "hybrid"), ("mast", "upsampling"), ("resnet_fpn", "none")]
+)
+@pytest.mark.parametrize(
+    ("finest", "strides"),
+    [
+        ("8x4", [(8, 4), (16, 8), (32, 16), (64, 32)]),
+        ("4x4", [(4, 4), (8, 8), (16, 16), (32, 32), (64, 64)]),
+        ("2x4", [(2, 4), (4, 8), (8, 16), (16, 32), (32, 64)]),
+    ],
+)
+def test_maps_have_the_sizes_of_the_levels_from_any_finest_one(name, adapter, finest, strides):
+    detector = build_detector(DetectorArchitecture(name, "tiny", adapter, finest=finest)).eval()
+    assert [level.stride for level in detector.levels] == strides
+    assert detector.extent == (1024, 128)
+    with torch.no_grad():
+        maps = detector.maps(torch.randn(1, 1, 1024, 128))
+        found = detector.detect(torch.randn(1, 1, 1024, 128), score_floor=0.0)
+    assert [tuple(one.shape[-2:]) for one in maps] == [level.size for level in detector.levels]
+    assert found.corners.shape == (1, 300, 4)
+
+
+@pytest.mark.parametrize("name", ["encoder", "neck", "projection"])
+def test_the_residual_rival_has_embeddings_too(name):
+    detector = build_detector(DetectorArchitecture("resnet_fpn", "tiny")).eval()
+    boxes = torch.tensor([[[100.0, 20, 160, 60], [0, 0, 1024, 128]]])
+    with torch.no_grad():
+        vectors = detector.embed_boxes(torch.randn(1, 1, 1024, 128), boxes, name)
+    assert vectors.shape == (1, 2, {"encoder": 256, "neck": 48, "projection": 128}[name])
+
+
+def test_compact_with_hybrid_adapter_is_under_22_megabytes_in_float16():
+    with torch.device("meta"):
+        detector = build_detector(DetectorArchitecture("mast", "compact", "hybrid"))
+    assert sum(tensor.numel() for tensor in detector.state_dict().values()) * 2 < 22e6
+    assert (detector.encoder.shape.width, detector.encoder.shape.depth) == (256, 8)
+
+
 @pytest.mark.slow
 def test_detect_compiles_whole_and_agrees_with_eager(detector):
     logmel = torch.randn(2, 1, 1024, 128)
@@ -112,6 +150,8 @@ OVERFIT = [
     ("mast", "upsampling", 2e-3, 300),
     ("mast", "anisotropic", 2e-3, 300),
     ("mast", "conv", 2e-3, 300),
+    ("mast", "hybrid", 2e-3, 300),
+    ("resnet_fpn", "upsampling", 2e-3, 300),
     pytest.param("audiomae", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("vit_scratch", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     ("fcos", "upsampling", 1e-3, 300),

@@ -42,6 +42,32 @@ def test_upsampling_adapter_parameters_add_up():
     assert num_parameters(adapter) == convolutions + 8 * 2 * 256  # eight group norms
 
 
+@pytest.mark.parametrize(("finest", "grid"), [("8x4", (128, 32)), ("4x4", (256, 32)), ("2x4", (512, 32))])
+def test_side_path_and_upsampled_tokens_meet_at_the_finest_level(finest, grid):
+    adapter = build_adapter("hybrid", 32, 16, finest)
+    with torch.no_grad():
+        tokens, logmel = torch.randn(2, 32, 64, 8), torch.randn(2, 1, 1024, 128)
+        output = adapter(tokens, logmel)
+        assert torch.allclose(output, adapter.tokens(tokens) + adapter.side(logmel), atol=1e-5)
+    assert output.shape == (2, 16, *grid)
+    assert adapter_stride("hybrid", finest) == (1024 // grid[0], 128 // grid[1])
+
+
+@pytest.mark.parametrize("finest", ["8x4", "4x4", "2x4"])
+def test_a_click_reaches_the_cell_of_the_side_path_that_holds_it(finest):
+    """The strongest change of the map lies in the cell of the changed frame and bin, or beside it."""
+    torch.manual_seed(0)
+    side = build_adapter("hybrid", 32, 16, finest).side
+    quiet = torch.zeros(1, 1, 1024, 128)
+    click = quiet.clone()
+    click[0, 0, 612:616, 52:56] = 5.0
+    with torch.no_grad():
+        change = (side(click) - side(quiet)).abs().sum(1)[0]
+    time, frequency = divmod(int(change.argmax()), change.shape[1])
+    stride = adapter_stride("hybrid", finest)
+    assert abs(time - 614 // stride[0]) <= 1 and abs(frequency - 54 // stride[1]) <= 1
+
+
 @pytest.mark.parametrize("num_levels", [3, 4])
 def test_pyramid_halves_both_axes_from_level_to_level(num_levels):
     maps = Pyramid(16, num_levels)(torch.randn(1, 16, 128, 32))

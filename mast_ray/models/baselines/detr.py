@@ -31,6 +31,7 @@ class DetrShape:
 
 DETR_SHAPES: dict[EncoderSize, DetrShape] = {
     "tiny": DetrShape((16, 32, 64, 128), (1, 1, 1, 1), "basic", 96, 2, 20),
+    "compact": DetrShape((64, 128, 256, 512), (2, 2, 2, 2), "basic", 128, 4, 100),
     "small": DetrShape((64, 128, 256, 512), (2, 2, 2, 2), "basic", 128, 4, 100),
     "base": DetrShape((256, 512, 1024, 2048), (3, 4, 6, 3), "bottleneck", 256, 6, 100),
 }

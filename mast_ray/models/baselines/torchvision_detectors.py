@@ -14,42 +14,17 @@ from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from mast_ray.boxes.batch import ChunkBatch, Detections
 from mast_ray.models.baselines.convention import inference, object_xyxy, padded_detections
 from mast_ray.models.encoder import EncoderSize
+from mast_ray.models.residual import residual_network
 
 TorchvisionName = Literal["faster_rcnn", "fcos"]
 
 _CHUNK = {"min_size": 128, "max_size": 1024, "image_mean": [0.0], "image_std": [1.0], "_skip_resize": True}
-_PYRAMID_CHANNELS: dict[EncoderSize, int] = {"tiny": 64, "small": 128, "base": 256}
-
-
-class _NarrowResNet(ResNet):
-    """Half of every stage's channels: the smallest size is for CPUs."""
-
-    def _make_layer(self, block, planes, *args, **kwargs):  # type: ignore[no-untyped-def]
-        if planes == 64:  # the first stage follows the stem
-            self.inplanes = 32
-        return super()._make_layer(block, planes // 2, *args, **kwargs)
-
-
-def residual_network(size: EncoderSize) -> ResNet:
-    """ResNet-50 (`base`), ResNet-18 (`small`) or a ResNet-10 of half the width (`tiny`), with
-    one input channel and fresh weights.
-    """
-    match size:
-        case "base":
-            network = ResNet(Bottleneck, [3, 4, 6, 3])
-        case "small":
-            network = ResNet(BasicBlock, [2, 2, 2, 2])
-        case "tiny":
-            network = _NarrowResNet(BasicBlock, [1, 1, 1, 1])
-            network.bn1 = nn.BatchNorm2d(32)
-    network.conv1 = nn.Conv2d(1, network.bn1.num_features, 7, 2, 3, bias=False)
-    return network
+_PYRAMID_CHANNELS: dict[EncoderSize, int] = {"tiny": 64, "compact": 128, "small": 128, "base": 256}
 
 
 def residual_pyramid(size: EncoderSize, stages: tuple[int, ...], extra: nn.Module) -> BackboneWithFPN:

@@ -43,6 +43,7 @@ _ALL_TRAINS = {"detector.unfrozen_blocks": 10**6, "detector.backbone_multiplier"
 _ALL = (
     Method("faster_rcnn", "Faster R-CNN", "baseline", "nothing", {"model.name": "faster_rcnn"}),
     Method("fcos", "FCOS", "baseline", "nothing", {"model.name": "fcos"}),
+    Method("resnet_fpn", "ResNet-FPN, MAST's head and losses", "baseline", "nothing", {"model.name": "resnet_fpn"}),
     Method("yolo26", "YOLO26", "baseline", "nothing", {"model.name": "yolo26"}),
     Method("detr", "DETR", "baseline", "nothing", {"model.name": "detr"}),
     Method("audiomae", "AudioMAE", "baseline", "public", {"model.name": "audiomae", "spectrogram.divisor": 2.0}),
@@ -56,6 +57,7 @@ _ALL = (
     Method("adapter_conv", "MAST, convolutional adapter", "adapter", "own", {"model.adapter": "conv"}),
     Method("adapter_anisotropic", "MAST, anisotropic adapter", "adapter", "own", {"model.adapter": "anisotropic"}),
     Method("adapter_upsampling", "MAST, upsampling adapter", "adapter", "own", {"model.adapter": "upsampling"}),
+    Method("adapter_hybrid", "MAST, hybrid adapter", "adapter", "own", {"model.adapter": "hybrid"}),
     Method("stage1_only", "ST, stage 1 only", "curriculum", "own", {"self_train.curriculum": "stage1_only"}, True),
     Method("stage2_only", "ST, stage 2 only", "curriculum", "own", {"self_train.curriculum": "stage2_only"}, True),
     Method("union", "ST, one-stage union", "curriculum", "own", {"self_train.curriculum": "union"}, True),

@@ -6,12 +6,13 @@ import torch
 
 from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
-from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
+from mast_ray.stages.train.work import DetectorTask, PretrainTask, durations_of, pretraining_chunks
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.assembly import detection, groups_of, reconstruction
+from mast_ray.tables.reader import ChunkReader
+from mast_ray.training.assembly import detection, groups_of, reconstruction, with_finest_level
 from mast_ray.training.ema import average_decay, rescaled_decay
 from mast_ray.training.engine import choose_engine, choose_precision
-from mast_ray.training.labels import labelled_chunks
+from mast_ray.training.labels import attach_boxes, labelled_chunks
 from mast_ray.training.schedule import samples_per_worker, schedule_of
 from mast_ray.training.worker import first_device
 
@@ -30,6 +31,10 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
             len(labelled.chunks),
             f"{len(labelled.chunks)} chunks ({task.labels.describe()} labels)",
         )
+        if config.model.finest_level == "auto":
+            reader = ChunkReader(prepared, labelled.chunks, batch_size=knobs.batch_size)
+            attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
+            config = with_finest_level(config, durations_of(reader), task.init_detector)
         objective = detection(config, task.knobs)
     schedule = schedule_of(knobs, num_chunks)
     share = samples_per_worker(knobs.batch_size, knobs.accumulate, config.cluster.num_workers, task.section)
@@ -38,7 +43,7 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
     size = lambda names: sum(parameters[name].numel() for name in names)  # noqa: E731
     lines = [
         f"data       {data}",
-        f"model      {config.model.name} {config.model.size}, {sum(p.numel() for p in parameters.values()) / 1e6:.1f} M parameters",
+        f"model      {config.model.name} {config.model.size}, finest level {config.model.finest_level}, {sum(p.numel() for p in parameters.values()) / 1e6:.1f} M parameters",
         f"steps      {schedule.num_steps} = {schedule.steps_per_epoch} per epoch x {knobs.epochs} epochs"
         + (
             f", cut to max_steps={knobs.max_steps}"

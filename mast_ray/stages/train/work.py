@@ -35,6 +35,7 @@ from mast_ray.training.assembly import (
     load_encoder_weights,
     network_weights,
     reconstruction,
+    with_finest_level,
 )
 from mast_ray.training.augmenting import StepAugmentation, noise_bank
 from mast_ray.training.checkpoints import Checkpoints
@@ -117,14 +118,15 @@ class DetectorTask:
     def run(self, worker: Worker) -> dict[str, Any]:
         config, knobs, prepared = self.config, self.knobs, _archive(self)
         normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
+        labelled = labelled_chunks(prepared, self.labels, config)
+        reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
+        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
+        config = with_finest_level(config, durations_of(reader), self.init_detector)
         objective = detection(config, knobs, worker.rank)
         if self.init_encoder:
             load_encoder_weights(objective, self.init_encoder, config, normalisation)
         if self.init_detector:
             load_detector_weights(objective, self.init_detector, config, normalisation)
-        labelled = labelled_chunks(prepared, self.labels, config)
-        reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
-        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
         if worker.rank == 0:
             warn_of_unlearned_boxes(objective, reader)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
@@ -177,6 +179,12 @@ class DetectorTask:
             min_remnant_s=self.config.spectrogram.min_remnant_s,
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
+
+
+def durations_of(reader: ChunkReader) -> np.ndarray:
+    """(N,) frames of every labelled box, as cut by the chunks."""
+    corners = reader.boxes.corners[~reader.boxes.is_ignored]
+    return corners[:, 2] - corners[:, 0]
 
 
 def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:

@@ -3,13 +3,16 @@ objectives, small enough for seconds.
 """
 
 import json
+import shutil
 from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from small_archive import make_prepared, small_config
 
+from mast_ray.boxes.points import FINEST_STRIDES, finest_level_of
 from mast_ray.config.errors import ConfigError
 from mast_ray.inference.validation import Inputs, detect_split, validation_metrics
 from mast_ray.stages.train.plan import plan_text
@@ -19,6 +22,7 @@ from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
+from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks
 from mast_ray.training.worker import LocalWorker
 
 pytestmark = pytest.mark.slow  # trains or runs a network
@@ -154,3 +158,34 @@ def test_an_encoder_of_another_size_is_refused_with_the_remedy(prepared, encoder
         run_train_detector(
             config, prepared, str(tmp_path / "out"), init_encoder=str(encoder[0]), runner="here"
         )
+
+
+def test_auto_settles_the_finest_level_from_the_boxes_and_the_card_names_it(prepared, tmp_path):
+    config = small_config(
+        **{"detector.max_steps": 1, "model.adapter": "hybrid", "model.finest_level": "auto"}
+    )
+    run_train_detector(config, prepared, str(tmp_path / "out"), runner="here")
+    detector, card = load_detector(tmp_path / "out")
+    corners = labelled_corners(prepared, config)
+    expected = finest_level_of(corners[:, 2] - corners[:, 0])
+    assert card.model["finest_level"] == expected == detector.architecture.finest
+    assert detector.levels[0].stride == FINEST_STRIDES[expected]
+    assert f"finest level {expected}" in plan_text(DetectorTask(config, prepared, "nowhere"))
+
+
+def labelled_corners(prepared: str, config) -> np.ndarray:
+    archive = open_prepared(prepared)
+    labelled = labelled_chunks(archive, LabelSource("expert"), config)
+    reader = ChunkReader(archive, labelled.chunks, batch_size=4)
+    attach_boxes(reader, archive, labelled, config.spectrogram.min_remnant_s)
+    return reader.boxes.corners
+
+
+def test_a_card_from_before_finest_levels_is_an_8x4_model(detector, tmp_path):
+    out, _ = detector
+    copy = shutil.copytree(out, tmp_path / "old")
+    card = json.loads((copy / "card.json").read_text())
+    del card["model"]["finest_level"]
+    (copy / "card.json").write_text(json.dumps(card))
+    old, _ = load_detector(copy)
+    assert old.levels == load_detector(out)[0].levels and old.levels[0].stride == (8, 4)
