@@ -42,6 +42,7 @@ from mast_ray.tables.blocks import values_of
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.finishing import finish
 from mast_ray.tables.frames_writer import FramesWriter
+from mast_ray.tables.label_choice import chosen_labels
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader
 
@@ -79,7 +80,8 @@ def make_prepared(folder: Path, num_recordings: int, segments: int, storage: str
     items = [Item(f"{n:016x}", f"{n:06d}.wav", 1, "") for n in range(num_recordings)]
     list(run_here(stage, plan_units(items, 64, 10**12), "bench", work))
     config = apply_overrides(field(), {"spectrogram.storage": storage})
-    finish(stage, config, "", {}, items, read_commits(stage), AnnotationSet(), "", datetime.now(UTC))
+    no_labels = chosen_labels(AnnotationSet(), config.labels)
+    finish(stage, config, "", {}, items, read_commits(stage), no_labels, "", datetime.now(UTC))
     return str(folder)
 
 

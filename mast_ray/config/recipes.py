@@ -22,6 +22,7 @@ def paper() -> Config:
     return apply_overrides(
         Config(recipe="paper"),
         {
+            "labels.no_animal": "keep",
             "split.unit": "chunk",
             "split.transductive": True,
             "spectrogram.tail": "zeros",

@@ -92,6 +92,21 @@ class PrepareConfig(Section):
     """Segments (5.12 s) per Parquet row group: the unit of a random read."""
 
 
+class LabelsConfig(Section):
+    include: tuple[str, ...] = ()
+    """Only labels of these names or patterns (Turdus*) are calls, whatever their case; empty: all that are not left
+    out. What is not a call is background.
+    """
+    exclude: tuple[str, ...] = ()
+    """Labels of these names or patterns are no calls."""
+    uncertain: tuple[str, ...] = ()
+    """Labels of these names or patterns are neither calls nor background, in training and in evaluation."""
+    no_animal: Literal["leave_out", "keep"] = "leave_out"
+    """Names that mean no animal (noise, rain, human, ...) are left out and codes for unknown are uncertain, or every
+    label is a call (paper). labels.include names calls whatever they mean.
+    """
+
+
 class SplitConfig(Section):
     unit: Literal["auto", "recording", "block", "chunk"] = "auto"
     """What is dealt out: recordings, guarded time blocks of long recordings, or random
@@ -241,6 +256,8 @@ class Config(Section):
     """Log-mel chunks."""
     prepare: PrepareConfig = PrepareConfig()
     """From archive to tables."""
+    labels: LabelsConfig = LabelsConfig()
+    """What an annotation means."""
     split: SplitConfig = SplitConfig()
     """Who trains, who tests."""
     augment: AugmentConfig = AugmentConfig()

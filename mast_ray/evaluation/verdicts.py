@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.generic_csv import NO, YES
 from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
 
-YES = frozenset({"y", "yes", "1", "true", "t", "right", "call"})
-NO = frozenset({"n", "no", "0", "false", "f", "wrong", "no call"})
 UNDECIDED = frozenset({"", "?", "u", "unsure"})
 
 

@@ -100,6 +100,15 @@ def boxes_from_seconds_hertz(
     return np.stack([t0.astype(np.float64), f0, t1.astype(np.float64), f1], axis=1), representable
 
 
+def boxes_on_open_grid(begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: Floats) -> Floats:
+    """(N, 4) events in fractional frames and bins without limits: to compare boxes above 8 kHz or without band
+    (NaN) too, never to be drawn on a spectrogram.
+    """
+    frames = [_fractional_frames(np.asarray(seconds, np.float64)) for seconds in (begin_s, end_s)]
+    bins = [hertz_to_bin(np.maximum(hertz, 0.0)) for hertz in (low_hz, high_hz)]
+    return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1)
+
+
 def seconds_hertz_from_boxes(boxes: Floats) -> Floats:
     """(N, 4) boxes in frames and bins -> (N, 4) begin_s, low_hz, end_s, high_hz (same corner order)."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)

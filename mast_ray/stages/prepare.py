@@ -28,6 +28,7 @@ from mast_ray.tables.birdeep import birdeep_labels
 from mast_ray.tables.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
+from mast_ray.tables.label_choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.preparing import PrepareWork
 from mast_ray.tables.schemas import SCHEMA_VERSION
@@ -72,6 +73,11 @@ def prepare(
     if inputs.annotations:
         annotations = annotations_of(inputs.annotations, paths, config.storage, archive)
     refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, paths, inputs.exclude)
+    chosen = chosen_labels(annotations, config.labels)
+    source_of_labels = inputs.annotations or archive.url
+    if annotations.annotated_paths:
+        print("\n".join(chosen.lines()), flush=True)
+    refuse_no_calls(annotations, chosen, source_of_labels)
     key = sections_hash(config, *TABLE_KNOBS)
     hashes = {
         "archive": archive_hash(listing.items),
@@ -87,7 +93,7 @@ def prepare(
         _print_plan(source, stage, listing, sites, config)
         return OK
     return _Preparation(source, stage, config, listing, sites, runner).run(
-        key, hashes, annotations, _name_of(inputs.annotations), text_hash(table_text)
+        key, hashes, chosen, _name_of(inputs.annotations), text_hash(table_text)
     )
 
 
@@ -101,7 +107,7 @@ class _Preparation:
     runner: str
 
     def run(
-        self, key: str, hashes: dict[str, str], annotations: AnnotationSet, source: str, table_hash: str
+        self, key: str, hashes: dict[str, str], chosen: ChosenLabels, source: str, table_hash: str
     ) -> int:
         items = self.listing.items
         with lease_or_stop(self.stage) as lease:
@@ -127,7 +133,7 @@ class _Preparation:
                     "the archive changed meanwhile, or files of the output were deleted; run the same command again"
                 )
             manifest, split = finish(
-                self.stage, self.config, key, hashes, items, commits, annotations, source, datetime.now(UTC)
+                self.stage, self.config, key, hashes, items, commits, chosen, source, datetime.now(UTC)
             )
             named = [file.key for commit in commits for file in commit.files]
             sweep(self.stage, named, ("frames", "index", "backgrounds"))
@@ -192,15 +198,8 @@ def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
         f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['chunks']:,} chunks, "
         f"{counts['labels']:,} labels"
     )
-    if counts["labels_of_rejected_recordings"]:
-        print(
-            f"{counts['labels_of_rejected_recordings']:,} labels belong to rejected recordings and are left out"
-        )
-    if counts["labels_beyond_the_end"]:
-        print(
-            f"{counts['labels_beyond_the_end']:,} labels begin after the end of their recording and are left out "
-            f"(e.g. {counts['label_beyond_the_end']}): is the table of another file, or its time that of several?"
-        )
+    for note in counts["label_notes"]:
+        print(note)
     if counts.get("labels_out_of_band"):
         print(
             f"{counts['labels_out_of_band']:,} labels lie wholly outside {LOW_HZ:g} to {HIGH_HZ:g} Hz, which is all the detector "

@@ -14,20 +14,21 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
-from mast_ray.recordings.annotations import AnnotationSet
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
+from mast_ray.tables.label_choice import ChosenLabels
+from mast_ray.tables.label_cleaning import LabelNote
+from mast_ray.tables.label_tables import BEYOND_THE_END, ignored_table, labels_table, unheard_labels
 from mast_ray.tables.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.prepared import read_table, write_table
-from mast_ray.tables.schemas import BACKGROUNDS, INDEX, LABELS, RECORDINGS, REJECTS
+from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
 from mast_ray.tables.splits import (
     BlockRow,
     Recording,
@@ -39,7 +40,9 @@ from mast_ray.tables.splits import (
 from mast_ray.tables.statistics import pool_moments
 
 DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
-TABLE_KNOBS = (*DECODE_KNOBS, "split", "seed")  # everything the tables depend on besides their inputs
+TABLE_KNOBS = (*DECODE_KNOBS, "labels", "split", "seed")  # all that the tables depend on besides their inputs
+
+LEAST_STD = 1e-3  # of log-mel values; quiet recordings have about 1, the rounding of sums 1e-6
 
 
 @dataclass(frozen=True)
@@ -95,58 +98,6 @@ def recordings_and_rejects(
 
 def _reject(item: Item, about: Mapping[str, object]) -> dict[str, object]:
     return {"path": item.path, "recording_id": item.item_id, "num_bytes": item.num_bytes, **about}
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Labels that no chunk can show."""
-
-    of_rejected: int = 0
-    beyond_end: int = 0
-    example: str = ""  # of one beyond the end
-
-
-def labels_table(annotations: AnnotationSet, recordings: pa.Table, source: str) -> tuple[pa.Table, LeftOut]:
-    """Labels of readable recordings, each once, sorted; and what was left out: of rejected
-    recordings, and beyond the end of theirs.
-    """
-    paths, ids, durations_s = (
-        recordings.column(name).to_pylist() for name in ("path", "recording_id", "duration_s")
-    )
-    id_of, duration_of = dict(zip(paths, ids, strict=True)), dict(zip(paths, durations_s, strict=True))
-    rows = set()
-    num_orphans = num_beyond = 0
-    example = ""
-    for a in annotations.annotations:
-        if a.path not in id_of:
-            num_orphans += 1
-            continue
-        if a.begin_s >= duration_of[a.path]:
-            num_beyond += 1
-            example = example or f"{a.path}: a box at {a.begin_s:g} s of {duration_of[a.path]:g} s"
-            continue
-        score = 1.0 if a.score is None else float(a.score)
-        rows.add((id_of[a.path], a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, score, source))
-    order = {rid: number for number, rid in enumerate(id_of.values())}
-    ordered = sorted(rows, key=lambda row: (order[row[0]], *(-1.0 if v is None else v for v in row[1:])))  # type: ignore[misc]
-    columns = list(zip(*ordered, strict=True)) or [()] * len(LABELS)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, LABELS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=LABELS), LeftOut(num_orphans, num_beyond, example)
-
-
-def unheard_labels(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
-    """How many boxes lie wholly outside what the spectrogram shows, and one of them; they stay
-    in the table, and train nothing.
-    """
-    low_hz, high_hz = labels.column("low_hz"), labels.column("high_hz")
-    outside = pc.or_(pc.greater_equal(low_hz, HIGH_HZ), pc.less_equal(high_hz, LOW_HZ))
-    found = labels.filter(pc.fill_null(outside, False))
-    if not len(found):
-        return 0, ""
-    first = found.slice(0, 1).to_pylist()[0]
-    row = pc.index(recordings.column("recording_id"), first["recording_id"]).as_py()
-    path = recordings.column("path")[row].as_py()
-    return len(found), f"{path}: {first['low_hz']:g} to {first['high_hz']:g} Hz"
 
 
 def index_table(
@@ -239,37 +190,35 @@ def finish(
     inputs: Mapping[str, str],
     items: Sequence[Item],
     commits: Sequence[Commit],
-    annotations: AnnotationSet,
+    chosen: ChosenLabels,
     annotation_source: str,
     now: datetime,
 ) -> tuple[dict, SplitSummary]:
     """Write every table, then the manifest; returns the manifest and what the split gave."""
     stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
-    recordings, rejects = recordings_and_rejects(items, commits, annotations.annotated_paths)
+    recordings, rejects = recordings_and_rejects(items, commits, chosen.calls.annotated_paths)
+    rejected = write_table(stage, "rejects.parquet", rejects)  # first: what follows may point at it
     if not len(recordings):
         raise DataError(
             f"not one of {len(items)} recordings could be read: see {stage.url}/rejects.parquet\n"
             f"most common reason: {_most_common(rejects)}"
         )
-    labels, left_out = labels_table(annotations, recordings, annotation_source)
-    if left_out.beyond_end and not len(labels):
-        raise DataError(
-            f"every box of {annotation_source} begins after the end of its recording ({left_out.example}):\n"
-            "the table is of other recordings, or counts its time over several files"
-        )
+    refuse_no_chunks(recordings, config)
+    labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
+    refuse_no_labels(labels, notes, recordings, annotation_source)
     unheard, unheard_example = unheard_labels(labels, recordings)
-    if unheard and unheard == len(labels):
-        raise DataError(
-            f"every box of {annotation_source} lies outside {LOW_HZ:g} to {HIGH_HZ:g} Hz ({unheard_example}):\n"
-            "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"
-        )
+    ignored = ignored_table(chosen.uncertain, recordings)
     index = index_table(stage, recordings, items, commits)
     backgrounds = background_table(stage, recordings, items, commits)
-    hashes = {"backgrounds": text_hash(write_table(stage, BACKGROUNDS_TABLE, backgrounds))}
-    tables = {"recordings": recordings, "rejects": rejects, "labels": labels, "index": index}
+    hashes = {
+        "rejects": text_hash(rejected),
+        "backgrounds": text_hash(write_table(stage, BACKGROUNDS_TABLE, backgrounds)),
+    }
+    tables = {"recordings": recordings, "labels": labels, "ignored": ignored, "index": index}
     for name, table in tables.items():
         hashes[name] = text_hash(write_table(stage, f"{name}.parquet", table))
     split = write_split(stage, config, recordings, index, backgrounds)
+    refuse_constant(split, stage)
     statuses = rejects.column("status").to_pylist()
     counts = {
         "offered": len(items),
@@ -279,15 +228,57 @@ def finish(
         "hours": round(sum(recordings.column("duration_s").to_pylist()) / 3600.0, 4),
         "chunks": sum(recordings.column("num_chunks").to_pylist()),
         "labels": len(labels),
-        "labels_of_rejected_recordings": left_out.of_rejected,
-        "labels_beyond_the_end": left_out.beyond_end,
-        "label_beyond_the_end": left_out.example,
+        "label_notes": [str(note) for note in notes],
         "labels_out_of_band": unheard,
         "label_out_of_band": unheard_example,
+        "ignored_regions": len(ignored),
         "chunks_by_split": split.chunks,
         "tables": hashes,
     }
     return write_manifest(stage, "prepare", config, key, inputs, counts, now), split
+
+
+def refuse_no_chunks(recordings: pa.Table, config: Config) -> None:
+    """Recordings that were all read and give nothing to look at are no success."""
+    if any(recordings.column("num_chunks").to_pylist()):
+        return
+    longest_s = max(recordings.column("duration_s").to_pylist())
+    least = (
+        "1 s"
+        if config.spectrogram.short_recordings == "pad"
+        else "5.12 s (spectrogram.short_recordings=drop)"
+    )
+    raise DataError(
+        f"not one of {len(recordings)} recordings is long enough for a chunk (the longest has {longest_s:.3g} s):\n"
+        f"a chunk needs at least {least}; join the clips into longer files"
+    )
+
+
+def refuse_no_labels(labels: pa.Table, notes: Sequence[LabelNote], recordings: pa.Table, source: str) -> None:
+    """Annotations of which no box is left are no success, whatever the reason."""
+    if not len(labels) and notes:
+        beyond = next((note for note in notes if note.what == BEYOND_THE_END), None)
+        raise DataError(
+            f"every box of {source} begins after the end of its recording ({beyond.example}):\n"
+            "the table is of other recordings, or counts its time over several files"
+            if beyond
+            else f"{source} leaves no label: {notes[0]}:\nsee rejects.parquet for the recordings that cannot be read"
+        )
+    unheard, example = unheard_labels(labels, recordings)
+    if unheard and unheard == len(labels):
+        raise DataError(
+            f"every box of {source} lies outside {LOW_HZ:g} to {HIGH_HZ:g} Hz ({example}):\n"
+            "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"
+        )
+
+
+def refuse_constant(split: SplitSummary, stage: Storage) -> None:
+    """A pool without any sound in it cannot be normalised, and nothing can be learnt from it."""
+    if split.chunks.get("pool") and split.moments.std < LEAST_STD:
+        raise DataError(
+            f"every frame of the pool of {stage.url} has the same value: its recordings hold digital silence\n"
+            "check a recording by ear, and its channel: --set audio.channel=first"
+        )
 
 
 def _most_common(rejects: pa.Table) -> str:

@@ -35,6 +35,8 @@ def annotations_of(
         log.warning("%s", problem)
     if found.problems:
         log.warning("%s: %d rows or files cannot be used and are left out", uri, len(found.problems))
+    for note in found.notes:
+        log.warning("%s", note)
     if not found.annotated_paths and not found.unresolved:
         raise DataError(f"{uri} holds no annotations of these recordings: check the path and the format")
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.schemas import SCHEMA_VERSION
+from mast_ray.tables.schemas import IGNORED, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from mast_ray.tables.backgrounds import Backgrounds
@@ -40,6 +40,7 @@ class Prepared:
     splits: pa.Table
     moments: Moments  # over valid frames of the training pool
     backgrounds: Backgrounds | None = None  # set by `with_background`: chunks are read with theirs
+    ignored: pa.Table = field(default_factory=IGNORED.empty_table)  # neither call nor background
 
     @cached_property
     def recording_ids(self) -> list[str]:
@@ -93,7 +94,10 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
     stats = json.loads(storage.read_bytes("stats.json"))
     names = ("recordings", "index", "labels", "splits")
     tables = {name: read_table(storage, f"{name}.parquet") for name in names}
-    return Prepared(storage, manifest, **tables, moments=Moments.from_dict(stats))
+    ignored = IGNORED.empty_table()
+    if storage.stat("ignored.parquet") is not None:  # archives that were prepared before there were any
+        ignored = read_table(storage, "ignored.parquet")
+    return Prepared(storage, manifest, **tables, moments=Moments.from_dict(stats), ignored=ignored)
 
 
 def read_table(storage: Storage, key: str) -> pa.Table:

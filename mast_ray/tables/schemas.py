@@ -49,6 +49,18 @@ LABELS = pa.schema(
     ]
 )
 
+IGNORED = pa.schema(
+    [
+        ("recording_id", pa.string()),
+        ("begin_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("low_hz", pa.float64()),  # null: the whole band
+        ("high_hz", pa.float64()),
+        ("label", pa.string()),
+        ("why", pa.string()),  # uncertain, or not_gone_through
+    ]
+)
+
 REJECTS = pa.schema(
     [
         ("path", pa.string()),

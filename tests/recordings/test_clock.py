@@ -233,9 +233,11 @@ def test_a_row_does_not_describe_a_recording_of_the_same_name_in_another_folder(
 
 def test_rows_that_fit_no_recording_or_several_are_told():
     paths = ["ridge/a.wav", "river/a.wav", "river/b.wav"]
-    assert refuse_unclear(parse_site_table("file\nb.wav\nriver/a.wav\n"), paths, "t.csv") == ""
-    assert "1 of its files" in refuse_unclear(parse_site_table("file\nb.wav\nc.wav\n"), paths, "t.csv")
+    assert refuse_unclear(parse_site_table("file,site\nb.wav,B\nriver/a.wav,A\n"), paths, "t.csv") == ""
+    assert "1 of its files" in refuse_unclear(
+        parse_site_table("file,site\nb.wav,B\nc.wav,C\n"), paths, "t.csv"
+    )
     with pytest.raises(DataError, match="none of its 1 files"):
-        refuse_unclear(parse_site_table("file\nc.wav\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, "t.csv")
     with pytest.raises(DataError, match=r"a\.wav can be 2 recordings"):
-        refuse_unclear(parse_site_table("file\na.wav\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, "t.csv")

@@ -1,7 +1,7 @@
 """Any table with a column for begin and end, by well-known column names or by a mapping; also what this
 package itself writes.
 
-Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score.
+Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score, verdict.
 Frequencies are hertz unless the column says kHz or the table is warbleR's (bottom.freq, top.freq: kHz). A
 row with a file but neither begin nor end says that the recording was gone through and holds no event.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.model import Annotation, Parsed, Said
 from mast_ray.recordings.annotations.tabular import (
     column_lookup,
     defused,
@@ -53,7 +53,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "annotation", "tag", "category", "ebird_code", "species_code", "sonotype", "call_type", "songtype", "elm",
     ),
     "score": ("score", "confidence", "probability"),
+    "verdict": ("verdict",),
 }  # fmt: skip
+
+YES = frozenset({"y", "yes", "1", "true", "t", "right", "call"})  # verdicts of a reviewer
+NO = frozenset({"n", "no", "0", "false", "f", "wrong", "no call"})
 
 
 def chosen_columns(header: Sequence[str], mapping: Mapping[str, str], source: str) -> dict[str, str]:
@@ -127,9 +131,15 @@ def _annotation(values: Mapping[str, str], chosen: Mapping[str, str], path: str)
         raise ValueError("the high frequency is below the low one")
     taken = set(chosen.values())
     extra = {name: text for name, text in values.items() if name not in taken and text}
-    return Annotation(
-        path, begin_s, end_s, low_hz, high_hz, values.get(chosen.get("label", ""), ""), value("score"), extra
-    )
+    label = values.get(chosen.get("label", ""), "")
+    said = _said(values[chosen["verdict"]]) if "verdict" in chosen else "call"
+    return Annotation(path, begin_s, end_s, low_hz, high_hz, label, value("score"), extra, said)
+
+
+def _said(verdict: str) -> Said:
+    """What a reviewer wrote beside a detection; an open verdict is neither yes nor no."""
+    word = verdict.strip().lower()
+    return "call" if word in YES else "no_call" if word in NO else "uncertain"
 
 
 OWN_HEADER = ("file", "begin_s", "end_s", "low_hz", "high_hz", "label", "score")

@@ -2,7 +2,7 @@
 
 `low_hz` and `high_hz` are None for labels that only say when; no band is invented. `annotated_paths` are
 the recordings an expert has gone through, also those in which nothing was found: an empty table is an
-annotation.
+annotation. Where only some of a recording was gone through, `spans` say which.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+Said = Literal["call", "uncertain", "no_call"]
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,21 @@ class Annotation:
     label: str = ""
     score: float | None = None  # of a detector; None for an expert
     extra: Mapping[str, str] = field(default_factory=dict)  # other columns, as written
+    said: Said = "call"  # by its table: a verdict "n" and a table of false positives say no_call
 
     @property
     def is_time_only(self) -> bool:
         return self.low_hz is None or self.high_hz is None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a recording that was gone through."""
+
+    path: str
+    begin_s: float
+    end_s: float
+    labels: tuple[str, ...] = ()  # only for these; empty: for everything
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,8 @@ class AnnotationSet:
     annotated_paths: frozenset[str] = frozenset()
     unresolved: tuple[str, ...] = ()  # recordings named in the tables that are nowhere under the root
     problems: tuple[str, ...] = ()  # rows or files that were left out, and why
+    spans: tuple[Span, ...] = ()  # of annotated recordings that were gone through in part; others are wholly
+    notes: tuple[str, ...] = ()  # what was taken for granted, to be said
 
     def by_path(self) -> dict[str, tuple[Annotation, ...]]:
         """Annotations in order of time for every annotated recording, also for those without any."""
@@ -72,13 +88,19 @@ class Parsed:
     annotations: tuple[Annotation, ...]
     mentioned: tuple[str, ...] = ()  # references of recordings that were gone through, with or without events
     problems: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
 
 
 def merge_annotations(sets: Sequence[AnnotationSet]) -> AnnotationSet:
-    """Several files read together."""
+    """Several files read together; what one of them went through wholly was gone through wholly."""
+    whole = frozenset(
+        path for one in sets for path in one.annotated_paths - {span.path for span in one.spans}
+    )
     return AnnotationSet(
         annotations=tuple(a for one in sets for a in one.annotations),
         annotated_paths=frozenset().union(*(one.annotated_paths for one in sets)),
         unresolved=tuple(dict.fromkeys(name for one in sets for name in one.unresolved)),
         problems=tuple(problem for one in sets for problem in one.problems),
+        spans=tuple(dict.fromkeys(span for one in sets for span in one.spans if span.path not in whole)),
+        notes=tuple(dict.fromkeys(note for one in sets for note in one.notes)),
     )

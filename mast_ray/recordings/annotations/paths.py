@@ -3,6 +3,8 @@ nothing else.
 
 References come from other machines (`D:\\\\card\\\\x.WAV`, `/home/someone/x.wav`) and from strangers
 (`../../etc/passwd`). The answer is always an element of the listing, so no reference can leave the root.
+A folder that a table or a reference names is part of the name: `negative/x.txt` is not about `positive/x.wav`,
+nor `ridge/x.txt` about `river/x.wav`, even where no other x is left.
 """
 
 from __future__ import annotations
@@ -20,6 +22,13 @@ _TABLE_ENDINGS = re.compile(
     r"(\.Table\.\d+\.selections|\.BirdNET\.selection\.table|\.BirdNET\.results|\.selection\.table|\.selections|_selections|_labels?|\.labels?)$",
     re.IGNORECASE,
 )
+_NO_CALLS = re.compile(
+    r"^(neg|negatives?|noises?|background|no[ _-]?calls?|absent|absence|fps?|false[ _-]?(positives?|alarms?))$",
+    re.IGNORECASE,
+)
+_NO_CALLS_IN_STEM = re.compile(
+    r"(^|[^a-z])(negatives?|fps?|false[ _-]?(positives?|alarms?))([^a-z]|$)", re.IGNORECASE
+)
 
 
 class RecordingIndex:
@@ -32,8 +41,10 @@ class RecordingIndex:
         self._by_tail: dict[str, list[str]] = defaultdict(
             list
         )  # lower-case tail of the path, with and without suffix
+        self._folders: set[str] = set()  # every folder's name that holds recordings, lower-case
         for path in sorted(self.paths):
             parts = PurePosixPath(path).parts
+            self._folders |= {part.lower() for part in parts[:-1]}
             for start in range(len(parts)):
                 tail = "/".join(parts[start:]).lower()
                 self._by_tail[tail].append(path)
@@ -55,29 +66,46 @@ class RecordingIndex:
         parts = [part for part in reference.split("/") if part not in ("", ".")]
         if ".." in parts:
             parts = parts[-1:]
+        named = self._telling(parts[:-1]) or [part for part in near.split("/") if _NO_CALLS.match(part)]
         for keys in (parts, [*parts[:-1], _without_suffix(parts[-1])] if parts else []):
             for start in range(len(keys)):
                 found = self._unique("/".join(keys[start:]).lower(), near)
                 if found is not None:
-                    return found
+                    return found if _lies_in(found, named) else None
         return None
 
     def owner_of(self, table_path: str) -> str | None:
         """The recording a table belongs to by its own name (`x.Table.1.selections.txt` -> `x.wav`)."""
-        if len(self.paths) == 1:
-            return next(iter(self.paths))
         table = PurePosixPath(table_path)
         near = "" if str(table.parent) == "." else str(table.parent)
         for stem in own_stems(table.name):
             if (found := self._unique(stem.lower(), near)) is not None:
-                return found
+                return found if _lies_in(found, self._telling(near.split("/"))) else None
         return None
+
+    def _telling(self, folders: Iterable[str]) -> list[str]:
+        """Those of the folders that say which recording is meant: others of the archive are in one called so."""
+        return [name for name in folders if name.lower() in self._folders or _NO_CALLS.match(name)]
 
     def _unique(self, tail: str, near: str) -> str | None:
         matches = list(dict.fromkeys(self._by_tail.get(tail, ())))
         if len(matches) > 1:
             matches = [path for path in matches if posixpath.dirname(path) == near]
         return matches[0] if len(matches) == 1 else None
+
+
+def _lies_in(path: str, folders: Iterable[str]) -> bool:
+    own = PurePosixPath(path.lower()).parts[:-1]
+    return all(
+        name.lower() in own or (_NO_CALLS.match(name) is not None and any(map(_NO_CALLS.match, own)))
+        for name in folders
+    )
+
+
+def marks_no_calls(table_path: str) -> bool:
+    """Whether a table says by its name or its folder that its boxes are no calls: `negative/x.txt`, `x_FP.txt`."""
+    *folders, name = table_path.replace("\\", "/").split("/")
+    return any(map(_NO_CALLS.match, folders)) or _NO_CALLS_IN_STEM.search(name.rsplit(".", 1)[0]) is not None
 
 
 def own_stems(table_name: str) -> list[str]:

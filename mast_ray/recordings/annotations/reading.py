@@ -15,7 +15,13 @@ from typing import Any, Literal, get_args
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, kaleidoscope, raven
 from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
-from mast_ray.recordings.annotations.paths import RecordingIndex, list_files, own_stems, safe_reference
+from mast_ray.recordings.annotations.paths import (
+    RecordingIndex,
+    list_files,
+    marks_no_calls,
+    own_stems,
+    safe_reference,
+)
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
 from mast_ray.recordings.clock_and_site.sites import is_junk, recordings_among
 
@@ -48,20 +54,26 @@ def read_annotations(
             _content(path), _relative(path, base), format, index=index, columns=columns or {}
         )
     sets = []
-    for name in list_files(path):
-        if not name.lower().endswith(ANNOTATION_SUFFIXES) or is_junk(name):
-            continue
+    names = annotation_files(list_files(path))
+    for name in names:
         file = path / name
         try:
             relative = _relative(file, base) if base is not None else name
             sets.append(
-                parse_annotations(_content(file), relative, format, index=index, columns=columns or {})
+                parse_annotations(
+                    _content(file), relative, format, index=index, columns=columns, is_alone=len(names) == 1
+                )
             )
         except DataError as error:  # a folder also holds other tables: say so and go on
             sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
     if not any(one.annotated_paths or one.unresolved for one in sets):
         raise DataError(f"{path}: no annotations in this folder:\nsupported are {', '.join(READ_FORMATS)}")
     return merge_annotations(sets)
+
+
+def annotation_files(names: Iterable[str]) -> list[str]:
+    """Those of a listing that may hold annotations, by their suffix."""
+    return [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
 
 
 def read_annotated_list(
@@ -92,14 +104,15 @@ def parse_annotations(
     *,
     index: RecordingIndex | None = None,
     columns: Mapping[str, str] | None = None,
+    is_alone: bool = True,
 ) -> AnnotationSet:
-    """The same from bytes; `name` is the file's path relative to the root, from which
-    its own recording may be told.
+    """The same from bytes; `name` is the file's path relative to the root, from which its own recording may be
+    told. Only a table that stands alone is taken for that of the only recording whatever it is called.
     """
     text = decoded(content, name)
     # what Audacity and our own export write where nothing was found
     if format == "auto" and not text.strip():
-        found = _resolved(Parsed((), ("",)), name, index)
+        found = _resolved(Parsed((), ("",)), name, index, is_alone=False)
         if found.unresolved:
             raise DataError(
                 f"{name} is empty, and no recording is called like it:\nremove it, or export it again"
@@ -131,7 +144,7 @@ def parse_annotations(
             f"{name}: not one of its {len(parsed.problems)} rows can be used ({parsed.problems[0]}):\n"
             "check its columns, or export it again"
         )
-    return _resolved(parsed, name, index)
+    return _resolved(parsed, name, index, is_alone)
 
 
 def detect_format(text: str, document: Any, name: str) -> ReadFormat:
@@ -159,8 +172,11 @@ def detect_format(text: str, document: Any, name: str) -> ReadFormat:
     )
 
 
-def _resolved(parsed: Parsed, name: str, index: RecordingIndex | None) -> AnnotationSet:
+def _resolved(
+    parsed: Parsed, name: str, index: RecordingIndex | None, is_alone: bool = False
+) -> AnnotationSet:
     near = posixpath.dirname(name)
+    notes = []
     found: dict[str, str | None] = {}
     for reference in dict.fromkeys((*parsed.mentioned, *(a.path for a in parsed.annotations))):
         if index is None:
@@ -171,16 +187,24 @@ def _resolved(parsed: Parsed, name: str, index: RecordingIndex | None) -> Annota
             )
         else:
             found[reference] = index.find(reference, near) if reference else index.owner_of(name)
+    if index is not None and is_alone and len(index.paths) == 1 and found.get("", name) is None:
+        found[""] = next(iter(index.paths))
+        notes.append(f"{name} is taken for the table of {found['']}, the only recording")
     annotations = []
     for annotation in parsed.annotations:
         path = found[annotation.path]
         if path:
-            annotations.append(replace(annotation, path=path))
+            own_name = marks_no_calls(posixpath.basename(path))  # a recording that is called so says nothing
+            said = "no_call" if marks_no_calls(name) and not own_name else annotation.said
+            annotations.append(replace(annotation, path=path, said=said))
+    spans = [replace(span, path=path) for span in parsed.spans if (path := found.get(span.path))]
     return AnnotationSet(
         annotations=tuple(annotations),
         annotated_paths=frozenset(path for path in found.values() if path),
         unresolved=tuple(reference or name for reference, path in found.items() if not path),
         problems=parsed.problems,
+        spans=tuple(spans),
+        notes=tuple(notes),
     )
 
 

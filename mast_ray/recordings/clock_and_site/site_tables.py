@@ -92,6 +92,11 @@ def parse_site_table(text: str, source: str = "table") -> SiteTable:
             f"{source}: no column names a file or a site (found: {', '.join(table.columns) or 'nothing'}):\n"
             "give it a column 'file' with paths relative to the archive, or a column 'site'"
         )
+    if not columns.keys() - {"file"} or not columns.keys() - {"site"}:
+        raise DataError(
+            f"{source} says nothing about its {'files' if 'file' in columns else 'sites'} (found: {', '.join(table.columns)}):\n"
+            f"give it some of the columns {', '.join(names[0] for names in _ALIASES.values())}"
+        )
     by_path: dict[str, TableRow] = {}
     by_name: dict[str, tuple[str, ...]] = {}
     by_site: dict[str, TableRow] = {}

@@ -57,7 +57,7 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.finishing import labels_table
+from mast_ray.tables.label_tables import labels_table
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.training.labels import LabelSource
 from mast_ray.training.model_files import Card, read_card, read_model, write_model
@@ -123,7 +123,7 @@ def _truth_table(truth: str, archive: Prepared) -> pa.Table | None:
     if not truth:
         return None
     found = read_annotations(truth, recordings=archive.recordings.column("path").to_pylist())
-    table, _ = labels_table(found, archive.recordings, truth)
+    table, _ = labels_table(found.annotations, archive.recordings, truth)
     if not len(table):
         raise DataError(
             f"--truth {truth} names no recording of {archive.storage.url}: give the truth of this archive"
