@@ -23,7 +23,12 @@ from mast_ray.models.encoder import (
     patches_of,
     sincos_positions,
 )
-from mast_ray.models.layers import TransformerBlock, TransformerNorm, initialise_transformer, to_compute_dtype
+from mast_ray.models.layers import (
+    TransformerNorm,
+    initialise_transformer,
+    to_compute_dtype,
+    transformer_block,
+)
 from mast_ray.models.masking import TokenMask
 
 DecoderName = Literal["global", "local"]
@@ -104,7 +109,7 @@ class PatchDecoder(nn.Module):
 def _decoder_blocks(name: DecoderName, shape: DecoderShape) -> list[nn.Module]:
     match name:
         case "global":
-            return [TransformerBlock(shape.width, shape.num_heads) for _ in range(shape.global_depth)]
+            return [transformer_block(shape.width, shape.num_heads) for _ in range(shape.global_depth)]
         case "local":
             shifts = [(0, 0) if index % 2 == 0 else (2, 0) for index in range(shape.local_depth)]
             return [ShiftedWindowBlock(shape.width, shape.num_heads, shift) for shift in shifts]

@@ -1,39 +1,25 @@
 """Shifted-window decoder block of AudioMAE: timm's Swin V2 "CR" block with a learned `tau` and explicit
 (time, frequency) shifts.
 
+timm's own block shifts both axes or none, stores 1 / tau as `logit_scale` (AudioMAE's checkpoints have `tau`), and
+spells its attention out; here it runs in PyTorch's fused kernel.
+
 Legend: B chunks, W windows per chunk, A = 4 x 4 tokens per window, C channels, N heads.
 """
 
 from __future__ import annotations
 
 import torch
+from timm.layers import Mlp
+from timm.models.swin_transformer_v2_cr import window_partition, window_reverse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.models.encoder import TOKEN_GRID
-from mast_ray.models.layers import FeedForward, TransformerNorm, unit_length
+from mast_ray.models.layers import TransformerNorm, unit_length
 
 WINDOW = (4, 4)
 META_HIDDEN = 384
-
-
-class PositionNetwork(nn.Module):
-    """Bias of every pair of window positions from their log-spaced offset."""
-
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(2, META_HIDDEN)
-        self.fc2 = nn.Linear(META_HIDDEN, num_heads)
-        cells = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float32) for n in WINDOW))  # (A, 2)
-        offset = cells[:, None] - cells[None]
-        self.register_buffer(
-            "log_offset", offset.sign() * offset.abs().log1p(), persistent=False
-        )  # (A, A, 2)
-
-    def forward(self) -> Tensor:
-        """(N, A, A)"""
-        hidden = functional.relu(self.fc1(self.log_offset.to(self.fc1.weight.dtype)))
-        return self.fc2(hidden).permute(2, 0, 1)
 
 
 class WindowAttention(nn.Module):
@@ -44,8 +30,9 @@ class WindowAttention(nn.Module):
         self.num_heads = num_heads
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
-        self.meta_mlp = PositionNetwork(num_heads)
+        self.meta_mlp = Mlp(2, META_HIDDEN, num_heads, act_layer=nn.ReLU)  # bias of a pair from its offset
         self.tau = nn.Parameter(torch.ones(num_heads))
+        self.register_buffer("log_offset", log_offsets(), persistent=False)  # (A, A, 2)
         self.register_buffer("barrier", window_barrier(shift), persistent=False)  # (W, A, A)
 
     def forward(self, windows: Tensor) -> Tensor:
@@ -58,7 +45,8 @@ class WindowAttention(nn.Module):
         temperature = self.tau.clamp(min=0.01).repeat(num_windows)[:, None, None]
         queries = (unit_length(queries) / temperature).to(values.dtype)
         keys = unit_length(keys).to(values.dtype)
-        bias = (self.meta_mlp()[None] + self.barrier[:, None]).flatten(0, 1).to(values.dtype)  # (W * N, A, A)
+        pair_bias = self.meta_mlp(self.log_offset.to(self.tau.dtype)).permute(2, 0, 1)  # (N, A, A)
+        bias = (pair_bias + self.barrier[:, None]).flatten(0, 1).to(values.dtype)  # (W * N, A, A)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=bias[None], scale=1.0
         )
@@ -74,7 +62,7 @@ class ShiftedWindowBlock(nn.Module):
         self.shift = shift
         self.attn = WindowAttention(width, num_heads, shift)
         self.norm1 = TransformerNorm(width)
-        self.mlp = FeedForward(width, 4 * width)
+        self.mlp = Mlp(width, 4 * width)
         self.norm2 = TransformerNorm(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -89,16 +77,19 @@ class ShiftedWindowBlock(nn.Module):
 
 def grid_to_windows(grid: Tensor) -> Tensor:
     """(B, 64, 8, C) -> (B, W, A, C)"""
-    batch, times, bins, width = grid.shape
-    tiles = grid.view(batch, times // WINDOW[0], WINDOW[0], bins // WINDOW[1], WINDOW[1], width)
-    return tiles.transpose(2, 3).reshape(batch, -1, WINDOW[0] * WINDOW[1], width)
+    return window_partition(grid, WINDOW).view(len(grid), -1, WINDOW[0] * WINDOW[1], grid.shape[-1])
 
 
 def windows_to_grid(windows: Tensor) -> Tensor:
     """(B, W, A, C) -> (B, 64, 8, C): inverse of grid_to_windows."""
-    batch, _, _, width = windows.shape
-    tiles = windows.view(batch, TOKEN_GRID[0] // WINDOW[0], TOKEN_GRID[1] // WINDOW[1], *WINDOW, width)
-    return tiles.transpose(2, 3).reshape(batch, *TOKEN_GRID, width)
+    return window_reverse(windows, WINDOW, TOKEN_GRID)
+
+
+def log_offsets() -> Tensor:
+    """(A, A, 2) offset in time and frequency of every pair of cells of a window, log-spaced."""
+    cells = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float32) for n in WINDOW))  # (A, 2)
+    offset = cells[:, None] - cells[None]
+    return offset.sign() * offset.abs().log1p()
 
 
 def window_barrier(shift: tuple[int, int]) -> Tensor:

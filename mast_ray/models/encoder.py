@@ -1,5 +1,5 @@
-"""The patch encoder: a ViT on spectrograms (B, 1, T, F) whose parameter names are
-those of timm's and AudioMAE's ViT.
+"""The patch encoder: a ViT on spectrograms (B, 1, T, F) of timm's parts; parameter names are those of timm's
+and AudioMAE's ViT.
 
 Legend: B chunks, T frames, F bins, L tokens (64 x 8 = 512, time-major: index = 8 * time + frequency), C
 channels, K kept tokens.
@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mast_ray.models.layers import TransformerBlock, TransformerNorm, initialise_transformer, to_compute_dtype
+from mast_ray.models.layers import (
+    TransformerNorm,
+    initialise_transformer,
+    to_compute_dtype,
+    transformer_block,
+)
 
 EncoderSize = Literal["tiny", "compact", "small", "base"]
 PATCH = 16  # frames and bins
@@ -63,21 +69,6 @@ def sincos_positions(width: int, grid: tuple[int, int] = TOKEN_GRID) -> Tensor:
     return torch.cat([table.new_zeros(1, width), table]).float()[None]
 
 
-class PatchProjection(nn.Module):
-    """Linear embedding of patches, stored as the convolution AudioMAE stores
-    (`proj`) and run as a matrix product.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(1, width, PATCH, PATCH)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """(B, L, 256) -> (B, L, C)"""
-        weight = self.proj.weight.flatten(1)
-        return functional.linear(patches.to(weight.dtype), weight, self.proj.bias)
-
-
 class PatchEncoder(nn.Module):
     """ViT with a class token and fixed sin-cos positions; positions are a buffer,
     so a checkpoint brings its own.
@@ -86,11 +77,11 @@ class PatchEncoder(nn.Module):
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
         self.shape = shape
-        self.patch_embed = PatchProjection(shape.width)
+        self.patch_embed = PatchEmbed(None, PATCH, in_chans=1, embed_dim=shape.width)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))
         self.register_buffer("pos_embed", sincos_positions(shape.width))
         self.blocks = nn.ModuleList(
-            TransformerBlock(shape.width, shape.num_heads) for _ in range(shape.depth)
+            transformer_block(shape.width, shape.num_heads) for _ in range(shape.depth)
         )
         self.norm = TransformerNorm(shape.width)
         initialise_transformer(self)
@@ -99,17 +90,19 @@ class PatchEncoder(nn.Module):
 
     def forward(self, logmel: Tensor) -> Tensor:
         """(B, 1, T, F) -> token map (B, C, 64, 8)"""
-        tokens = self.patch_embed(patches_of(logmel))
+        tokens = self.patch_embed(logmel.to(self.patch_embed.proj.weight.dtype))
         tokens = self._run_blocks(tokens + self.pos_embed[:, 1:].to(tokens.dtype))
         return tokens[:, 1:].unflatten(1, TOKEN_GRID).permute(0, 3, 1, 2)
 
     def forward_visible(self, patches: Tensor, keep_index: Tensor) -> Tensor:
         """(B, L, 256) patches, (B, K) kept positions -> (B, 1 + K, C), the class token first.
 
-        Patches are gathered before they are embedded: hidden ones cost nothing.
+        Patches are gathered before they are embedded: hidden ones cost nothing. Loose patches meet the weights
+        of the projection as a matrix product.
         """
         visible = patches.gather(1, keep_index[..., None].expand(-1, -1, patches.shape[-1]))  # (B, K, 256)
-        tokens = self.patch_embed(visible)
+        weight, bias = self.patch_embed.proj.weight.flatten(1), self.patch_embed.proj.bias
+        tokens = functional.linear(visible.to(weight.dtype), weight, bias)
         return self._run_blocks(tokens + self.pos_embed[0, 1:].to(tokens.dtype)[keep_index])
 
     def _run_blocks(self, tokens: Tensor) -> Tensor:

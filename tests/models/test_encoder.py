@@ -1,14 +1,11 @@
-"""The encoder against timm's block, a convolution, and its own definition of tokens."""
-
-from functools import partial
+"""The encoder against torch's transformer layer and its own definition of tokens."""
 
 import pytest
 import torch
-from timm.models.vision_transformer import Block
 from torch import nn
 
 from mast_ray.models.encoder import build_encoder, patches_of, sincos_positions, spectrogram_of
-from mast_ray.models.layers import TransformerBlock
+from mast_ray.models.layers import transformer_block
 
 
 def num_parameters(module: nn.Module) -> int:
@@ -47,21 +44,32 @@ def test_positions_follow_tokens_and_leave_the_class_token_zero():
     assert row[32] == pytest.approx(float(torch.sin(torch.tensor(10.0))), abs=1e-6)
 
 
-def test_block_equals_timms_block_with_the_same_state():
+def test_block_equals_torchs_pre_norm_layer_with_the_same_state():
     torch.manual_seed(0)
-    theirs = Block(32, 4, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)).eval()
-    ours = TransformerBlock(32, 4)
-    ours.load_state_dict(theirs.state_dict())
+    ours = transformer_block(32, 4)
+    theirs = nn.TransformerEncoderLayer(
+        32, 4, 128, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+    )
+    names = {
+        "self_attn.in_proj_": "attn.qkv.", "self_attn.out_proj.": "attn.proj.",
+        "linear1.": "mlp.fc1.", "linear2.": "mlp.fc2.", "norm": "norm",
+    }  # fmt: skip
+    state = ours.state_dict()
+    for name, tensor in theirs.state_dict().items():
+        old, new = next(pair for pair in names.items() if name.startswith(pair[0]))
+        tensor.copy_(state.pop(name.replace(old, new)))
+    assert not state
     tokens = torch.randn(2, 7, 32)
     assert torch.allclose(ours(tokens), theirs(tokens), atol=1e-5)
 
 
-def test_embedding_equals_the_convolution_it_is_stored_as():
-    torch.manual_seed(0)
-    projection = build_encoder("tiny").patch_embed
-    logmel = torch.randn(2, 1, 1024, 128)
-    expected = projection.proj(logmel).flatten(2).transpose(1, 2)
-    assert torch.allclose(projection(patches_of(logmel)), expected, atol=1e-4)
+def test_attention_runs_in_the_fused_kernel_and_the_encoder_compiles_without_a_break():
+    encoder = build_encoder("tiny").eval()
+    assert all(block.attn.fused_attn for block in encoder.blocks)
+    logmel = torch.randn(1, 1, 1024, 128)
+    compiled = torch.compile(encoder, backend="eager", fullgraph=True)  # raises where a graph breaks
+    with torch.no_grad():
+        assert torch.equal(compiled(logmel), encoder(logmel))
 
 
 def test_keeping_every_token_gives_the_full_token_map():
