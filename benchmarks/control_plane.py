@@ -39,9 +39,10 @@ from mast_ray.stages.detect.work import (
     partition_folder,
     put_file,
 )
+from mast_ray.storage.entries import Entry
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.stage_folders import read_manifest
-from mast_ray.storage.storage import Entry, Storage, open_storage
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone
 from mast_ray.storage.units import DataFile, Item, Outcome
 from mast_ray.tables.inventory import list_archive

@@ -33,7 +33,7 @@ import torch
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
-from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.spectrogram.chunking import Segment
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.unit_runner import WorkDone, publish_file, run_here

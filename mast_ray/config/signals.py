@@ -13,7 +13,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """For the length of a block. Ray sets handlers of its own when it starts: begin a block after that."""
+    """For the length of a block. Ray sets handlers of its own when it starts: begin a block after that. It sets
+    one for Ctrl-C when it trains, and leaves it there: after the block Ctrl-C means what it meant before.
+    """
 
     def stop(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -21,11 +23,12 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    before, before_int = signal.signal(signal.SIGTERM, stop), signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, before_int)
 
 
 def interrupt_main() -> None:

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex
+from mast_ray.recordings.annotations.model import AnnotationSet
+from mast_ray.recordings.annotations.paths import RecordingIndex
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mast_ray.evaluation.neighbours import unit_vectors
-from mast_ray.recordings.annotations import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
 
 Floats = NDArray[np.float64]

@@ -103,12 +103,11 @@ def _attempt(run: Run, before: Outcome | None) -> Outcome:
 def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
     import ray
 
-    from mast_ray.on_ray.session import ray_session
+    from mast_ray.on_ray.session import cluster_resources, ray_session
 
     cluster = config.cluster
     with ray_session():
-        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        num_gpus = 1 if cluster.use_gpu == "yes" or (cluster.use_gpu == "auto" and has_gpus) else 0
+        num_gpus = 1 if cluster_resources().wants_gpus(cluster.use_gpu) else 0
         task = ray.remote(
             num_cpus=cluster.cpus_per_worker, num_gpus=num_gpus, max_retries=cluster.max_failures
         )(_attempt_on_worker)

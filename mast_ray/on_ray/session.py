@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import ray.data
@@ -71,6 +71,23 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+class Resources(NamedTuple):
+    """What a cluster has, in all."""
+
+    num_cpus: float
+    num_gpus: float
+
+    def wants_gpus(self, use_gpu: str) -> bool:
+        """Whether `cluster.use_gpu` and what there is add up to work on GPUs."""
+        return use_gpu == "yes" or (use_gpu == "auto" and self.num_gpus > 0)
+
+
+def cluster_resources() -> Resources:
+    """Of the running cluster."""
+    found = ray.cluster_resources()
+    return Resources(found.get("CPU", 1.0), found.get("GPU", 0.0))
 
 
 def refuse_silence(address: str, timeout_s: float = 10.0) -> None:

@@ -1,7 +1,7 @@
 """Work units on Ray Data: one block per unit, so that a death costs one unit and
 Ray's retry meets our ledger.
 
-The units mechanism itself (ledger, commits, quarantine) is tables/; this only spreads it over a cluster,
+The units mechanism itself (ledger, commits, quarantine) is in storage/; this only spreads it over a cluster,
 with plain tasks, or with actors that build something expensive (a model on a GPU) once. Interrupted by
 SIGINT or SIGTERM it stops within seconds.
 """
@@ -17,9 +17,7 @@ import ray
 import ray.data
 
 from mast_ray.config.errors import MastError, TemporaryError
-from mast_ray.config.tree import Config
 from mast_ray.on_ray.session import quiet_ray_data
-from mast_ray.stages.detect.plan import Slots, slots_of
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import UnitReport, Work, run_unit
 from mast_ray.storage.units import (
@@ -123,9 +121,3 @@ def meaning_of(error: BaseException) -> BaseException:
     if isinstance(error, ray.exceptions.RaySystemError) or "GCS" in str(error)[:2000]:
         return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
     return error
-
-
-def cluster_slots(config: Config) -> Slots:
-    """What the running cluster offers for detection."""
-    offered = ray.cluster_resources()
-    return slots_of(config, offered.get("CPU", 1.0), offered.get("GPU", 0.0))

@@ -36,7 +36,8 @@ from mast_ray.evaluation.planner import (
     plan_annotation,
     plan_as_annotations,
 )
-from mast_ray.recordings.annotations import Annotation, AnnotationSet, AudioFacts, annotations_as_text
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
+from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.reporting.clips import read_window
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
 from mast_ray.reporting.export_rows import audio_facts

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mast_ray.recordings.annotations import AudioFacts
+from mast_ray.recordings.annotations.model import AudioFacts
 
 
 def detection_id(path: str, begin_s: float, end_s: float, low_hz: float, high_hz: float) -> str:

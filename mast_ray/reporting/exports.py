@@ -18,9 +18,10 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mast_ray.recordings.annotations import Annotation, AnnotationSet, AudioFacts, annotations_as_text
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 from mast_ray.recordings.annotations.paths import safe_reference
 from mast_ray.recordings.annotations.tabular import defused, written_table
+from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.reporting.export_rows import audio_facts, clipped_box, detection_id, local_text, utc_text
 from mast_ray.reporting.pamdp import pamdp_files
 from mast_ray.storage.storage import Storage

@@ -23,7 +23,8 @@ from pathlib import Path
 import soundfile
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import Annotation, AnnotationSet, annotations_as_text
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.soundscapes.render import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.soundscapes.sites import draw_site
 

@@ -8,12 +8,16 @@ memory does not grow with the recording, and every stage that sees the same fram
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mast_ray.spectrogram.grid import NUM_BINS
+from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.spectrogram.storage import FIXED_RANGE
 
 STRETCH_SEGMENTS = 704  # of 5.12 s: one hour
@@ -100,3 +104,18 @@ class BackgroundStream:
         self._first_segment += num_segments
         self._num_open -= num_segments
         return stretch
+
+
+@dataclass(frozen=True, eq=False)
+class Backgrounds:
+    """The background of every segment of an archive, and the statistics of what lies above it."""
+
+    first: NDArray[np.int64]  # (recordings + 1,) rows of a recording
+    levels: NDArray[np.float32]  # (N, F)
+    moments: Moments  # over valid frames of the training pool
+
+    def of_chunks(self, recording: NDArray[np.integer], chunk: NDArray[np.integer]) -> NDArray[np.float32]:
+        """(B, 2, F) backgrounds of the two segments of every chunk."""
+        segment = np.stack((chunk, chunk + 1), axis=1).astype(np.int64)
+        last = (self.first[recording + 1] - self.first[recording] - 1)[:, None]
+        return self.levels[self.first[recording][:, None] + np.minimum(segment // STRETCH_SEGMENTS, last)]

@@ -14,12 +14,19 @@ from typing import Any, Literal
 
 from mast_ray.config.errors import OK, PARTIAL, TemporaryError
 from mast_ray.config.tree import Config
-from mast_ray.recordings.annotations import AnnotationSet
+from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.storage.lease import Lease, lease_or_stop
-from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
-from mast_ray.storage.stage_folders import is_current, read_manifest, refuse_foreign, sections_hash, text_hash
+from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
+from mast_ray.storage.stage_folders import (
+    SCHEMA_VERSION,
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    sections_hash,
+    text_hash,
+)
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import run_here
@@ -31,7 +38,7 @@ from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines
 from mast_ray.tables.label_choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.preparing import PrepareWork
-from mast_ray.tables.schemas import SCHEMA_VERSION
+from mast_ray.tables.site_table import site_table_of
 
 log = logging.getLogger(__name__)
 SAMPLED_HEADERS = 200

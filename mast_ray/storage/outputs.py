@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import StorageConfig
-from mast_ray.recordings.annotations.tabular import decoded
-from mast_ray.recordings.clock_and_site.site_tables import SiteTable, parse_site_table, refuse_unclear
-from mast_ray.storage.storage import Storage, open_beside
+from mast_ray.config.errors import ConfigError
+from mast_ray.storage.storage import Storage
 
 BEGUN = "begun.json"
 
@@ -65,20 +61,3 @@ def sweep(stage: Storage, named: Iterable[str], folders: Iterable[str]) -> int:
         for scratch in root.glob(".tmp-*"):
             scratch.unlink(missing_ok=True)
     return removed
-
-
-def site_table_of(uri: str, paths: Sequence[str], settings: StorageConfig) -> tuple[SiteTable | None, str]:
-    """The user's table of recordings or sites and its text, local or s3://;
-    (None, "") where none is given.
-    """
-    if not uri:
-        return None, ""
-    folder, name = open_beside(uri, settings)
-    try:
-        text = decoded(folder.read_bytes(name), f"--table {uri}")
-    except FileNotFoundError:
-        raise DataError(f"--table {uri}: no such file") from None
-    sites = parse_site_table(text, uri)
-    if note := refuse_unclear(sites, paths, uri):
-        print(f"note: {note}", file=sys.stderr)
-    return sites, text

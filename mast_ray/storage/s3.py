@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import random
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,8 +24,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.storage.entries import Entry
 from mast_ray.storage.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, error_code, gave_up
-from mast_ray.storage.storage import Entry, scratch_path
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -152,9 +154,15 @@ class S3Storage:
         name = self._name(key)
         self._call("write", name, lambda c: c.put_object(Bucket=self.bucket, Key=name, Body=data))
 
-    def scratch_file(self) -> AbstractContextManager[Path]:
-        """A local path to write to; gone after the block."""
-        return scratch_path()
+    @contextmanager
+    def scratch_file(self) -> Iterator[Path]:
+        """A path in the machine's scratch folder to write to; gone after the block."""
+        handle, name = tempfile.mkstemp(prefix="mast-")
+        os.close(handle)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
 
     def publish(self, path: Path, key: str) -> None:
         """Upload a finished scratch file as one object."""

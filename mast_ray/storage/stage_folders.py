@@ -21,9 +21,9 @@ import mast_ray
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.storage.storage import Storage
-from mast_ray.tables.schemas import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1  # of all tables that stages hand to each other (tables/schemas.py)
 _PACKAGES = (
     "numpy",
     "pyarrow",

@@ -10,16 +10,17 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.storage.entries import FOLDER, LOCKED, Entry
+from mast_ray.storage.s3 import S3Storage
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -28,16 +29,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
-FOLDER, LOCKED = "folder", "locked folder"  # versions of entries that are no objects
 _ODD_BYTE = re.compile("\ufffd\\(([89a-f][0-9a-f])\\)")
-
-
-class Entry(NamedTuple):
-    """One stored object; `version` changes when its content may have changed (etag, or mtime in ns)."""
-
-    key: str
-    num_bytes: int
-    version: str
 
 
 class Storage(Protocol):
@@ -68,8 +60,6 @@ def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Stor
     """`s3://bucket/prefix`, `file:///folder` or a plain path."""
     text = str(uri)
     if text.startswith("s3://"):
-        from mast_ray.storage.s3 import S3Storage
-
         bucket, _, prefix = text[5:].partition("/")
         if not bucket:
             raise DataError(f"{text} names no bucket: write s3://BUCKET/PREFIX")
@@ -77,6 +67,13 @@ def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Stor
     if "://" in text and not text.startswith("file://"):
         raise DataError(f"{text}: only local paths and s3:// are supported")
     return LocalStorage(str(Path(text.removeprefix("file://")).expanduser().absolute()))
+
+
+def full_url(place: str) -> str:
+    """A place as any process sees it: Ray Train moves its workers to a folder of their own,
+    where relative paths lead astray.
+    """
+    return open_storage(place).url if place else ""
 
 
 def open_beside(uri: str, settings: StorageConfig | None = None) -> tuple[Storage, str]:
@@ -226,17 +223,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def scratch_path() -> Iterator[Path]:
-    """A path in the machine's scratch folder, gone after the block."""
-    handle, name = tempfile.mkstemp(prefix="mast-")
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def map_keys(work: Callable[[str], T], keys: list[str], num_threads: int = 16) -> list[T]:

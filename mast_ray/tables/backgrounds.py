@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import MastError
-from mast_ray.spectrogram.background import STRETCH_SEGMENTS, BackgroundStream, Stretch
+from mast_ray.spectrogram.background import Backgrounds, BackgroundStream, Stretch
 from mast_ray.spectrogram.chunking import Segment
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
-from mast_ray.spectrogram.normalisation import Background, Moments
+from mast_ray.spectrogram.normalisation import Background
 from mast_ray.spectrogram.storage import dequantise
 from mast_ray.tables.blocks import BlockReader, block_map
 from mast_ray.tables.chunk_sets import ChunkSet
@@ -33,21 +33,6 @@ from mast_ray.tables.statistics import pool_moments
 log = logging.getLogger("mast.tables")
 
 TABLE = "backgrounds.parquet"
-
-
-@dataclass(frozen=True, eq=False)
-class Backgrounds:
-    """The background of every segment of an archive, and the statistics of what lies above it."""
-
-    first: NDArray[np.int64]  # (recordings + 1,) rows of a recording
-    levels: NDArray[np.float32]  # (N, F)
-    moments: Moments  # over valid frames of the training pool
-
-    def of_chunks(self, recording: NDArray[np.integer], chunk: NDArray[np.integer]) -> NDArray[np.float32]:
-        """(B, 2, F) backgrounds of the two segments of every chunk."""
-        segment = np.stack((chunk, chunk + 1), axis=1).astype(np.int64)
-        last = (self.first[recording + 1] - self.first[recording] - 1)[:, None]
-        return self.levels[self.first[recording][:, None] + np.minimum(segment // STRETCH_SEGMENTS, last)]
 
 
 class BackgroundRows:

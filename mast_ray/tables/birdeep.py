@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations
 from mast_ray.recordings.annotations.birdeep import is_birdeep
-from mast_ray.recordings.annotations.model import merge_annotations
+from mast_ray.recordings.annotations.model import AnnotationSet, merge_annotations
+from mast_ray.recordings.annotations.paths import RecordingIndex
+from mast_ray.recordings.annotations.reading import parse_annotations
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES
 from mast_ray.storage.storage import Storage
 

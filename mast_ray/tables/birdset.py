@@ -18,10 +18,12 @@ from typing import Any, BinaryIO
 import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import Annotation, AnnotationSet, RecordingIndex
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.clock_and_site.clock import TableRow
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.storage.storage import Entry, Storage
+from mast_ray.storage.entries import Entry
+from mast_ray.storage.storage import Storage
 
 _ABOUT = (
     "filepath",

@@ -21,7 +21,8 @@ from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.clock_and_site.sites import is_junk, is_recording_name
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
 from mast_ray.recordings.decoding.reading import probe
-from mast_ray.storage.storage import LOCKED, Storage
+from mast_ray.storage.entries import LOCKED
+from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item, item_id_of
 from mast_ray.tables.preparing import limits_of, metadata_of, open_source
 

@@ -9,10 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
-from mast_ray.recordings.annotations import AnnotationSet, RecordingIndex, parse_annotations, read_annotations
-from mast_ray.recordings.annotations.model import merge_annotations
-from mast_ray.recordings.annotations.paths import own_stems
-from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
+from mast_ray.recordings.annotations.model import AnnotationSet, merge_annotations
+from mast_ray.recordings.annotations.paths import RecordingIndex, own_stems
+from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES, parse_annotations, read_annotations
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.storage import Storage, map_keys, open_beside, open_storage
 from mast_ray.tables.inventory import SYNTHETIC_COPIES

@@ -10,7 +10,6 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +19,11 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.spectrogram.background import Backgrounds
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
+from mast_ray.storage.stage_folders import SCHEMA_VERSION, text_hash
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.schemas import IGNORED, SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    from mast_ray.tables.backgrounds import Backgrounds
+from mast_ray.tables.schemas import IGNORED
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,3 +109,13 @@ def write_table(storage: Storage, key: str, table: pa.Table) -> bytes:
     pq.write_table(table, sink, compression="zstd", store_schema=True)
     storage.write_atomic(key, sink.getvalue())
     return sink.getvalue()
+
+
+def data_hash(prepared: Prepared) -> str:
+    """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
+    parts = [json.dumps([prepared.manifest["key"], prepared.manifest["inputs"]], sort_keys=True)]
+    parts += [
+        text_hash(prepared.storage.read_bytes(f"{name}.parquet"))
+        for name in ("recordings", "splits", "labels")
+    ]
+    return text_hash("\n".join(parts))

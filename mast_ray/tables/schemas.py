@@ -1,5 +1,6 @@
-"""The Arrow schemas that stages hand to each other, with one version. Times in
-seconds or UTC, frequencies in hertz.
+"""The Arrow schemas that stages hand to each other. Times in seconds or UTC, frequencies in hertz.
+
+Their version (`SCHEMA_VERSION`) stands in every manifest: storage/stage_folders.py.
 """
 
 from __future__ import annotations
@@ -7,8 +8,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
-
-SCHEMA_VERSION = 1
 
 RECORDINGS = pa.schema(
     [

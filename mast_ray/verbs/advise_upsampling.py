@@ -13,7 +13,7 @@ import numpy as np
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.models.upsampling_theory import UpsamplingAdvice, advise, optimal_ratio
-from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S, boxes_from_seconds_hertz
 
 HELP = "upsampling ratio and worst-case IoU that fit your own boxes"

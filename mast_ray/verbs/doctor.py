@@ -3,7 +3,7 @@
 import argparse
 
 from mast_ray.config.errors import CONFIG
-from mast_ray.on_ray.doctor import diagnose, gather_facts
+from mast_ray.stages.doctor import diagnose, gather_facts
 
 HELP = "Check Python, packages, GPU, Ray's token and dashboard, a cluster, storage (read, write, conditional put), clock and disk."
 USES_CONFIG = True

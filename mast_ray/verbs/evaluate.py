@@ -27,7 +27,7 @@ from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.scoring import BREAKDOWNS, Scored, breakdown_by, figures_of, score_tables
 from mast_ray.evaluation.split_truth import truth_of_split
 from mast_ray.evaluation.verdicts import has_verdicts, read_verdicts
-from mast_ray.recordings.annotations import READ_FORMATS, read_annotations
+from mast_ray.recordings.annotations.reading import READ_FORMATS, read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared

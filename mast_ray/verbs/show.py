@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.recordings.annotations import read_annotations
 from mast_ray.recordings.annotations.paths import own_stems
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import open_recording
 from mast_ray.reporting.detection_tables import read_detections

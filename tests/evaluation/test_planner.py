@@ -11,7 +11,8 @@ from mast_ray.evaluation.planner import (
     plan_annotation,
     plan_as_annotations,
 )
-from mast_ray.recordings.annotations import read_annotations, write_annotations
+from mast_ray.recordings.annotations.reading import read_annotations
+from mast_ray.recordings.annotations.writing import write_annotations
 
 
 def candidates(num_recordings=24, chunks_each=6, **columns):

@@ -15,7 +15,7 @@ from mast_ray.evaluation.events import (
     renumbered,
 )
 from mast_ray.evaluation.scoring import breakdown_by, figures_of, outcomes, score_tables, sums_of
-from mast_ray.recordings.annotations import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
 from mast_ray.tables.splits import chunk_ranges, deal_splits, recordings_of
 

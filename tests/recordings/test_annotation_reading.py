@@ -7,7 +7,8 @@ import zipfile
 import pytest
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import RecordingIndex, list_files, parse_annotations, read_annotations
+from mast_ray.recordings.annotations.paths import RecordingIndex, list_files
+from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
 
 RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tSpecies\n"
 

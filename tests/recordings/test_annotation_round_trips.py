@@ -8,17 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import (
-    WRITE_FORMATS,
-    Annotation,
-    AnnotationSet,
-    AudioFacts,
-    RecordingIndex,
-    annotations_as_text,
-    parse_annotations,
-    read_annotations,
-    write_annotations,
-)
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
+from mast_ray.recordings.annotations.paths import RecordingIndex
+from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
+from mast_ray.recordings.annotations.writing import WRITE_FORMATS, annotations_as_text, write_annotations
 
 PATHS = ["ridge/a_20230531_092000.wav", "ridge/b.flac", "river/a_20230531_092000.wav"]
 FACTS = {path: AudioFacts(duration_s=90_000.0, sample_rate_hz=384_000) for path in PATHS}

@@ -9,12 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from mast_ray.recordings.annotations import (
-    list_files,
-    merge_annotations,
-    read_annotated_list,
-    read_annotations,
-)
+from mast_ray.recordings.annotations.model import merge_annotations
+from mast_ray.recordings.annotations.paths import list_files
+from mast_ray.recordings.annotations.reading import read_annotated_list, read_annotations
 from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
 from mast_ray.recordings.decoding.reading import open_recording
@@ -118,7 +115,8 @@ def test_a_hard_case_is_read_or_refused_as_the_table_says(hard_cases, path):
 
 _READ_ALL = """
 import sys
-from mast_ray.recordings.annotations import list_files, read_annotations
+from mast_ray.recordings.annotations.paths import list_files
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.reading import open_recording
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.clock_and_site.sites import recordings_among

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.reporting.annotation_plan import PlanInputs, plan_chunks, unlabelled_chunks, write_plan
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.storage import open_storage

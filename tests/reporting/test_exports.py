@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import RecordingIndex, parse_annotations
+from mast_ray.recordings.annotations.paths import RecordingIndex
+from mast_ray.recordings.annotations.reading import parse_annotations
 from mast_ray.reporting.export_rows import local_text, utc_text
 from mast_ray.reporting.exports import export_detections, file_stem
 from mast_ray.storage.storage import open_storage

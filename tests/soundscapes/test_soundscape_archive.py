@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import open_recording
 from mast_ray.soundscapes.archive import write_archive

@@ -9,7 +9,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.stages.detect.detect import DetectInputs, Sweep, detect
 from mast_ray.stages.studies import compare, label_budget
 from mast_ray.stages.studies.methods import chosen_methods
-from mast_ray.stages.train.train import full_url
+from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import open_prepared
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mast_ray.storage.stage_folders import SCHEMA_VERSION
 from mast_ray.tables.prepared import Prepared, open_prepared
-from mast_ray.tables.schemas import LABELS, RECORDINGS, SCHEMA_VERSION, SPLITS, frames_schema
+from mast_ray.tables.schemas import LABELS, RECORDINGS, SPLITS, frames_schema
 
 SEGMENT_S = 5.12
 RECORDINGS_COUNT, CHUNKS_EACH = 6, 5

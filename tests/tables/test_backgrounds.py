@@ -10,11 +10,11 @@ import torch
 from mast_ray.boxes.batch import Detections
 from mast_ray.config.recipes import field
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
-from mast_ray.spectrogram.background import LEVEL_STEP, STRETCH_SEGMENTS
+from mast_ray.spectrogram.background import LEVEL_STEP, STRETCH_SEGMENTS, Backgrounds
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.normalisation import Moments
-from mast_ray.tables.backgrounds import TABLE, Backgrounds, stored_backgrounds, with_background
+from mast_ray.tables.backgrounds import TABLE, stored_backgrounds, with_background
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reader import ChunkReader

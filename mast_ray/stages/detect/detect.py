@@ -17,12 +17,19 @@ from mast_ray.config.errors import OK, PARTIAL, ConfigError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.stages.detect.load_work import WorkMaker
-from mast_ray.stages.detect.plan import Slots, local_slots, order_by_site_and_date, plan_detect_units
+from mast_ray.stages.detect.plan import (
+    Slots,
+    local_slots,
+    order_by_site_and_date,
+    plan_detect_units,
+    slots_of,
+)
 from mast_ray.stages.detect.tables import Survey, prune, survey, write_recordings_and_rejects
 from mast_ray.storage.lease import Lease, lease_or_stop
-from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, site_table_of, sweep
+from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
 from mast_ray.storage.stage_folders import (
     MANIFEST,
+    SCHEMA_VERSION,
     is_current,
     put_manifest,
     read_manifest,
@@ -35,7 +42,7 @@ from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import UnitReport, Work, run_here
 from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
 from mast_ray.tables.inventory import SYNTHETIC_COPIES, inventory_lines, list_archive, take_inventory
-from mast_ray.tables.schemas import SCHEMA_VERSION
+from mast_ray.tables.site_table import site_table_of
 from mast_ray.training.model_files import Card, read_card
 
 STAGE = "detect"
@@ -185,11 +192,11 @@ class Sweep:
     def _slots(self, runner: Runner, stack: ExitStack) -> Slots:
         if runner == "here":
             return local_slots(self.config)
-        from mast_ray.on_ray.session import ray_session
-        from mast_ray.on_ray.units import cluster_slots
+        from mast_ray.on_ray.session import cluster_resources, ray_session
 
         stack.enter_context(ray_session())
-        return cluster_slots(self.config)
+        offered = cluster_resources()
+        return slots_of(self.config, offered.num_cpus, offered.num_gpus)
 
     def _work_off(
         self, pending: list[Unit], lease: Lease, runner: Runner, make_work: Callable[[], Work], slots: Slots

@@ -46,12 +46,11 @@ from mast_ray.stages.score.embedding_studies import (
     true_labels,
 )
 from mast_ray.stages.score.scoring import stitched_table
-from mast_ray.stages.train.work import data_hash
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.prepared import Prepared, open_prepared, write_table
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
 
 log = logging.getLogger("mast.embed")

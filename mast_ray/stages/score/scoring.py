@@ -35,7 +35,6 @@ from mast_ray.evaluation.scoring import Scored, figures_of, score_tables
 from mast_ray.evaluation.split_truth import scored_splits, truth_of_split
 from mast_ray.inference.validation import Inputs, SplitDetections, detect_split
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
-from mast_ray.stages.train.work import data_hash
 from mast_ray.storage.stage_folders import (
     is_current,
     read_manifest,
@@ -46,7 +45,7 @@ from mast_ray.storage.stage_folders import (
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.prepared import Prepared, open_prepared, read_table, write_table
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, read_table, write_table
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.assembly import load_detector

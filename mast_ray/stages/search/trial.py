@@ -43,7 +43,6 @@ class TrialTask:
     detections: str  # of the pool, by that detector
     teacher: Teacher
     out: str  # trials/<name of the sample> below it are their folders
-    num_threads: int = 1
 
 
 def trial_settings(task: TrialTask) -> dict[str, Any]:
@@ -107,7 +106,9 @@ def short_config(config: Config) -> Config:
     return apply_overrides(config, overrides)
 
 
-def run_trial(task: TrialTask, sample: Mapping[str, float], report: Report) -> dict[str, Any]:
+def run_trial(
+    task: TrialTask, sample: Mapping[str, float], report: Report, num_threads: int = 1
+) -> dict[str, Any]:
     """Train with a sample; `report` hears after every epoch. A finished trial answers from its folder."""
     folder = open_storage(task.out, task.config.storage).at(f"{FOLDER}/{trial_name(sample)}")
     if folder.stat(RESULT) is not None:
@@ -115,7 +116,7 @@ def run_trial(task: TrialTask, sample: Mapping[str, float], report: Report) -> d
         report(known)
         return known
     diary = Diary(folder, sample, report)
-    torch.set_num_threads(task.num_threads)
+    torch.set_num_threads(num_threads)
     config = apply_overrides(short_config(task.config), sampled_overrides(task.config, sample))
     prepared = open_prepared(task.prepared, config.storage)
     detections = open_storage(task.detections, config.storage)

@@ -26,7 +26,6 @@ from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
-from mast_ray.stages.prepare import lease_or_stop
 from mast_ray.stages.score.model_scores import evaluate_model
 from mast_ray.stages.score.split_scores import ModelScores
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
@@ -34,7 +33,7 @@ from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import Teacher
 from mast_ray.stages.self_train.self_train import as_trained
-from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.outputs import refuse_other_settings
 from mast_ray.storage.stage_folders import (
     is_current,
@@ -45,7 +44,7 @@ from mast_ray.storage.stage_folders import (
     write_manifest,
 )
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.prepared import Prepared, open_prepared, write_table
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.training.model_files import read_card
 
 log = logging.getLogger("mast.tune")

@@ -25,7 +25,6 @@ from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.inference.validation import Inputs
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.spectrogram.grid import HOP_S
-from mast_ray.stages.train.work import data_hash
 from mast_ray.storage.lease import Lease, lease_or_stop
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.outputs import refuse_other_settings, sweep
@@ -42,7 +41,7 @@ from mast_ray.storage.unit_runner import Work, WorkDone, publish_file, run_here
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import choose_precision
@@ -262,10 +261,10 @@ def _work_off(
 
 def _actors(task: PoolTask, num_units: int) -> dict[str, Any]:
     """One detector per GPU, or per training worker's share of CPUs."""
-    import ray
+    from mast_ray.on_ray.session import cluster_resources
 
     cluster = task.config.cluster
-    gpus = int(ray.cluster_resources().get("GPU", 0)) if cluster.use_gpu != "no" else 0
+    gpus = int(cluster_resources().num_gpus) if cluster.use_gpu != "no" else 0
     if cluster.use_gpu == "yes" and not gpus:
         raise DataError("cluster.use_gpu=yes, but the cluster has no GPU: use --set cluster.use_gpu=auto")
     return {

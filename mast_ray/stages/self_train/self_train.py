@@ -25,12 +25,11 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.evaluation.metrics import best_threshold
-from mast_ray.recordings.annotations import read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of, weight_drift
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
 from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
 from mast_ray.self_training.pool import keys_of, read_pool
-from mast_ray.stages.prepare import lease_or_stop
 from mast_ray.stages.score.model_scores import evaluate_model
 from mast_ray.stages.score.split_scores import ModelScores, score_chunks
 from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
@@ -44,7 +43,7 @@ from mast_ray.stages.self_train.pseudo_stage import (
 )
 from mast_ray.stages.self_train.round_table import ROUNDS, round_row, rounds_text, write_rounds
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.stages.train.work import data_hash
+from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.outputs import refuse_other_settings
 from mast_ray.storage.stage_folders import (
     MANIFEST,
@@ -58,7 +57,7 @@ from mast_ray.storage.stage_folders import (
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.label_tables import labels_table
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.labels import LabelSource
 from mast_ray.training.model_files import Card, read_card, read_model, write_model
 

@@ -25,13 +25,12 @@ from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_
 from mast_ray.stages.score.scoring import evaluate_model, scored_split
 from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
-from mast_ray.stages.train.train import full_url
-from mast_ray.stages.train.work import SUMMARY, data_hash
+from mast_ray.stages.train.work import SUMMARY
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 
 log = logging.getLogger("mast.compare")
 

@@ -29,13 +29,11 @@ from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
 from mast_ray.stages.score.scoring import evaluate_model, scored_split
-from mast_ray.stages.train.train import full_url
-from mast_ray.stages.train.work import data_hash
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.assembly import FROM_SCRATCH
 
 log = logging.getLogger("mast.label_budget")

@@ -22,11 +22,11 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
-from mast_ray.storage.stage_folders import code_version, text_hash
+from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.assembly import (
     detection,
@@ -253,16 +253,6 @@ def run_identity(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[
         return identity_of(task, prepared) | {"init": task.knobs.init}
     inits = {name: init_hash(task, name) for name in ("init_encoder", "init_detector")}
     return identity_of(task, prepared) | inits | {"labels": task.labels.describe()}
-
-
-def data_hash(prepared: Prepared) -> str:
-    """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
-    parts = [json.dumps([prepared.manifest["key"], prepared.manifest["inputs"]], sort_keys=True)]
-    parts += [
-        text_hash(prepared.storage.read_bytes(f"{name}.parquet"))
-        for name in ("recordings", "splits", "labels")
-    ]
-    return text_hash("\n".join(parts))
 
 
 def init_hash(task: DetectorTask, name: str) -> str:

@@ -15,7 +15,8 @@ from mast_ray.stages.self_train.pseudo_stage import Teacher
 from mast_ray.storage.storage import open_storage
 
 pytest.importorskip("ray.tune")
-from mast_ray.stages.search.training_search import scheduler, search_ranges, search_training, searcher
+from mast_ray.on_ray.trials import scheduler, searcher
+from mast_ray.stages.search.training_search import first_point, search_ranges, search_training
 
 
 def _record(value: float, status: str, objectives: tuple[float, ...]) -> TrialRecord:
@@ -35,21 +36,19 @@ def _config(**knobs):
     return small_config(**{"tune.parameters": ("lambda_iou", "threshold"), **knobs})
 
 
-def _space(config):
-    from ray import tune
-
-    return {name: tune.loguniform(*limits) for name, limits in search_ranges(config, 0.2).items()}
+def _searcher(config, known):
+    return searcher(config, search_ranges(config, 0.2), first_point(config, 0.2), known)
 
 
 def test_a_new_search_begins_with_the_settings_as_they_are():
     config = _config()
-    first = searcher(config, _space(config), 0.2, []).suggest("a")
+    first = _searcher(config, []).suggest("a")
     assert first == {"lambda_iou": config.self_train.stage1.lambda_iou, "threshold": 0.2}
 
 
 def test_optuna_goes_on_with_what_was_under_way_and_knows_what_is_finished():
     config = _config()
-    found = searcher(config, _space(config), 0.2, KNOWN)
+    found = _searcher(config, KNOWN)
     assert [(t.params, t.value) for t in found._ot_study.trials if t.state.is_finished()] == [
         (KNOWN[0].sample, 0.6),
         (KNOWN[1].sample, 0.2),
@@ -62,13 +61,13 @@ def test_optuna_goes_on_with_what_was_under_way_and_knows_what_is_finished():
 
 def test_a_search_that_goes_on_does_not_propose_again_what_it_had():
     config = _config()
-    fresh = searcher(config, _space(config), 0.2, [])
+    fresh = _searcher(config, [])
     before = [fresh.suggest(str(number)) for number in range(4)]
     known = [
         TrialRecord(trial_name(s), s, float(n), (0.1,), 1.0, "done", {"objective": 0.1})
         for n, s in enumerate(before)
     ]
-    later = searcher(config, _space(config), 0.2, known)
+    later = _searcher(config, known)
     assert all(later.suggest(f"x{number}") not in before for number in range(4))
 
 

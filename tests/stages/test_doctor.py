@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from mast_ray.config.tree import StorageConfig
-from mast_ray.on_ray.doctor import (
+from mast_ray.stages.doctor import (
     PACKAGES,
     Facts,
     StorageFacts,

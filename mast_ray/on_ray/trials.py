@@ -1,0 +1,218 @@
+"""The only Tuner: trials of a search, each a function handed in, on Ray Tune.
+
+What is known of a search stands in the folders of its trials (self_training/trial_records.py), written whole
+and at once. Tune's own snapshot of a search is several files written one after another, and a driver killed
+between them restores to fewer trials than it had; so it is not used: a search that goes on is a new one that
+knows what the earlier one has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+
+from mast_ray.config.tree import Config
+from mast_ray.on_ray.ray_folder import ray_storage
+from mast_ray.on_ray.session import cluster_resources
+from mast_ray.self_training.trial_records import (
+    EPOCHS,
+    OBJECTIVE,
+    Report,
+    TrialRecord,
+    mark_stopped,
+    trial_name,
+)
+from mast_ray.storage.storage import Storage
+from mast_ray.training.progress import duration_text
+
+Sample = dict[str, float]
+Trial = Callable[[Mapping[str, float], Report, int], object]  # sample, where to report, its threads
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def run_trials(
+    trial: Trial,
+    ranges: Ranges,
+    first: Sample,
+    wanted: int,
+    known: Sequence[TrialRecord],
+    stage: Storage,
+    config: Config,
+) -> dict[str, BaseException]:
+    """Run as many trials as are wanted besides the known ones: what was under way, then `first` in a new search,
+    then samples of `ranges` on a logarithmic scale. Returns what broke, by trial.
+    """
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # it would end the search as if it were finished
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # our own lines say what matters
+    os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+    resources, num_threads = _share_of_a_trial(config)
+    trainable = tune.with_resources(
+        tune.with_parameters(_trainable, trial=trial, num_threads=num_threads), resources
+    )
+    tuner = tune.Tuner(
+        trainable,
+        param_space={} if config.tune.search == "optuna" else _space(ranges),
+        tune_config=tune.TuneConfig(
+            metric=OBJECTIVE,
+            mode="max",
+            num_samples=wanted,
+            max_concurrent_trials=config.tune.concurrent,
+            search_alg=searcher(config, ranges, first, known),
+            scheduler=scheduler(config, stage, known),
+            trial_dirname_creator=_folder_name,
+        ),
+        run_config=tune.RunConfig(
+            name=f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}",
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=2),
+            callbacks=[_Progress(config.tune.trials, known)],
+            **ray_storage(stage),
+        ),
+    )
+    grid = tuner.fit()
+    return {
+        trial_name(result.config): result.error
+        for result in grid
+        if result.error is not None and result.config is not None
+    }
+
+
+def _trainable(sample: dict[str, Any], trial: Trial, num_threads: int) -> None:
+    """What Ray Tune runs: reports go to it, results to the trial's folder."""
+    logging.basicConfig(level=logging.WARNING)
+    trial(sample, lambda metrics: tune.report(dict(metrics)), num_threads)
+
+
+class _Progress(tune.Callback):
+    """A line for every trial that ends."""
+
+    def __init__(self, num_trials: int, known: Sequence[TrialRecord]) -> None:
+        finished = [record for record in known if record.is_finished]
+        self._num_trials, self._num_before, self._num_ended = num_trials, len(finished), 0
+        self._best = max((record.objective or 0.0 for record in finished), default=0.0)
+        self._began_s = time.monotonic()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        found = float((trial.last_result or {}).get(OBJECTIVE) or 0.0)
+        self._best = max(self._best, found)
+        self._say(trial, f"F1 {found:.4f}, best {self._best:.4f}")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._say(trial, "broke")
+
+    def _say(self, trial: Any, what: str) -> None:
+        self._num_ended += 1
+        number = self._num_before + self._num_ended
+        left = (time.monotonic() - self._began_s) / self._num_ended * max(0, self._num_trials - number)
+        print(
+            f"[{number}/{self._num_trials}] trial {trial_name(trial.config)}: {what}, {duration_text(left)} left",
+            flush=True,
+        )
+
+
+def _share_of_a_trial(config: Config) -> tuple[dict[str, float], int]:
+    """Resources of one trial, so that `tune.concurrent` fit at once, and its threads.
+    Trainings run inside the trial's own process: a trial that asked for workers of its own
+    would wait for cores that other trials hold.
+    """
+    cpus, gpus = cluster_resources()
+    gpus = gpus if config.cluster.use_gpu != "no" else 0.0
+    share = max(0.1, min(config.cluster.cpus_per_worker, cpus / config.tune.concurrent))
+    resources = {"cpu": round(share, 2)}
+    if gpus:
+        resources["gpu"] = min(1.0, gpus / config.tune.concurrent)
+    return resources, max(1, int(cpus // config.tune.concurrent))
+
+
+def _space(ranges: Ranges) -> dict[str, Any]:
+    return {name: tune.loguniform(*limits) for name, limits in ranges.items()}
+
+
+def searcher(config: Config, ranges: Ranges, first: Sample, known: Sequence[TrialRecord]) -> Any:
+    """Proposes first what was under way when a search was killed (or, in a new one, `first`), then samples.
+
+    Its seed moves on with the number of trials: a search that goes on must not propose again what it had.
+    """
+    points = [record.sample for record in known if not record.is_finished]
+    if not known:
+        points = [first]
+    seed = config.seed + len(known)
+    match config.tune.search:
+        case "optuna":
+            import optuna
+            from ray.tune.search.optuna import OptunaSearch
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            found = OptunaSearch(
+                OptunaSearch.convert_search_space(_space(ranges)),
+                metric=OBJECTIVE,
+                mode="max",
+                points_to_evaluate=points or None,
+                seed=seed,
+            )
+            for record in known:
+                if record.is_finished and record.objective is not None:
+                    found.add_evaluated_point(record.sample, record.objective)
+            return found
+        case "random":
+            from ray.tune.search.basic_variant import BasicVariantGenerator
+
+            return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)
+
+
+class _Halving(ASHAScheduler):
+    """ASHA over epochs as the diaries count them; what it stops is written down before the trial is ended."""
+
+    def __init__(self, stage: Storage, **options: Any) -> None:
+        super().__init__(time_attr=EPOCHS, metric=OBJECTIVE, mode="max", **options)
+        self._stage = stage
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        return True  # Tune offers its own, which are the same
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        action = super().on_trial_result(tune_controller, trial, result)
+        if action == TrialScheduler.STOP:
+            mark_stopped(self._stage, trial.config)
+        return action
+
+
+def scheduler(config: Config, stage: Storage, known: Sequence[TrialRecord]) -> Any:
+    """Early stopping that knows what trials of earlier starts have reported."""
+    if config.tune.scheduler == "none":
+        return None
+    epochs = config.tune.epochs_stage1 + config.tune.epochs_stage2 + 1
+    found = _Halving(
+        stage,
+        max_t=max(2, epochs),
+        grace_period=max(1, config.tune.epochs_stage1 // 2),
+        reduction_factor=3,
+    )
+    for record in known:
+        if record.is_finished and record.objectives:
+            _tell(found, record)
+    return found
+
+
+def _tell(found: ASHAScheduler, record: TrialRecord) -> None:
+    trial: Any = SimpleNamespace(trial_id=record.name)
+    controller: Any = None
+    found.on_trial_add(controller, trial)
+    reports: list[Mapping[str, float]] = [
+        {EPOCHS: epoch, OBJECTIVE: value} for epoch, value in enumerate(record.objectives, 1)
+    ]
+    for report in reports:
+        ASHAScheduler.on_trial_result(found, controller, trial, dict(report))
+    found.on_trial_complete(controller, trial, dict(reports[-1]))
+
+
+def _folder_name(trial: Any) -> str:
+    return str(trial.trial_id)
