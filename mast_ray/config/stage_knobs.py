@@ -25,6 +25,8 @@ class AugmentConfig(Section):
     """Largest shift in time."""
     frequency_shift_bins: int = Field(4, ge=0)
     """Largest shift in frequency."""
+    shift_edges: Literal["silence", "repeat"] = "silence"
+    """What fills the bins that a shift in frequency opens: silence (paper), or the outermost bin again."""
     time_warp: Share = 0.1
     """Largest relative stretch of time."""
     frequency_mask_bins: int = Field(12, ge=0)
@@ -35,8 +37,20 @@ class AugmentConfig(Section):
     """Standard deviation of added noise, in normalised units."""
     gain: float = Field(0.3, ge=0)
     """Largest change of level, in normalised units."""
+    gain_db: float = Field(0.0, ge=0)
+    """Largest change of level in decibels, in place of `gain`; 0: `gain` holds."""
+    equaliser_db: float = Field(0.0, ge=0)
+    """Largest change of level at five frequencies, smooth between them; 0: off (paper)."""
+    mix_style: Share = 0.0
+    """Largest share of the mean and spread of every bin that is taken from another site's background
+    (Freq-MixStyle); 0: off (paper).
+    """
     background: Share = 0.3
     """Largest share of a background example mixed in."""
+    background_from: Literal["labelled", "pool"] = "labelled"
+    """Where backgrounds come from: labelled chunks without a call (paper), or quiet chunks of all sites of the pool."""
+    transplant: Share = 0.0
+    """Share of augmented examples whose labelled calls are cut out and set into another background; 0: off (paper)."""
     mixup: Share = 0.0
     """Probability of Mixup (off in the paper's main runs)."""
     cutmix: Share = 0.0

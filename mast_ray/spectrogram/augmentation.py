@@ -2,8 +2,9 @@
 
 Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes every random number of a
 batch, then `augment` applies them and is a pure function: the same draws give the same result, and it can
-be compiled. One to three kinds are drawn per example (SPEC 6). Values are normalised log-mel, so a shift of
-level is an addition.
+be compiled. One to three kinds are drawn per example. Values are normalised log-mel, so a shift of level is
+an addition. What makes a site is level, colour and background: gain, equaliser, the statistics of another
+site's chunk, its sound mixed in, or the calls moved into it (transplant.py).
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
 paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
@@ -12,18 +13,21 @@ would be a sharp edge.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.boxes.geometry import area, clip
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.spectrogram.transplant import transplanted
 
 if TYPE_CHECKING:
     from mast_ray.config.stage_knobs import AugmentConfig
@@ -33,6 +37,9 @@ HiddenBoxes = Literal["ignore", "remove"]
 SHORTEST_REMNANT_FRAMES = 10.0  # 100 ms: a box that is cut to less is dropped, a naturally short one is not
 LOWEST_REMNANT_BINS = 2.0
 MOSTLY_HIDDEN = 0.5
+LOG_PER_DB = 0.1 * math.log(10.0)  # log-mel is the natural logarithm of power
+EQUALISER_POINTS = 5
+LEAST_SPREAD = 0.05  # a bin that stays the same all the time has no spread to divide by
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,15 @@ class AugmentStrength:
     background: float = 0.3
     mixup: float = 0.0
     cutmix: float = 0.0
+    gain_db: float = 0.0  # in place of gain
+    equaliser_db: float = 0.0
+    mix_style: float = 0.0
+    transplant: float = 0.0
+    shift_edges: Literal["silence", "repeat"] = "silence"
+
+    @property
+    def needs_bank(self) -> bool:
+        return self.background > 0 or self.mix_style > 0 or self.transplant > 0
 
     @classmethod
     def of_config(cls, config: AugmentConfig) -> AugmentStrength:
@@ -66,6 +82,11 @@ class AugmentStrength:
             background=config.background,
             mixup=config.mixup,
             cutmix=config.cutmix,
+            gain_db=config.gain_db,
+            equaliser_db=config.equaliser_db,
+            mix_style=config.mix_style,
+            transplant=config.transplant,
+            shift_edges=config.shift_edges,
         )
 
 
@@ -77,11 +98,16 @@ class Draws(NamedTuple):
     shift_bins: Tensor  # (B,) int64, neutral 0
     band: Tensor  # (B, 2) masked [low, high) bins, neutral (0, 0)
     span: Tensor  # (B, 2) masked [begin, end) frames, neutral (0, 0)
-    gain: Tensor  # (B,) neutral 0
+    gain: Tensor  # (B,) in normalised units, or in decibels where the strength is; neutral 0
     noise: Tensor | None  # (B, 1, T, F), already scaled
     background_index: Tensor | None  # (B,) int64 into the noise bank
     background_power: Tensor | None  # (B,) power of the background, neutral 0
     mixing: MixDraw | None
+    equaliser_db: Tensor | None = None  # (B, points), neutral 0
+    style_share: Tensor | None = None  # (B,) neutral 0
+    style_index: Tensor | None = None  # (B,) int64 into the noise bank; None: the next example lends its own
+    is_transplanted: Tensor | None = None  # (B,)
+    transplant_index: Tensor | None = None  # (B,) int64 into the noise bank
 
 
 def draw_augmentation(
@@ -104,9 +130,11 @@ def draw_augmentation(
         "bins": strength.frequency_shift_bins,
         "band": strength.frequency_mask_bins,
         "span": strength.time_mask_frames,
-        "gain": strength.gain,
+        "gain": strength.gain_db or strength.gain,
         "noise": strength.noise,
         "background": strength.background if noise_bank_size else 0.0,
+        "equaliser": strength.equaliser_db,
+        "style": strength.mix_style,
     }
     kinds = [kind for kind, largest in size.items() if largest > 0]
     order = uniform(num_chunks, max(len(kinds), 1)).argsort(dim=1).argsort(dim=1)  # rank of every kind
@@ -124,6 +152,9 @@ def draw_augmentation(
         begin = (uniform(num_chunks) * (length - width)).floor() * (width > 0)
         return torch.stack((begin, begin + width), dim=1)
 
+    def place_in_bank() -> Tensor:
+        return (uniform(num_chunks) * noise_bank_size).long().clamp(max=noise_bank_size - 1)
+
     noise = None
     if size["noise"] > 0:
         level = uniform(num_chunks) * size["noise"] * use["noise"]
@@ -132,9 +163,9 @@ def draw_augmentation(
         )
     index = power = None
     if size["background"] > 0:
-        index = (uniform(num_chunks) * noise_bank_size).long().clamp(max=noise_bank_size - 1)
+        index = place_in_bank()
         power = uniform(num_chunks) * size["background"] * use["background"]
-    return Draws(
+    drawn = Draws(
         shift_frames=signed("shift").round(),
         stretch=1 + signed("warp"),
         shift_bins=signed("bins").round().long(),
@@ -146,6 +177,17 @@ def draw_augmentation(
         background_power=power,
         mixing=draw_mixing(batch, strength.mixup, strength.cutmix, generator),
     )
+    # Drawn last, and only where switched on: the numbers of all other kinds stay what they were.
+    if strength.equaliser_db > 0:
+        points = (uniform(num_chunks, EQUALISER_POINTS) * 2 - 1) * strength.equaliser_db
+        drawn = drawn._replace(equaliser_db=points * use["equaliser"][:, None])
+    if strength.mix_style > 0:
+        share = uniform(num_chunks) * strength.mix_style * use["style"]
+        drawn = drawn._replace(style_share=share, style_index=place_in_bank() if noise_bank_size else None)
+    if strength.transplant > 0 and noise_bank_size:
+        is_moved = (uniform(num_chunks) < strength.transplant) & is_augmented
+        drawn = drawn._replace(is_transplanted=is_moved, transplant_index=place_in_bank())
+    return drawn
 
 
 def augment(
@@ -156,7 +198,7 @@ def augment(
     noise_bank: Tensor | None = None,
     hidden_boxes: HiddenBoxes = "ignore",
 ) -> ChunkBatch:
-    """Apply draws to (B, 1, T, F) chunks and their boxes. `noise_bank`: (K, T, F) normalised log-mel.
+    """Apply draws to (B, 1, T, F) chunks and their boxes. `noise_bank`: (K, T, F) normalised log-mel, any float.
 
     With Mixup or CutMix switched on, boxes come back in 2 M slots: those of both examples.
     """
@@ -164,19 +206,32 @@ def augment(
         batch = mix_examples(batch, draws.mixing, normalisation)
     logmel, boxes = batch.logmel.squeeze(1), batch.boxes
     num_frames, num_bins = logmel.shape[1:]
+    bank = None if noise_bank is None else noise_bank.reshape(-1, num_frames, num_bins)
+    if bank is not None and draws.is_transplanted is not None and draws.transplant_index is not None:
+        place = bank[draws.transplant_index].to(logmel.dtype)
+        logmel = transplanted(logmel, boxes, place, draws.is_transplanted, normalisation)
     if strength.time_shift_frames > 0 or strength.time_warp > 0:
         logmel = _resample_time(logmel, draws, strength, normalisation.silence)
         middle = num_frames / 2
         scale, move = draws.stretch[:, None, None], draws.shift_frames[:, None, None]
         boxes = _move_boxes(boxes, 0, lambda time: (time - middle) * scale + middle + move)
     if strength.frequency_shift_bins > 0:
-        logmel = _shift_bins(logmel, draws.shift_bins, normalisation.silence)
+        fill = normalisation.silence if strength.shift_edges == "silence" else None
+        logmel = _shift_bins(logmel, draws.shift_bins, fill)
         boxes = _move_boxes(boxes, 1, lambda bins: bins + draws.shift_bins[:, None, None])
     boxes = clip_boxes(boxes, num_frames, num_bins)
-    if noise_bank is not None and draws.background_index is not None and draws.background_power is not None:
-        background = noise_bank.reshape(-1, num_frames, num_bins)[draws.background_index]
+    if draws.style_share is not None:
+        lender = logmel.roll(-1, dims=0)
+        if bank is not None and draws.style_index is not None:
+            lender = bank[draws.style_index].to(logmel.dtype)
+        logmel = mix_style(logmel, lender, draws.style_share, normalisation.silence)
+    if bank is not None and draws.background_index is not None and draws.background_power is not None:
+        background = bank[draws.background_index].to(logmel.dtype)
         logmel = mix_background(logmel, background, draws.background_power, normalisation)
-    logmel = logmel + draws.gain[:, None, None]
+    per_db = LOG_PER_DB / normalisation.denominator
+    logmel = logmel + draws.gain[:, None, None] * (per_db if strength.gain_db > 0 else 1.0)
+    if draws.equaliser_db is not None:
+        logmel = logmel + equaliser_curve(draws.equaliser_db, num_bins)[:, None, :] * per_db
     if draws.noise is not None:
         logmel = logmel + draws.noise.squeeze(1)
     logmel = logmel.masked_fill(_inside(draws.span, num_frames)[:, :, None], 0.0)
@@ -230,11 +285,41 @@ def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, sile
     return out.masked_fill(outside[..., None], silence)
 
 
-def _shift_bins(logmel: Tensor, shift_bins: Tensor, silence: float) -> Tensor:
-    """(B, T, F) moved up by (B,) bins; bins from outside are silence."""
+def equaliser_curve(points: Tensor, num_bins: int) -> Tensor:
+    """(B, points) levels, evenly spread from the lowest bin to the highest -> (B, F), straight between them."""
+    return functional.interpolate(points[:, None], size=num_bins, mode="linear", align_corners=True)[:, 0]
+
+
+def mix_style(logmel: Tensor, lender: Tensor, share: Tensor, silence: float) -> Tensor:
+    """(B, T, F) chunks with the mean and spread over time of every bin moved by (B,) shares towards the lender's.
+
+    Freq-MixStyle (Kim et al. 2022). Padded frames neither count nor change.
+    """
+    is_sound = (logmel > silence + 1e-3).any(dim=2, keepdim=True)  # (B, T, 1)
+    mean, spread = _statistics(logmel, is_sound)
+    their_mean, their_spread = _statistics(lender, (lender > silence + 1e-3).any(dim=2, keepdim=True))
+    weight = share[:, None, None]
+    new_spread = torch.lerp(spread, their_spread, weight)
+    styled = (logmel - mean) * (new_spread / spread) + torch.lerp(mean, their_mean, weight)
+    return torch.where(is_sound & (weight > 0), styled, logmel)
+
+
+def _statistics(logmel: Tensor, is_sound: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T, F) -> (B, 1, F) mean and standard deviation over the frames that sound"""
+    weight = is_sound.to(logmel.dtype)
+    count = weight.sum(dim=1, keepdim=True).clamp(min=1)
+    mean = (logmel * weight).sum(dim=1, keepdim=True) / count
+    square = ((logmel - mean).square() * weight).sum(dim=1, keepdim=True) / count
+    return mean, square.sqrt().clamp(min=LEAST_SPREAD)
+
+
+def _shift_bins(logmel: Tensor, shift_bins: Tensor, silence: float | None) -> Tensor:
+    """(B, T, F) moved up by (B,) bins; bins from outside are silence, or (None) the outermost bin again."""
     num_bins = logmel.shape[2]
     source = torch.arange(num_bins, device=logmel.device)[None, :] - shift_bins[:, None]  # (B, F)
     out = logmel.gather(2, source.clamp(0, num_bins - 1)[:, None, :].expand_as(logmel))
+    if silence is None:
+        return out
     return out.masked_fill(((source < 0) | (source >= num_bins))[:, None, :], silence)
 
 

@@ -49,10 +49,16 @@ def draw_mixing(batch: ChunkBatch, mixup: float, cutmix: float, generator: torch
 
 
 def mix_background(logmel: Tensor, background: Tensor, power: Tensor, normalisation: Normalisation) -> Tensor:
-    """(B, T, F) normalised chunks with (B,) times the power of (B, T, F) backgrounds added."""
+    """(B, T, F) normalised chunks with (B,) times the power of (B, T, F) backgrounds added.
+
+    Values above a background are powers over it, and the sum has a background of its own: that of both.
+    """
     unit = normalisation.denominator
     added = background * unit + power.clamp(min=1e-30).log()[:, None, None]
-    return torch.logaddexp(logmel * unit, added) / unit
+    mixed = torch.logaddexp(logmel * unit, added)
+    if normalisation.background == "median":
+        mixed = mixed - torch.log1p(power)[:, None, None]
+    return mixed / unit
 
 
 def mix_examples(batch: ChunkBatch, draw: MixDraw, normalisation: Normalisation) -> ChunkBatch:

@@ -1,5 +1,8 @@
 """Spectrogram and boxes move together."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import STRONG_AUGMENTATION, field
 from mast_ray.config.stage_knobs import AugmentConfig
-from mast_ray.spectrogram.augmentation import AugmentStrength, Draws, augment, draw_augmentation
-from mast_ray.spectrogram.mixing import MixDraw
+from mast_ray.spectrogram.augmentation import (
+    AugmentStrength,
+    Draws,
+    augment,
+    draw_augmentation,
+    equaliser_curve,
+    mix_style,
+)
+from mast_ray.spectrogram.mixing import MixDraw, mix_background
 from mast_ray.spectrogram.normalisation import Normalisation
 
 T, F = 256, 64
@@ -253,3 +265,141 @@ def test_boxes_stay_inside_the_chunk_and_empty_slots_stay_empty(seed: int) -> No
 def test_strengths_come_from_the_config_with_seconds_in_frames() -> None:
     assert AugmentStrength.of_config(AugmentConfig()) == AugmentStrength()
     assert AugmentStrength.of_config(AugmentConfig(time_shift_s=0.29, mixup=0.2)).time_shift_frames == 29
+
+
+def noisy(num_chunks: int = 1, level: float = 0.0, seed: int = 0) -> torch.Tensor:
+    """(B, T, F) noise as log-mel has it: the logarithm of exponentially distributed power."""
+    generator = torch.Generator().manual_seed(seed)
+    power = -torch.rand(num_chunks, T, F, generator=generator).clamp(min=1e-6).log()
+    return power.log() / NORMALISATION.denominator + level
+
+
+def called(*calls: tuple[int, int, int, int], level: float = 0.0, seed: int = 0) -> ChunkBatch:
+    """A noisy chunk with calls 20 dB above its noise."""
+    logmel = noisy(1, level, seed)
+    for t0, f0, t1, f1 in calls:
+        logmel[:, t0:t1, f0:f1] = level + math.log(100) / NORMALISATION.denominator
+    boxes = torch.tensor(calls, dtype=torch.float32).reshape(-1, 4)
+    return ChunkBatch(logmel[:, None], pad_boxes([boxes]), torch.ones(1))
+
+
+def test_new_kinds_are_off_by_default_and_draw_nothing() -> None:
+    batch = painted((110, 20, 150, 40), num_chunks=5)
+    old = AugmentStrength.of_config(AugmentConfig())
+    drawn = draw_augmentation(batch, old, 1.0, torch.Generator().manual_seed(3), noise_bank_size=4)
+    assert drawn[-5:] == (None,) * 5
+    # the kinds there were before are drawn as before, whatever comes after them
+    more = replace(old, transplant=0.5)
+    again = draw_augmentation(batch, more, 1.0, torch.Generator().manual_seed(3), noise_bank_size=4)
+    for name in ("shift_frames", "stretch", "gain", "background_power"):
+        assert torch.equal(getattr(drawn, name), getattr(again, name))
+
+
+def test_gain_in_decibels_is_a_tenth_of_a_factor_of_ten_in_power() -> None:
+    batch = painted((50, 10, 90, 30))
+    strength = replace(ALL, gain_db=12.0)
+    result = augment(batch, draws(gain=torch.tensor([10.0])), strength, NORMALISATION)
+    step = NORMALISATION.inverse(result.logmel) - NORMALISATION.inverse(batch.logmel)
+    assert torch.allclose(step, torch.full_like(step, math.log(10.0)), atol=1e-4)
+    drawn = draw_augmentation(painted(num_chunks=400), strength, 1.0, torch.Generator().manual_seed(0))
+    assert 11 < float(drawn.gain.abs().max()) <= 12
+
+
+def test_the_equaliser_is_straight_between_five_points_and_the_same_in_every_frame() -> None:
+    points = torch.tensor([[0.0, 10.0, -10.0, 0.0, 5.0]])
+    curve = equaliser_curve(points, 65)  # a point every 16 bins
+    assert curve[0, [0, 16, 32, 48, 64]].tolist() == points[0].tolist()
+    assert curve[0, 8] == pytest.approx(5.0) and curve[0, 20] == pytest.approx(5.0)
+    batch = painted((50, 10, 90, 30))
+    result = applied(batch, draws(equaliser_db=torch.full((1, 5), 10.0)))
+    step = (result.logmel - batch.logmel) * NORMALISATION.denominator
+    assert torch.allclose(step, torch.full_like(step, math.log(10.0)), atol=1e-4)
+
+
+def test_repeated_edges_carry_the_outermost_bin_into_what_a_shift_opens() -> None:
+    batch = painted((50, 10, 90, 30))
+    batch.logmel[..., 0] = 1.5
+    drawn = draws(shift_bins=torch.tensor([16]))
+    result = augment(batch, drawn, replace(ALL, shift_edges="repeat"), NORMALISATION)
+    assert (result.logmel[..., :17] == 1.5).all()
+    assert objects(result) == [[50, 26, 90, 46]]
+
+
+def test_style_takes_mean_and_spread_of_every_bin_from_the_lender() -> None:
+    own, lender = noisy(2, seed=1), noisy(2, level=1.0, seed=2) * 0.5
+    full = mix_style(own, lender, torch.tensor([1.0, 0.0]), SILENCE)
+    assert torch.allclose(full[0].mean(0), lender[0].mean(0), atol=1e-4)
+    assert torch.allclose(full[0].std(0), lender[0].std(0), rtol=1e-3)
+    assert torch.equal(full[1], own[1])
+    half = mix_style(own, lender, torch.tensor([0.5, 0.0]), SILENCE)
+    assert torch.allclose(half[0].mean(0), (own[0].mean(0) + lender[0].mean(0)) / 2, atol=1e-4)
+
+
+def test_style_leaves_padding_alone_and_does_not_count_it() -> None:
+    own, lender = noisy(1, seed=1), noisy(1, level=1.0, seed=2)
+    own[:, 100:] = SILENCE
+    styled = mix_style(own, lender, torch.ones(1), SILENCE)
+    assert (styled[:, 100:] == SILENCE).all()
+    assert torch.allclose(styled[0, :100].mean(0), lender[0].mean(0), atol=1e-4)
+
+
+def test_a_transplanted_call_stands_as_far_above_its_new_background_and_nothing_else_came_along() -> None:
+    call = (100, 20, 140, 30)
+    batch = called(call, level=0.5)
+    batch.logmel[0, 0, 200:220, 40:50] = 3.0  # a sound without a label
+    place = noisy(1, level=-1.0, seed=7)
+    drawn = draws(is_transplanted=torch.tensor([True]), transplant_index=torch.tensor([0]))
+    result = augment(batch, drawn, ALL, NORMALISATION, noise_bank=place.half())
+    assert objects(result) == [list(map(float, call))]
+    t0, f0, t1, f1 = call
+    inside = result.logmel[0, 0, t0:t1, f0:f1] * NORMALISATION.denominator
+    median = place.median() * NORMALISATION.denominator
+    assert float(inside.median() - median) == pytest.approx(math.log(100 / math.log(2)), abs=0.4)
+    outside = torch.ones(T, F, dtype=torch.bool)
+    outside[t0:t1, f0:f1] = False
+    assert torch.allclose(result.logmel[0, 0][outside], place.half().float()[0][outside], atol=1e-3)
+
+
+def test_noise_inside_a_box_is_not_carried_over_as_a_bright_rectangle() -> None:
+    batch = called((100, 10, 130, 20))
+    wide = torch.tensor([[60.0, 5.0, 200.0, 60.0]])  # a box much larger than its call
+    batch = replace(batch, boxes=pad_boxes([wide]))
+    place = noisy(1, seed=7)
+    drawn = draws(is_transplanted=torch.tensor([True]), transplant_index=torch.tensor([0]))
+    strength = replace(ALL, time_warp=0.0)
+    result = augment(batch, drawn, strength, NORMALISATION, noise_bank=place)
+    empty = (slice(130, 200), slice(30, 60))
+    changed = (result.logmel[0, 0][empty] - place[0][empty]).abs() > 0.05
+    assert float(changed.float().mean()) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["no call", "a call that cannot be heard", "not drawn"])
+def test_a_chunk_that_cannot_be_moved_stays(kind: str) -> None:
+    batch = called((100, 20, 140, 30))
+    if kind == "no call":
+        batch = replace(batch, boxes=pad_boxes([torch.zeros(0, 4)]))
+    if kind == "a call that cannot be heard":
+        batch = replace(batch, logmel=noisy(1)[:, None])
+    drawn = draws(is_transplanted=torch.tensor([kind != "not drawn"]), transplant_index=torch.tensor([0]))
+    result = applied(batch, drawn, noise_bank=noisy(1, seed=9))
+    assert torch.equal(result.logmel, batch.logmel)
+
+
+def test_mixing_values_above_a_background_keeps_the_background_where_it_was() -> None:
+    above = Normalisation(0.0, 1.0, eps=0.0, background="median")
+    flat = torch.zeros(1, T, F)
+    assert torch.allclose(mix_background(flat, flat, torch.tensor([0.5]), above), flat, atol=1e-6)
+    plain = mix_background(flat, flat, torch.tensor([0.5]), replace(above, background="none"))
+    assert torch.allclose(plain, flat + math.log(1.5), atol=1e-6)
+
+
+def test_all_new_kinds_together_keep_shapes_and_are_finite() -> None:
+    strength = AugmentStrength.of_config(apply_overrides(field(), STRONG_AUGMENTATION).augment)
+    batch = painted((110, 20, 150, 40), (10, 5, 60, 15), num_chunks=8)
+    bank = noisy(6).half()
+    for seed in range(3):
+        drawn = draw_augmentation(batch, strength, 1.0, torch.Generator().manual_seed(seed), len(bank))
+        result = augment(batch, drawn, strength, NORMALISATION, bank)
+        assert result.logmel.shape == batch.logmel.shape and result.logmel.dtype == torch.float32
+        assert result.boxes.corners.shape == batch.boxes.corners.shape
+        assert bool(result.logmel.isfinite().all())

@@ -1,16 +1,20 @@
 """The feed gives every step the same global batch, augmented the same way, whoever holds which part of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from archive_of_noise import write_archive
 
-from mast_ray.boxes.batch import pad_boxes
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes, pad_boxes
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import STRONG_AUGMENTATION, field
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.reader import ChunkReader
-from mast_ray.training.augmenting import StepAugmentation, noise_bank
-from mast_ray.training.feed import ReaderFeed, bucketed
+from mast_ray.training.augmenting import StepAugmentation, loudness, noise_bank, pool_bank, quietest
+from mast_ray.training.feed import ReaderFeed, batch_of, bucketed
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import LocalWorker
@@ -158,3 +162,61 @@ def test_slots_grow_to_a_power_of_two_and_the_boxes_stay(prepared):
     assert boxes.is_object.shape == (2, 24) and wide.is_object.shape == (2, 32)
     assert torch.equal(wide.corners[wide.is_object], boxes.corners[boxes.is_object])
     assert bucketed(pad_boxes([torch.rand(1, 4)])).corners.shape == (1, 16, 4)
+
+
+def test_the_pool_bank_holds_quiet_unlabelled_whole_chunks_of_every_site(prepared):
+    normalisation = prepared.normalisation()
+    bank = pool_bank(prepared, normalisation, "real", CPU, seed=0)
+    # of the pool (r0 to r4) chunks 2 and 4 have no label and are looked at; the last one's audio ends early
+    # by the two frames that a whole chunk may lack: 3 + 2 recordings at two sites, a quarter of each kept
+    assert bank.dtype == torch.float16 and bank.shape == (2, 1024, 128)
+    chunks = chunks_of_split(prepared, "pool")
+    raw = next(ChunkReader(prepared, chunks, batch_size=len(chunks), num_threads=1).sequential())
+    every = normalisation(raw.values, raw.scale, raw.offset).squeeze(1).half()
+    found = [int((every == kept).all(dim=(1, 2)).nonzero()[0, 0]) for kept in bank]
+    recordings = {raw.chunk_ids[row].partition(":")[0] for row in found}
+    assert len({int(name[1:]) % 2 for name in recordings}) == 2  # the site is the parity of the name
+    assert {int(raw.chunk_ids[row].partition(":")[2]) for row in found} <= {2, 4}
+    again = pool_bank(prepared, normalisation, "real", CPU, seed=0)
+    assert torch.equal(again, bank)
+
+
+def test_the_quietest_quarter_of_every_site_is_kept():
+    loud = np.array([5, 1, 4, 3, 2, 9, 8, 7, 6.0])
+    site = np.array([0, 0, 0, 0, 0, 0, 0, 0, 3])
+    assert quietest(loud, site).tolist() == [1, 4, 8]
+
+
+def test_a_loud_call_makes_a_chunk_loud(prepared):
+    normalisation = prepared.normalisation()
+    noise = (-torch.rand(2, 1, 1024, 128).clamp(min=1e-6).log()).log() / normalisation.denominator
+    noise[1, :, 100:300, 40:60] += 3.0
+    batch = ChunkBatch(noise, pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2))
+    quiet, loud = loudness(batch, normalisation).tolist()
+    assert quiet < 0.01 and loud == pytest.approx(200 * 20 / (1024 * 128), abs=0.01)
+
+
+def test_draws_of_new_kinds_do_not_depend_on_who_holds_a_chunk(prepared):
+    config = apply_overrides(field(), STRONG_AUGMENTATION)
+    bank = torch.randn(6, 1024, 128).half()
+    make = lambda size: StepAugmentation(  # noqa: E731
+        replace(AugmentStrength.of_config(config.augment), noise=0.0),
+        1.0,
+        prepared.normalisation(),
+        batch_size=size,
+        seed=1,
+        device=CPU,
+        noise_bank=bank,
+    )
+    raw = next(make_reader(prepared).epoch(0))
+    batch = batch_of(raw, prepared.normalisation(), "real")
+    whole = make(8)(batch, step=3, rows=torch.arange(8))
+    some = torch.tensor([5, 2])
+    part = ChunkBatch(
+        batch.logmel[some],
+        PaddedBoxes(*(getattr(batch.boxes, n)[some] for n in ("corners", "is_object", "is_ignored"))),
+        batch.weight[some],
+    )
+    alone = make(8)(part, step=3, rows=some)
+    assert torch.allclose(alone.logmel, whole.logmel[some], atol=1e-5)
+    assert torch.equal(alone.boxes.corners, whole.boxes.corners[some])

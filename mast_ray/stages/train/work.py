@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from mast_ray.training.assembly import (
     reconstruction,
     with_finest_level,
 )
-from mast_ray.training.augmenting import StepAugmentation, noise_bank
+from mast_ray.training.augmenting import StepAugmentation, background_bank
 from mast_ray.training.checkpoints import Checkpoints
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.feed import ReaderFeed, Weighting
@@ -133,16 +134,27 @@ class DetectorTask:
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, len(reader))
         engine = engine_of(objective, config, knobs, schedule, worker, self.section)
-        quiet = quiet_chunks(reader, prepared, labelled, config)
-        bank = noise_bank(prepared, quiet, normalisation, tail, worker.device, config.seed)
+        strength = AugmentStrength.of_config(config.augment)
+        bank = None
+        if strength.needs_bank and knobs.augment_probability > 0:
+            quiet = partial(quiet_chunks, reader, prepared, labelled, config)
+            bank = background_bank(
+                prepared,
+                quiet,
+                config.augment.background_from,
+                normalisation,
+                tail,
+                worker.device,
+                config.seed,
+            )
         augmentation = StepAugmentation(
-            AugmentStrength.of_config(config.augment),
+            strength,
             knobs.augment_probability,
             normalisation,
             batch_size=schedule.batch_size,
             seed=config.seed,
             device=worker.device,
-            noise_bank=bank if config.augment.background > 0 else None,
+            noise_bank=bank,
             hidden_boxes=config.augment.hidden_boxes,
         )
         feed = ReaderFeed(
