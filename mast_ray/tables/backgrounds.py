@@ -147,7 +147,8 @@ def _segments(prepared: Prepared, recording: int, reader: BlockReader) -> Iterat
     number = np.arange(count, dtype=np.int32)
     chunks = ChunkSet(np.full(count, recording, np.int32), number, np.ones(count, np.float32))
     places = block_map(prepared, chunks)
-    open_block, values = -1, np.zeros(0)
+    open_block = -1
+    values: NDArray[np.generic] = np.zeros(0)
     for chunk in range(count):
         if places.block[chunk] != open_block:
             open_block = int(places.block[chunk])
