@@ -32,7 +32,7 @@ def test_every_recording_has_the_median_of_its_valid_frames(prepared, noise_arch
     for recording in range(len(prepared.recording_ids)):
         frames = LogMel().frames(sound(noise_archive, prepared, recording))
         found = read.backgrounds.of_chunks(np.array([recording]), np.array([0]))[0]
-        assert np.abs(found - np.median(frames, axis=0)).max() < LEVEL_STEP + 0.02
+        assert np.abs(found - np.median(frames[::4], axis=0)).max() < LEVEL_STEP + 0.02
         assert np.array_equal(found[0], found[1])  # no recording here is longer than two hours
 
 
