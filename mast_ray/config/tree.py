@@ -88,6 +88,8 @@ class PrepareConfig(Section):
     """Attempts at a recording that kills or hangs its process before it is quarantined."""
     recording_timeout_s: float = Field(900.0, gt=0)
     """Seconds without progress after which a recording counts as hung."""
+    processes: int = Field(1, ge=1)
+    """Processes that share the work with `--runner here`; with Ray the cluster decides."""
     rows_per_group: int = Field(64, ge=1)
     """Segments (5.12 s) per Parquet row group: the unit of a random read."""
 

@@ -160,7 +160,9 @@ class _Preparation:
                     self.stage, pending, lease.run, work, max_deaths=max_deaths, timeout_s=timeout_s
                 )
             else:
-                reports = run_here(self.stage, pending, lease.run, work, max_deaths, timeout_s)
+                reports = run_here(
+                    self.stage, pending, lease.run, work, max_deaths, timeout_s, self.config.prepare.processes
+                )
             num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
             progress = UnitProgress("prepare", num_items, num_bytes)
             for report in reports:

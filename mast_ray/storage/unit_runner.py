@@ -2,21 +2,26 @@
 
 `work(attempt, items)` writes files named by `attempt.token`, calls `attempt.take_up(item_id)` before each item (or goes
 through `attempt.groups(items)`), and returns every item's outcome with the files it wrote. What it raises fails the job;
-what is wrong with one recording must be an outcome. Ray runs this in its workers; `run_here` runs it in a plain loop.
+what is wrong with one recording must be an outcome. Ray runs this in its workers; `run_here` runs it in a plain loop,
+or in several processes of this machine where there is no Ray.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import hashlib
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from mast_ray.config.errors import TemporaryError
@@ -112,10 +117,58 @@ def run_here(
     work: Work,
     max_deaths: int = 3,
     timeout_s: float = 900.0,
+    num_processes: int = 1,
 ) -> Iterator[UnitReport]:
-    """The plain loop: every unit in this process."""
+    """Every unit on this machine: one after another in this process, or several at once in their own."""
+    if num_processes > 1 and len(units) > 1:
+        yield from _run_in_processes(stage, units, run, work, max_deaths, timeout_s, num_processes)
+        return
     for unit in units:
         yield run_unit(stage, unit, run, work, max_deaths, timeout_s)
+
+
+def _run_in_processes(
+    stage: Storage,
+    units: Sequence[Unit],
+    run: str,
+    work: Work,
+    max_deaths: int,
+    timeout_s: float,
+    num_processes: int,
+) -> Iterator[UnitReport]:
+    """Units in order of completion. Every process has its own pool: a death costs the unit it worked on, which begins again in a
+    new process and finds its ledger, while its neighbours go on.
+    """
+    commit_here = stage.has_conditional_put()
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks, and no threads
+    idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
+    for _ in range(num_processes):
+        idle.put(ProcessPoolExecutor(1, mp_context=context))
+
+    def report_of(unit: Unit) -> UnitReport:
+        process = idle.get()
+        try:
+            while True:
+                try:
+                    return process.submit(
+                        run_unit, stage, unit, run, work, max_deaths, timeout_s, commit_here
+                    ).result()
+                except BrokenProcessPool:
+                    process = ProcessPoolExecutor(1, mp_context=context)
+        finally:
+            idle.put(process)
+
+    lanes = ThreadPoolExecutor(num_processes, thread_name_prefix="unit")
+    try:
+        for future in as_completed([lanes.submit(report_of, unit) for unit in units]):
+            report = future.result()
+            if report.commit is not None:
+                put_commit(stage, report.commit)
+            yield report._replace(commit=None)
+    finally:
+        lanes.shutdown(wait=True, cancel_futures=True)
+        for _ in range(num_processes):
+            idle.get().shutdown()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from poison_work import work as poisoned_work
 
 from mast_ray.config.errors import TemporaryError
 from mast_ray.storage.ledger import begin_attempt, order_of_work, read_ledger
@@ -191,6 +192,18 @@ def test_finished_units_are_not_worked_on_again_and_growth_adds_only_the_new(tmp
     grown = [*listed, Item("new", "site/0005.wav", 1, "v1")]
     left = pending_units(plan_units(grown, 3, 10**9), read_commits(stage))
     assert [item.item_id for unit in left for item in unit.items] == ["new"]
+
+
+def test_a_recording_that_kills_its_process_harms_nobody_in_the_processes_beside_it(tmp_path):
+    stage = open_storage(tmp_path)
+    listed = [*items(8), Item("bad", "site/segfault.wav", 10, "v1")]
+    units = plan_units(listed, 3, 10**9)
+    reports = list(run_here(stage, units, "a", poisoned_work, num_processes=2))
+    outcomes = {outcome.item_id: outcome for commit in read_commits(stage) for outcome in commit.outcomes}
+    assert sorted(report.unit_id for report in reports) == sorted(unit.unit_id for unit in units)
+    assert {name for name, outcome in outcomes.items() if outcome.status == "rejected"} == {"bad"}
+    assert outcomes["bad"].reason == "CRASH"
+    assert tally(listed, read_commits(stage)) == (9, 8, 1)
 
 
 def test_a_file_replaced_by_another_of_the_same_name_and_size_is_worked_on_again(tmp_path):
