@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import soundfile
@@ -25,10 +26,13 @@ import soundfile
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.recordings.annotations.writing import annotations_as_text
+from mast_ray.soundscapes.call_store import use_call_store, write_call_store
+from mast_ray.soundscapes.clips import isolated_calls, read_clips
 from mast_ray.soundscapes.render import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.soundscapes.sites import draw_site
 
 TRUTH_COLUMNS = ("path", *Event._fields)
+_CALLS = ".calls"
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ def write_archive(
         ("site", "latitude", "longitude", "timezone"),
         ((s.name, round(s.latitude, 5), round(s.longitude, 5), spec.timezone) for s in sites),
     )
-    shutil.rmtree(out / ".events", ignore_errors=True)
+    for folder in (".events", _CALLS):
+        shutil.rmtree(out / folder, ignore_errors=True)
     return _summary(out, plans, known, num_written=len(todo))
 
 
@@ -108,7 +113,9 @@ def _claim(spec: SoundscapeSpec, out: Path) -> None:
     text = json.dumps(dataclasses.asdict(spec), indent=1) + "\n"
     path = out / "spec.json"
     if path.exists():
-        if json.loads(path.read_text()) != json.loads(text):
+        # knobs that came later had their defaults then
+        there = json.loads(json.dumps(dataclasses.asdict(SoundscapeSpec()))) | json.loads(path.read_text())
+        if there != json.loads(text):
             raise DataError(
                 f"{out} holds a synthetic archive made with other settings (see its spec.json):\n"
                 "choose another --out, or delete that folder"
@@ -129,7 +136,24 @@ def _rendered(plans: list[RecordingPlan], out: Path, num_processes: int) -> Iter
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(num_processes, len(plans)), mp_context=context) as pool:
-        yield from pool.map(write_recording, plans, [out] * len(plans), chunksize=4)
+        store = _cut_calls(plans[0].spec.clips_dir, out, pool)
+        chunk = max(1, min(4, len(plans) // (4 * num_processes)))
+        yield from pool.map(partial(_write_with, store, out), plans, chunksize=chunk)
+
+
+def _cut_calls(clips_dir: str | None, out: Path, pool: ProcessPoolExecutor) -> str:
+    """Cut the calls of all clips into a store beside the archive; no store without clips."""
+    if clips_dir is None:
+        return ""
+    paths = sorted({clip.path for clip in read_clips(clips_dir)})
+    write_call_store(out / _CALLS, paths, list(pool.map(isolated_calls, paths, chunksize=16)))
+    return str(out / _CALLS)
+
+
+def _write_with(store: str, out: Path, plan: RecordingPlan) -> None:
+    if store:
+        use_call_store(store)
+    write_recording(plan, out)
 
 
 def write_recording(plan: RecordingPlan, out: Path) -> None:

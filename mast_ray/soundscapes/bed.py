@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast_ray.soundscapes.callers import sides_of
 from mast_ray.soundscapes.calls import Waveform
 from mast_ray.soundscapes.clips import Clip
 from mast_ray.soundscapes.noise import (
@@ -24,6 +23,7 @@ from mast_ray.soundscapes.noise import (
 from mast_ray.soundscapes.plan import RecordingPlan
 from mast_ray.soundscapes.scenes import measured_density, passing_scene, scene_bed, scenes_of
 from mast_ray.soundscapes.sites import DISTRACTORS, background_density, draw_day, draw_site, response
+from mast_ray.soundscapes.sources import scene_sides_of
 
 JOIN_S = 0.5  # neighbouring blocks are cross-faded over this
 # Peak level before gain. At -37 dB nothing stood out of the background (best cells 7 to 14 dB over its mean,
@@ -92,9 +92,10 @@ def _scenes(plan: RecordingPlan, kind: str, num_samples: int, rng: np.random.Gen
     place = plan.site_index if plan.spec.site_shift > 0 else 0
     seeds = (plan.spec.seed, 6, place, len(kind))
     occasion = 31 * plan.day_index + plan.start_second // 60
-    return scene_bed(_of_sides(plan, kind), seeds, occasion, num_samples, plan.sample_rate_hz, rng)
+    own_recorder = draw_site(plan.spec, plan.site_index) if plan.spec.source_groups == "four_ways" else None
+    scenes, rate = _of_sides(plan, kind), plan.sample_rate_hz
+    return scene_bed(scenes, seeds, occasion, num_samples, rate, rng, own_recorder)
 
 
 def _of_sides(plan: RecordingPlan, kind: str) -> tuple[Clip, ...]:
-    assert plan.spec.scenes_dir is not None
-    return scenes_of(plan.spec.scenes_dir, kind, sides_of(plan), plan.spec.seed)
+    return scenes_of(plan.spec, kind, scene_sides_of(plan))

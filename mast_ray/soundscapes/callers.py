@@ -11,20 +11,12 @@ import numpy as np
 import soxr
 
 from mast_ray.soundscapes.calls import Waveform, render_call
-from mast_ray.soundscapes.clips import (
-    CLIP_RATE_HZ,
-    LONGEST_S,
-    Clip,
-    Side,
-    isolated_calls,
-    read_clips,
-    side_of,
-)
+from mast_ray.soundscapes.clips import CLIP_RATE_HZ, LONGEST_S, isolated_calls
 from mast_ray.soundscapes.plan import RecordingPlan, SoundscapeSpec
 from mast_ray.soundscapes.sites import draw_day, draw_site, species_of
+from mast_ray.soundscapes.sources import clips_by_label, sides_of, world_labels
 
 _CLIP_TRIES = 8  # some clips hold no clean syllable
-ALL_SIDES: frozenset[Side] = frozenset(("seen", "temporal", "site"))
 
 
 class Calling(NamedTuple):
@@ -35,18 +27,6 @@ class Calling(NamedTuple):
     target_snr_db: float
     animal_seed: int  # equal for all calls of one bout
     call_seed: int
-
-
-def sides_of(plan: RecordingPlan) -> frozenset[Side]:
-    """The sources a recording may use: recordings that are split from each other share none."""
-    match plan.spec.source_groups:
-        case "none":
-            return ALL_SIDES
-        case "site":
-            return frozenset(("site",)) if plan.role == "site_ood" else frozenset(("seen", "temporal"))
-        case "site_and_date":
-            held_out: dict[str, Side] = {"site_ood": "site", "temporal_ood": "temporal"}
-            return frozenset((held_out.get(plan.role, "seen"),))
 
 
 def callings_of(plan: RecordingPlan, hour: float, block_s: float, rng: np.random.Generator) -> list[Calling]:
@@ -86,7 +66,7 @@ def call_of(plan: RecordingPlan, calling: Calling) -> tuple[Waveform, str] | Non
         return render_call(species, rate, np.random.default_rng(calling.call_seed)), species.name
     labels = world_labels(spec)
     label = labels[calling.species % len(labels)]
-    clips = clips_by_label(spec.clips_dir, sides_of(plan), spec.seed)[label]
+    clips = clips_by_label(spec, sides_of(plan))[label]
     order = np.random.default_rng(calling.animal_seed).permutation(len(clips))[:_CLIP_TRIES]
     for index in order:
         calls = isolated_calls(clips[int(index)].path)
@@ -94,28 +74,6 @@ def call_of(plan: RecordingPlan, calling: Calling) -> tuple[Waveform, str] | Non
             wave = calls[calling.call_seed % len(calls)]
             return (wave if rate == CLIP_RATE_HZ else soxr.resample(wave, CLIP_RATE_HZ, rate)), label
     return None
-
-
-@lru_cache(maxsize=64)
-def clips_by_label(clips_dir: str, sides: frozenset[Side], seed: int) -> dict[str, tuple[Clip, ...]]:
-    """Clips of each label whose source is on one of the sides."""
-    chosen: dict[str, list[Clip]] = {}
-    for clip in read_clips(clips_dir):
-        if side_of(clip.source, seed) in sides:
-            chosen.setdefault(clip.label, []).append(clip)
-    return {label: tuple(clips) for label, clips in chosen.items()}
-
-
-@lru_cache(maxsize=64)
-def world_labels(spec: SoundscapeSpec) -> tuple[str, ...]:
-    """The labels of a world made of clips: those that have sources on every side come first."""
-    assert spec.clips_dir is not None
-    sides = [clips_by_label(spec.clips_dir, frozenset((side,)), spec.seed) for side in sorted(ALL_SIDES)]
-    everywhere = sorted(set.intersection(*(set(side) for side in sides)))
-    if spec.source_groups == "none" or not everywhere:
-        everywhere = sorted(clips_by_label(spec.clips_dir, ALL_SIDES, spec.seed))
-    order = np.random.default_rng([spec.seed, 5]).permutation(len(everywhere))[: spec.num_species]
-    return tuple(everywhere[int(index)] for index in order)
 
 
 @lru_cache(maxsize=64)

@@ -47,6 +47,8 @@ _TRIM_DB = 14.0  # fainter fringes of a real call are cut off: under a new backg
 _EDGE_HZ, _EDGE_S = 60.0, 0.008  # how softly a call ends at its box
 _WIDEST_RATIO = 8.0  # a band of more than three octaves is a bang, not a voice: there are clips enough
 
+_CUT_BEFORE: dict[str, tuple[Waveform, ...]] = {}  # calls that another process has cut: see call_store.py
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -91,14 +93,21 @@ def _source(row: dict[str, str]) -> str:
     return f"file:{re.sub(r'[_-]?[0-9]+$', '', Path(row['file']).stem).lower()}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def isolated_calls(path: str) -> tuple[Waveform, ...]:
     """Syllables of a clip (16 kHz, peak 1): noise suppressed, nothing outside their own seconds and hertz."""
+    if path in _CUT_BEFORE:
+        return _CUT_BEFORE[path]
     wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
     mono = wave.mean(axis=1)
     if rate != CLIP_RATE_HZ:
         mono = soxr.resample(mono, rate, CLIP_RATE_HZ).astype(np.float32)
     return tuple(isolate(mono))
+
+
+def remember_calls(calls: dict[str, tuple[Waveform, ...]]) -> None:
+    """Take the syllables of these clips (by path) as cut."""
+    _CUT_BEFORE.update(calls)
 
 
 def isolate(clip: Waveform) -> list[Waveform]:

@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 from mast_ray.config.errors import ConfigError
 
 # labelled: what the expert went through for training; the two OOD roles are fully
-# annotated, for evaluation only.
-Role = Literal["labelled", "temporal_ood", "site_ood", "pool"]
+# annotated, for evaluation only. ood_dev: a few annotated recordings of further sites, to choose models by; site_pool: other,
+# unlabelled days of a held-out site, what the user of a new site has at once.
+Role = Literal["labelled", "temporal_ood", "site_ood", "ood_dev", "site_pool", "pool"]
 SampleRate = Literal[16_000, 24_000, 32_000, 48_000]
 DAY_S = 86_400
 
@@ -39,6 +40,12 @@ class SoundscapeSpec:
     num_labelled_days: int = 1
     num_held_out_sites: int = 1
     num_held_out_days: int = 1
+    # sites before the held-out ones, recorded and annotated on the labelled days only: for the choice of models
+    num_dev_sites: int = 0
+    # last days of held-out sites that are annotated; the days before are not recorded there. 0: every day is annotated
+    num_test_days: int = 0
+    # of the last of the held-out sites the days before are recorded too, unlabelled
+    num_site_pool_sites: int = 0
     # what is heard
     density_per_min: float = 14.0  # calls, averaged over 24 h
     snr_db: float = 14.0  # call over background inside the box: mean over bouts
@@ -59,9 +66,8 @@ class SoundscapeSpec:
     # real sound instead of formulas: folders with recordings.csv tables
     clips_dir: str | None = None
     scenes_dir: str | None = None
-    source_groups: Literal["none", "site", "site_and_date"] = (
-        "site_and_date"  # which roles never share a source
-    )
+    # which roles never share a source: see sources.py
+    source_groups: Literal["none", "site", "site_and_date", "four_ways"] = "site_and_date"
 
     def __post_init__(self) -> None:
         cell = max(self.recordings_per_day, self.labelled_recordings_per_day or 0)
@@ -70,11 +76,23 @@ class SoundscapeSpec:
                 f"{cell} recordings of {self.recording_s:g} s do not fit into one day at one site:\n"
                 "take more sites, more days or fewer hours, e.g. mast synth --days 8"
             )
-        if self.num_sites < self.num_labelled_sites + self.num_held_out_sites:
+        least_sites = self.num_labelled_sites + self.num_dev_sites + self.num_held_out_sites
+        if self.num_sites < least_sites:
+            development = f"{self.num_dev_sites} development and " if self.num_dev_sites else ""
             raise ConfigError(
                 f"num_sites={self.num_sites} leaves no room for {self.num_labelled_sites} labelled and "
-                f"{self.num_held_out_sites} held-out sites:\ntake at least "
-                f"--sites {self.num_labelled_sites + self.num_held_out_sites}"
+                f"{development}{self.num_held_out_sites} held-out sites:\ntake at least --sites {least_sites}"
+            )
+        if self.num_site_pool_sites > self.num_held_out_sites or (
+            self.num_site_pool_sites and not 0 < self.num_test_days < self.num_days
+        ):
+            raise ConfigError(
+                "unlabelled days of held-out sites need held-out sites, and days that are not tested:\n"
+                "take e.g. --unseen-sites 2 --unseen-pool-sites 1 --test-days 2 --days 6"
+            )
+        if self.source_groups == "four_ways" and self.num_held_out_sites < 1:
+            raise ConfigError(
+                "source_groups=four_ways needs at least one held-out site: take --unseen-sites 2"
             )
         if self.num_days < self.num_labelled_days + self.num_held_out_days:
             raise ConfigError(
@@ -103,7 +121,7 @@ class RecordingPlan:
 
     @property
     def site_name(self) -> str:
-        return f"SITE{self.site_index + 1:02d}"
+        return site_name(self.site_index)
 
     @property
     def start_time(self) -> datetime:
@@ -120,7 +138,7 @@ class RecordingPlan:
 
     @property
     def is_annotated(self) -> bool:
-        return self.role != "pool"
+        return self.role not in ("pool", "site_pool")
 
     @property
     def sample_rate_hz(self) -> int:
@@ -142,6 +160,8 @@ def plan_archive(spec: SoundscapeSpec) -> list[RecordingPlan]:
     for site_index in range(spec.num_sites):
         for day_index in range(spec.num_days):
             role = _role(spec, site_index, day_index)
+            if role is None:
+                continue
             count = spec.recordings_per_day
             if role == "labelled" and spec.labelled_recordings_per_day is not None:
                 count = spec.labelled_recordings_per_day
@@ -159,21 +179,42 @@ def spec_for_hours(hours: float, spec: SoundscapeSpec, labelled_share: float = 0
     """
     total = max(math.ceil(hours * 3600.0 / spec.recording_s - 1e-9), 1)
     labelled_cells = spec.num_labelled_sites * spec.num_labelled_days
-    other_cells = spec.num_sites * spec.num_days - labelled_cells
+    cells = [_role(spec, site, day) for site in range(spec.num_sites) for day in range(spec.num_days)]
+    other_cells = sum(role is not None for role in cells) - labelled_cells
     others = max(int((1.0 - labelled_share) * total / max(other_cells, 1) + 1e-9), 1)
     labelled = max(math.ceil((total - others * other_cells) / labelled_cells), others)
     return replace(spec, recordings_per_day=others, labelled_recordings_per_day=labelled)
 
 
-def _role(spec: SoundscapeSpec, site_index: int, day_index: int) -> Role:
-    if site_index >= spec.num_sites - spec.num_held_out_sites:
+def site_name(site_index: int) -> str:
+    return f"SITE{site_index + 1:02d}"
+
+
+def site_role(spec: SoundscapeSpec, site_index: int) -> Role:
+    """What a site is there for: labelled and later dates, the pool, the choice of models, or the test."""
+    first_held_out = spec.num_sites - spec.num_held_out_sites
+    if site_index >= first_held_out:
         return "site_ood"
-    if site_index < spec.num_labelled_sites:
-        if day_index < spec.num_labelled_days:
+    if site_index >= first_held_out - spec.num_dev_sites:
+        return "ood_dev"
+    return "labelled" if site_index < spec.num_labelled_sites else "pool"
+
+
+def _role(spec: SoundscapeSpec, site_index: int, day_index: int) -> Role | None:
+    """What a day at a site is there for; None: nothing was recorded."""
+    match site_role(spec, site_index):
+        case "site_ood":
+            if not spec.num_test_days or day_index >= spec.num_days - spec.num_test_days:
+                return "site_ood"
+            return "site_pool" if site_index >= spec.num_sites - spec.num_site_pool_sites else None
+        case "ood_dev":
+            return "ood_dev" if day_index < spec.num_labelled_days else None
+        case "labelled" if day_index < spec.num_labelled_days:
             return "labelled"
-        if day_index >= spec.num_days - spec.num_held_out_days:
+        case "labelled" if day_index >= spec.num_days - spec.num_held_out_days:
             return "temporal_ood"
-    return "pool"
+        case _:
+            return "pool"
 
 
 def _start_seconds(spec: SoundscapeSpec, count: int) -> list[int]:

@@ -15,8 +15,11 @@ import soxr
 from numpy.typing import NDArray
 
 from mast_ray.soundscapes.calls import Waveform
-from mast_ray.soundscapes.clips import Clip, Side, read_clips, side_of
+from mast_ray.soundscapes.clips import Clip, read_clips
 from mast_ray.soundscapes.noise import DENSITY_POINTS
+from mast_ray.soundscapes.plan import SoundscapeSpec
+from mast_ray.soundscapes.sites import Site, response
+from mast_ray.soundscapes.sources import side_of_scene
 
 _CALM = frozenset(("wind", "silence", "sea_waves"))
 _RAIN = frozenset(("rain",))
@@ -28,12 +31,13 @@ _VOICE_SHARE_OF_BEDS, _VOICE_SHARE_OF_PASSING = 0.004, 0.1
 
 
 @lru_cache(maxsize=64)
-def scenes_of(folder: str, kind: str, sides: frozenset[Side], seed: int) -> tuple[Clip, ...]:
+def scenes_of(spec: SoundscapeSpec, kind: str, sides: frozenset[str]) -> tuple[Clip, ...]:
     """Scenes of one kind (calm, rain, passing) whose source is on one of the sides."""
+    assert spec.scenes_dir is not None
     return tuple(
         clip
-        for clip in read_clips(folder)
-        if _kind(clip.label) == kind and side_of(clip.source, seed) in sides
+        for clip in read_clips(spec.scenes_dir)
+        if _kind(clip.label) == kind and side_of_scene(clip.source, spec) in sides
     )
 
 
@@ -63,12 +67,13 @@ def scene_bed(
     num_samples: int,
     sample_rate_hz: int,
     rng: np.random.Generator,
+    recorder: Site | None = None,
 ) -> Waveform:
     """Pieces of one scene, joined softly, of unit power; a place has a few
-    scenes and each occasion uses one.
+    scenes and each occasion uses one. Given a recorder, the scenes take its colour.
     """
     bed = np.zeros(num_samples, np.float32)
-    chosen = _chosen(scenes, place_seed, sample_rate_hz)
+    chosen = _chosen(scenes, place_seed, sample_rate_hz, recorder)
     if not chosen:
         return bed
     wave = chosen[occasion % len(chosen)]
@@ -133,8 +138,11 @@ def measured_density(wave: Waveform, sample_rate_hz: int) -> NDArray[np.float64]
 
 
 @lru_cache(maxsize=256)
-def _chosen(scenes: tuple[Clip, ...], place_seed: tuple[int, ...], sample_rate_hz: int) -> list[Waveform]:
-    """The few scenes of a place."""
+def _chosen(
+    scenes: tuple[Clip, ...], place_seed: tuple[int, ...], sample_rate_hz: int, recorder: Site | None
+) -> list[Waveform]:
+    """The few scenes of a place; a place with its own recorder has twice as many, heard through it."""
+    num_files = 2 * _BED_FILES if recorder else _BED_FILES
     order = np.random.default_rng(place_seed).permutation(len(scenes))
     chosen: list[Waveform] = []
     for index in order:
@@ -142,7 +150,14 @@ def _chosen(scenes: tuple[Clip, ...], place_seed: tuple[int, ...], sample_rate_h
         if len(wave) >= _SHORTEST_S * sample_rate_hz and not has_voices(
             wave, sample_rate_hz, _VOICE_SHARE_OF_BEDS
         ):
-            chosen.append(wave)
-        if len(chosen) == _BED_FILES:
+            chosen.append(_heard_through(recorder, wave, sample_rate_hz) if recorder else wave)
+        if len(chosen) == num_files:
             break
     return chosen
+
+
+def _heard_through(recorder: Site, wave: Waveform, sample_rate_hz: int) -> Waveform:
+    """A scene with a recorder's colour, of unit power: its gain is set elsewhere."""
+    hertz = np.fft.rfftfreq(len(wave), 1.0 / sample_rate_hz)
+    coloured = np.fft.irfft(np.fft.rfft(wave) * response(recorder, hertz), len(wave))
+    return (coloured / np.sqrt(np.square(coloured).mean())).astype(np.float32)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.soundscapes.calls import Species, draw_species
-from mast_ray.soundscapes.plan import SoundscapeSpec
+from mast_ray.soundscapes.plan import SoundscapeSpec, site_name
+from mast_ray.soundscapes.sources import can_live_at
 
 Spectrum = NDArray[np.floating]
 DISTRACTORS = ("thunder", "engine", "chainsaw", "aircraft", "clicks", "footsteps")
@@ -95,6 +96,7 @@ def draw_site(spec: SoundscapeSpec, index: int) -> Site:
 
     overlap = float(np.clip(1.0 - shift * (1.0 - spec.species_overlap), 0.0, 1.0))
     shared = np.random.default_rng([spec.seed, 2]).permutation(spec.num_species)
+    shared = shared[np.array(can_live_at(spec, index), bool)[shared]]
     num_shared = round(overlap * spec.species_per_site)
     own = rng.permutation(shared[num_shared:])[: spec.species_per_site - num_shared]
     abundance = np.zeros(spec.num_species)
@@ -103,7 +105,7 @@ def draw_site(spec: SoundscapeSpec, index: int) -> Site:
     abundance *= np.exp(0.5 * shift * rng.standard_normal(spec.num_species))
     distractors = np.exp(0.8 * shift * rng.standard_normal(len(DISTRACTORS)))
     return Site(
-        name=f"SITE{index + 1:02d}",
+        name=site_name(index),
         latitude=37.0 + 0.05 * float(rng.uniform(-1, 1)) + 0.02 * index,
         longitude=-6.5 + 0.05 * float(rng.uniform(-1, 1)),
         sample_rate_hz=spec.sample_rates_hz[index % len(spec.sample_rates_hz)],

@@ -7,9 +7,11 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.soundscapes.archive import ArchiveSummary, write_archive
+from mast_ray.soundscapes.clips import read_clips
 from mast_ray.soundscapes.damage import damage_archive
 from mast_ray.soundscapes.plan import SoundscapeSpec, spec_for_hours
 
@@ -31,8 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sites",
         type=int,
         default=default.num_sites,
-        help="number of sites, the last is held out (default 4)",
+        help="number of sites, the last held out (default 4)",
     )
+    add("--unseen-sites", type=int, default=1, metavar="N", help="held-out sites, the last ones (default 1)")
+    add("--dev-sites", type=int, default=0, metavar="N",
+        help="sites before them with a few labels, for the choice of models (default 0)")  # fmt: skip
+    add("--test-days", type=int, default=0, metavar="N",
+        help="last days that held-out sites are recorded and annotated on (default 0: every day)")  # fmt: skip
+    add("--unseen-pool-sites", type=int, default=0, metavar="N",
+        help="held-out sites whose days before are recorded too, unlabelled (default 0)")  # fmt: skip
     add("--days", type=int, default=default.num_days, help="recorded days, the last is held out (default 4)")
     add("--minutes", type=float, default=1.0, help="minutes per recording (default 1)")
     add(
@@ -72,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cut calls from real clips (folders with recordings.csv), not formulas",
     )
     add("--scenes-dir", metavar="DIR", help="backgrounds from real scenes (folders with recordings.csv)")
+    add("--sources", choices=("three-ways", "four-ways"), default="three-ways",
+        help="how real sources are dealt: labelled and pool alike, dates, sites; or labelled, pool only, dates, each unseen site "
+             "its own, with all labels of the clips and scenes of its own for every site")  # fmt: skip
+    add("--species-per-site", type=int, default=0, metavar="N",
+        help="species that live at a site (default 14, four ways 70)")  # fmt: skip
     add("--format", choices=("wav", "flac"), default="wav", help="audio format (default wav)")
     add("--sample-rate", type=int, nargs="+", choices=(16_000, 24_000, 32_000, 48_000), default=[16_000],
         metavar="HZ", help="16000, 24000, 32000 or 48000; several are given to the sites in turn")  # fmt: skip
@@ -98,7 +112,10 @@ def run(args: argparse.Namespace) -> int:
         SoundscapeSpec(
             num_sites=args.sites,
             num_days=args.days,
-            num_held_out_sites=1 if args.sites > 1 else 0,
+            num_held_out_sites=args.unseen_sites if args.sites > 1 else 0,
+            num_dev_sites=args.dev_sites,
+            num_test_days=args.test_days,
+            num_site_pool_sites=args.unseen_pool_sites,
             num_held_out_days=1 if args.days > 1 else 0,
             recordings_per_day=1,
             recording_s=args.minutes * 60.0,
@@ -111,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
             scenes_dir=args.scenes_dir,
             audio_format=args.format,
             sample_rates_hz=tuple(args.sample_rate),
+            **_dealing(args),
         ),
         args.labelled_share,
     )
@@ -123,6 +141,20 @@ def run(args: argparse.Namespace) -> int:
             f"  damaged on purpose: {len(damaged)} recordings in {len({k for _, k in damaged})} ways (damaged.csv)"
         )
     return 0
+
+
+def _dealing(args: argparse.Namespace) -> dict[str, Any]:
+    """How sources are dealt, and how many species that makes."""
+    if args.sources == "three-ways":
+        return {"species_per_site": args.species_per_site or SoundscapeSpec().species_per_site}
+    if not args.clips_dir:
+        raise ConfigError("--sources four-ways deals real clips: give --clips-dir DIR")
+    num_species = len({clip.label for clip in read_clips(args.clips_dir)})
+    return {
+        "source_groups": "four_ways",
+        "num_species": num_species,
+        "species_per_site": min(args.species_per_site or 70, num_species),
+    }
 
 
 def _progress(recording_s: float):
@@ -156,6 +188,8 @@ def _print_summary(summary: ArchiveSummary, spent_s: float) -> None:
         "labelled": "labelled for training",
         "temporal_ood": "held-out dates, annotated",
         "site_ood": "held-out sites, annotated",
+        "ood_dev": "development sites, annotated",
+        "site_pool": "held-out sites, other days, unlabelled",
         "pool": "unlabelled pool",
     }
     for role, text in meaning.items():

@@ -1,5 +1,6 @@
 """Soundscapes of real clips and scenes: syllables are cut free, sources keep to one side of a split."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 import soundfile
 
 from mast_ray.config.errors import DataError
+from mast_ray.soundscapes.archive import write_archive
 from mast_ray.soundscapes.boxes import measured_box
-from mast_ray.soundscapes.callers import ALL_SIDES, clips_by_label, sides_of
 from mast_ray.soundscapes.clips import isolate, isolated_calls, read_clips, side_of
 from mast_ray.soundscapes.render import SoundscapeSpec, plan_archive, render_recording
 from mast_ray.soundscapes.scenes import has_voices, measured_density, scene_bed, scenes_of
+from mast_ray.soundscapes.sites import draw_site
+from mast_ray.soundscapes.sources import ALL_SIDES, clips_by_label, side_of_scene, sides_of, world_labels
 
 RATE = 16_000
 
@@ -83,11 +86,7 @@ def test_no_source_serves_two_sides_and_each_recording_uses_its_own_side(tmp_pat
     clips = read_clips(str(tmp_path / "clips"))
     spec = SoundscapeSpec(clips_dir=str(tmp_path / "clips"), num_sites=3, num_days=3, recordings_per_day=1)
     used = {
-        plan.role: {
-            clip.source
-            for own in clips_by_label(spec.clips_dir, sides_of(plan), spec.seed).values()
-            for clip in own
-        }
+        plan.role: {clip.source for own in clips_by_label(spec, sides_of(plan)).values() for clip in own}
         for plan in plan_archive(spec)
     }
     assert not used["labelled"] & used["site_ood"]
@@ -102,6 +101,85 @@ def test_source_groups_can_be_held_apart_by_site_only_or_not_at_all():
     assert sides_of(plans["labelled"]) == sides_of(plans["temporal_ood"]) == {"seen", "temporal"}
     assert sides_of(plans["site_ood"]) == {"site"}
     assert sides_of(plan_archive(SoundscapeSpec(source_groups="none"))[0]) == ALL_SIDES
+
+
+def four_ways(clips_dir: Path) -> SoundscapeSpec:
+    """SITE01 labelled, SITE02 pool, SITE03 development, SITE04 and SITE05 unseen, the last with days in the pool."""
+    return SoundscapeSpec(
+        clips_dir=str(clips_dir), num_sites=5, num_days=4, recordings_per_day=1, num_held_out_sites=2, num_dev_sites=1,
+        num_test_days=2, num_site_pool_sites=1, source_groups="four_ways", num_species=4, species_per_site=2,
+        recording_s=20.0, density_per_min=60.0,
+    )  # fmt: skip
+
+
+def test_four_ways_give_the_pool_animals_that_nobody_labelled_and_every_unseen_site_its_own(tmp_path):
+    write_clips(tmp_path / "clips")
+    spec = four_ways(tmp_path / "clips")
+    used: dict[str, set[str]] = {}
+    for plan in plan_archive(spec):
+        clips = clips_by_label(spec, sides_of(plan))
+        key = plan.role if plan.role in ("labelled", "pool", "temporal_ood") else plan.site_name
+        used.setdefault(key, set()).update(clip.source for own in clips.values() for clip in own)
+    assert used["labelled"] < used["pool"] and used["labelled"] < used["temporal_ood"]
+    assert used["pool"] & used["temporal_ood"] == used["labelled"]
+    apart = [used["SITE03"], used["SITE04"], used["SITE05"], used["pool"] | used["temporal_ood"]]
+    assert sum(len(sources) for sources in apart) == len(set.union(*apart)) == 40
+
+
+def test_days_of_four_ways_are_tested_pooled_or_not_recorded(tmp_path):
+    write_clips(tmp_path / "clips")
+    roles = {
+        (plan.site_name, plan.day_index): plan.role for plan in plan_archive(four_ways(tmp_path / "clips"))
+    }
+    assert [roles.get(("SITE01", day)) for day in range(4)] == ["labelled", "pool", "pool", "temporal_ood"]
+    assert [roles.get(("SITE02", day)) for day in range(4)] == ["pool"] * 4
+    assert [roles.get(("SITE03", day)) for day in range(4)] == ["ood_dev", None, None, None]
+    assert [roles.get(("SITE04", day)) for day in range(4)] == [None, None, "site_ood", "site_ood"]
+    assert [roles.get(("SITE05", day)) for day in range(4)] == [
+        "site_pool",
+        "site_pool",
+        "site_ood",
+        "site_ood",
+    ]
+    annotated = {plan.role for plan in plan_archive(four_ways(tmp_path / "clips")) if plan.is_annotated}
+    assert annotated == {"labelled", "temporal_ood", "ood_dev", "site_ood"}
+
+
+def test_a_site_has_only_species_whose_clips_it_may_use_and_all_labels_take_part(tmp_path):
+    write_clips(tmp_path / "clips")
+    spec = four_ways(tmp_path / "clips")
+    assert sorted(world_labels(spec)) == ["label0", "label1", "label2", "label3"]
+    for plan in plan_archive(spec):
+        here = {
+            label
+            for label, share in zip(
+                world_labels(spec), draw_site(spec, plan.site_index).abundance, strict=True
+            )
+            if share
+        }
+        assert 1 <= len(here) <= 2 and here <= set(clips_by_label(spec, sides_of(plan)))
+        assert {event.label for event in render_recording(plan)[1]} <= here
+
+
+def test_every_scene_belongs_to_one_site_of_four_ways(tmp_path):
+    sites = {side_of_scene(f"freesound:{n}", four_ways(tmp_path)) for n in range(200)}
+    assert sites == {"SITE01", "SITE02", "SITE03", "SITE04", "SITE05"}
+
+
+def test_processes_that_share_cut_calls_write_the_same_bytes_as_one_that_cuts_its_own(tmp_path):
+    write_clips(tmp_path / "clips")
+    spec = replace(four_ways(tmp_path / "clips"), recording_s=6.0)
+    for name, num_processes in (("one", 1), ("two", 2)):
+        write_archive(spec, tmp_path / name, num_processes=num_processes)
+    files = sorted(
+        path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()
+    )
+    assert files == sorted(
+        path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*") if path.is_file()
+    )
+    assert all(
+        (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes() for file in files
+    )
 
 
 def test_recordings_made_of_clips_carry_their_labels_and_tight_boxes(tmp_path):
@@ -157,6 +235,6 @@ def test_every_real_clip_set_gives_calls_and_its_sources_keep_apart(shared_data)
 
 
 def test_real_scenes_make_a_bed_of_unit_power(shared_data):
-    calm = scenes_of(str(shared_data / "scenes"), "calm", frozenset(("site",)), 0)
+    calm = scenes_of(SoundscapeSpec(scenes_dir=str(shared_data / "scenes")), "calm", frozenset(("site",)))
     bed = scene_bed(calm, (0, 1), 0, 20 * RATE, RATE, np.random.default_rng(0))
     assert bed.std() == pytest.approx(1.0, rel=0.5)
