@@ -7,9 +7,9 @@ recipe; recipes.py derives the others.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mast_ray.config.stage_knobs import (
     AugmentConfig,
@@ -20,6 +20,11 @@ from mast_ray.config.stage_knobs import (
     Share,
     TuneConfig,
 )
+
+
+def _on_or_off(value: Any) -> Any:
+    """YAML reads a bare on as true, and configs and cards from before `auto` hold booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class StorageConfig(Section):
@@ -169,8 +174,14 @@ class ModelConfig(Section):
     """Classification loss."""
     decoder: Literal["local", "global"] = "global"
     """Decoder of the masked autoencoder: 16 shifted-window blocks or 8 global blocks."""
-    compile: bool = False
-    """torch.compile the training step and inference (GPU)."""
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
+    """torch.compile the training step (and replay it as one CUDA graph), and inference; auto: training on GPUs,
+    inference where it is long enough to pay.
+    """
+
+    def compiles_on(self, device_type: str) -> bool:
+        """Whether training compiles its step on a device of this type (`cuda`, `cpu`)."""
+        return self.compile == "on" or (self.compile == "auto" and device_type == "cuda")
 
     @property
     def can_be_finer(self) -> bool:

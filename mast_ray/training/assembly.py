@@ -47,6 +47,9 @@ from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
 
+# One for each set of blocks that trains (gradual unfreezing) and each number of box slots; beyond torch's own
+# limit of 8 a run would quietly go on uncompiled.
+MOST_COMPILED_STEPS = 64
 FROM_SCRATCH = (
     "resnet_fpn",
     "fcos",
@@ -113,7 +116,7 @@ def with_finest_level(config: Config, durations_frames: np.ndarray, like: str = 
         return config
     finest: FinestLevel = "8x4"
     if like:
-        finest = ModelConfig.model_validate(read_card(like, config.storage).model).finest_level
+        finest = architecture_of(ModelConfig.model_validate(read_card(like, config.storage).model)).finest
     elif model.can_be_finer:
         finest = finest_level_of(durations_frames)
         log.info("finest level %s frames x bins, from %d labelled boxes", finest, len(durations_frames))
@@ -231,7 +234,9 @@ def engine_of(
     if worker.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
-    if config.model.compile:
+    compiled = config.model.compiles_on(worker.device.type) and not isinstance(objective, BaselineObjective)
+    if compiled:
+        torch._dynamo.config.recompile_limit = MOST_COMPILED_STEPS
         objective.compile_step(dynamic=False)  # type: ignore[operator]  # the feed keeps shapes few
     decay = (
         average_decay(knobs.ema_decay, schedule.batch_size, schedule.num_steps)
@@ -251,6 +256,7 @@ def engine_of(
         samples_per_worker=share,
         accumulate=schedule.accumulate,
         zero_stage=config.cluster.zero_stage,
+        compiled=compiled,
     )
 
 

@@ -74,6 +74,7 @@ def make_engine(
     samples_per_worker: int,
     accumulate: int = 1,
     zero_stage: int = 1,
+    compiled: bool = False,
 ) -> Engine:
     """An engine around an objective that already lies on `device`; a process group
     must exist when processes > 1.
@@ -81,7 +82,13 @@ def make_engine(
     match name:
         case "torch":
             return PlainEngine(
-                objective, groups, settings, device=device, num_processes=num_processes, accumulate=accumulate
+                objective,
+                groups,
+                settings,
+                device=device,
+                num_processes=num_processes,
+                accumulate=accumulate,
+                compiled=compiled,
             )
         case "deepspeed":
             return DeepSpeedEngine(

@@ -15,7 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,6 +32,7 @@ from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import Worker
 
 Weighting = Literal["ones", "as_given", "mean_one"]
+LEAST_SLOTS, MOST_FIXED_SLOTS = 16, 64
 AHEAD = 3  # batches on the device before they are needed
 OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
 
@@ -55,11 +58,12 @@ class ReaderFeed:
         tail: Tail = "real",
         augmentation: Augmentation | None = None,
         weighting: Weighting = "as_given",
-        slots: Literal["as_read", "bucketed"] = "as_read",
+        least_slots: int = 0,
     ) -> None:
         self.reader, self.worker, self.schedule = reader, worker, schedule
         self.normalisation, self.tail = normalisation, tail
-        self.augmentation, self.weighting, self.slots = augmentation, weighting, slots
+        self.augmentation, self.weighting = augmentation, weighting
+        self.least_slots = least_slots  # 0: as many box slots as the chunks of a batch need
 
     def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
         """This rank's micro-batches of steps [first_step, num_steps),
@@ -86,8 +90,8 @@ class ReaderFeed:
             batch_of(raw, self.normalisation, self.tail),
             raw.sample_index % self.schedule.batch_size,
         )
-        if self.slots == "bucketed":
-            batch = replace(batch, boxes=bucketed(batch.boxes))
+        if self.least_slots:
+            batch = replace(batch, boxes=bucketed(batch.boxes, self.least_slots))
         if self.augmentation is not None:
             batch = self.augmentation(batch, step, rows)
         return MicroBatch(batch, rows)
@@ -121,8 +125,8 @@ def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkB
     return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
 
 
-def bucketed(boxes: PaddedBoxes, least: int = 16) -> PaddedBoxes:
-    """Slots padded to a power of two: a compiled step is built for few shapes, each of them fast."""
+def bucketed(boxes: PaddedBoxes, least: int = LEAST_SLOTS) -> PaddedBoxes:
+    """Slots padded to `least`, or to a power of two above it: a compiled step is built for few shapes."""
     slots = boxes.is_object.shape[1]
     missing = max(least, 1 << (slots - 1).bit_length()) - slots
     if missing == 0:
@@ -132,6 +136,15 @@ def bucketed(boxes: PaddedBoxes, least: int = 16) -> PaddedBoxes:
         functional.pad(boxes.is_object, (0, missing)),
         functional.pad(boxes.is_ignored, (0, missing)),
     )
+
+
+def compiled_slots(boxes_per_chunk: NDArray[np.int64]) -> int:
+    """Box slots that hold (nearly) every chunk of a set, so that a compiled step meets one shape.
+
+    At most 64: a single crowded chunk must not make every batch wide.
+    """
+    most = int(boxes_per_chunk.max(initial=1))
+    return min(MOST_FIXED_SLOTS, max(LEAST_SLOTS, 1 << (most - 1).bit_length()))
 
 
 def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:

@@ -2,8 +2,9 @@
 scalar, component: scalar, ...}.
 
 Everything goes through `forward`, so DDP and DeepSpeed can wrap an objective. Random draws come from a
-generator that `seed_step` resets, so a resumed run draws what the undisturbed one would have. The tensor
-part of a step is one method, which `compile_step` compiles.
+generator that `seed_step` resets, so a resumed run draws what the undisturbed one would have. A step is in
+two halves: `step_inputs` draws and gathers tensors, `step_losses` is arithmetic on them alone, which
+`compile_step` compiles and an engine may record as a graph.
 Legend: B chunks, M box slots, P points.
 """
 
@@ -110,7 +111,15 @@ class ReconstructionObjective(nn.Module):
         """Compile the part of a step that runs on tensors."""
         self._reconstruct = torch.compile(self._reconstruction_loss, **options)
 
+    def run_eagerly(self) -> None:
+        """Undo `compile_step`."""
+        self._reconstruct = self._reconstruction_loss
+
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+        return self.step_losses(*self.step_inputs(batch))
+
+    def step_inputs(self, batch: ChunkBatch) -> tuple[Tensor, ...]:
+        """Spectrograms and masks."""
         device = batch.logmel.device
         if self.training:
             count, rows = self._steps.num_rows or len(batch.logmel), self._steps.rows
@@ -119,7 +128,11 @@ class ReconstructionObjective(nn.Module):
         else:
             ids = batch.chunk_ids or tuple(str(index) for index in range(len(batch.logmel)))
             mask = self.masking.fixed(ids, self.seed, device)
-        return {"loss": self._reconstruct(batch.logmel, *mask)}
+        return batch.logmel, *mask
+
+    def step_losses(self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor) -> dict[str, Tensor]:
+        """The loss of what `step_inputs` made."""
+        return {"loss": self._reconstruct(logmel, keep_index, is_masked)}
 
     def _reconstruction_loss(self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor) -> Tensor:
         return self.autoencoder(logmel, TokenMask(keep_index, is_masked)).loss
@@ -176,7 +189,15 @@ class DetectionObjective(nn.Module):
             self._contrastive_term = torch.compiler.disable(self._contrastive)
         self._step = torch.compile(self._losses, **options)
 
+    def run_eagerly(self) -> None:
+        """Undo `compile_step`."""
+        self._step, self._contrastive_term = self._losses, self._contrastive
+
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+        return self.step_losses(*self.step_inputs(batch))
+
+    def step_inputs(self, batch: ChunkBatch) -> tuple[Tensor, ...]:
+        """Spectrograms, boxes, weights and noise."""
         num_chunks, num_slots = batch.boxes.is_object.shape
         settings = self.contrastive
         generator = self._steps.generator(batch.logmel.device)
@@ -192,10 +213,12 @@ class DetectionObjective(nn.Module):
             noise = ContrastiveNoise(order[rows, :num_slots], jitter[rows, :num_anchors])
         boxes = batch.boxes
         # Tensors only: a compiled step must not be specialised to chunk ids.
-        sums, contrastive = self._step(
-            batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise
-        )
-        return self._weighted(sums, contrastive, num_chunks)
+        return batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise
+
+    def step_losses(self, logmel: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
+        """The losses of what `step_inputs` made."""
+        sums, contrastive = self._step(logmel, *inputs)
+        return self._weighted(sums, contrastive, len(logmel))
 
     def detect(
         self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300

@@ -8,6 +8,7 @@ clipping rides along as its gradient scale.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.training.ema import MovingAverage
 from mast_ray.training.groups import ParameterGroup
+from mast_ray.training.step_graph import StepGraphs
+
+log = logging.getLogger("mast.training")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 FIRST_LOSS_SCALE, LOSS_SCALE_INTERVAL = (
@@ -80,6 +84,7 @@ class PlainEngine:
         device: torch.device,
         num_processes: int = 1,
         accumulate: int = 1,
+        compiled: bool = False,
     ) -> None:
         self.name = "torch" if num_processes == 1 else "torch-ddp"
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
@@ -107,6 +112,10 @@ class PlainEngine:
         first_scale = FIRST_LOSS_SCALE if settings.precision == "fp16" else 1.0
         self._loss_scale = torch.full((), first_scale, device=device)
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
+        self._compiled = compiled and num_processes == 1
+        self._is_new = self._compiled  # the compiled step has not run yet
+        can_record = compiled and device.type == "cuda" and num_processes == accumulate == 1
+        self.graphs = StepGraphs(objective, self._forward_backward) if can_record else None
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]:
         """Let the groups whose epoch has come train; returns the labels of those that just joined."""
@@ -116,6 +125,9 @@ class PlainEngine:
         joined = tuple(self.groups[i].label for i in sorted(is_open - self._open_groups))
         self._open_groups = is_open
         self.trainable = []
+        self._is_new = self._compiled  # what has a gradient is compiled into the step
+        if self.graphs is not None:
+            self.graphs.forget()
         for i, group in enumerate(self.groups):
             for name in group.names:
                 self.parameters[name].requires_grad_(i in is_open)
@@ -135,11 +147,42 @@ class PlainEngine:
 
     def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
         """Forward and backward of one micro-batch; returns detached loss components."""
+        try:
+            losses = self._backward(batch, is_last=is_last)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not self._is_new:
+                raise
+            log.warning(
+                "model.compile: the step could not be compiled, going on without (%s: %s)",
+                type(error).__name__,
+                (str(error).strip().splitlines() or [""])[0],
+            )
+            self._compiled = False
+            self.objective.run_eagerly()  # type: ignore[operator]
+            self.optimizer.zero_grad(set_to_none=True)
+            losses = self._backward(batch, is_last=is_last)
+        self._is_new = False
+        return losses
+
+    def _backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
+        if self.graphs is not None:
+            with torch.no_grad():
+                inputs = self.objective.step_inputs(batch)  # type: ignore[operator]
+            return self.graphs.run(inputs)
         waits = self.num_processes > 1 and not is_last
         with self._forward.no_sync() if waits else contextlib.nullcontext():  # type: ignore[attr-defined]
             with autocast(self.device, self.settings.precision):
                 losses = self._forward(replace(batch, chunk_ids=()))
             (poisoned(losses["loss"]) * (self._loss_scale / self.accumulate)).backward()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _forward_backward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """The part of a step that a graph can hold: arithmetic on tensors, gradients left in place."""
+        with autocast(self.device, self.settings.precision):
+            losses = self.objective.step_losses(*inputs)  # type: ignore[operator]
+        (poisoned(losses["loss"]) * (self._loss_scale / self.accumulate)).backward()
         return {name: value.detach() for name, value in losses.items()}
 
     @torch.no_grad()

@@ -192,3 +192,23 @@ def test_hostile_yaml_is_refused_in_one_line(text, message):
     assert len(str(refused.value).splitlines()) <= 3 and len(str(refused.value)) < 300
     with pytest.raises(ConfigError):
         parse_set([f"detector.epochs={text}"])
+
+
+@pytest.mark.parametrize(("value", "meant"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")])
+def test_compile_takes_the_booleans_of_older_configs(value, meant):
+    assert apply_overrides(Config(), {"model.compile": value}).model.compile == meant
+    assert config_from_yaml(f"model:\n  compile: {value}", "test").model.compile == meant
+
+
+def test_auto_compiles_training_on_gpus_only():
+    model = Config().model
+    assert model.compiles_on("cuda") and not model.compiles_on("cpu")
+    off = apply_overrides(Config(), {"model.compile": "off"}).model
+    on = apply_overrides(Config(), {"model.compile": "on"}).model
+    assert on.compiles_on("cpu") and not off.compiles_on("cuda")
+
+
+def test_a_finer_level_needs_a_network_that_has_one():
+    with pytest.raises(ConfigError, match=r"model\.adapter=hybrid"):
+        apply_overrides(Config(), {"model.adapter": "conv", "model.finest_level": "4x4"})
+    assert apply_overrides(Config(), {"model.adapter": "hybrid", "model.finest_level": "4x4"})

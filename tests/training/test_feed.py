@@ -14,7 +14,7 @@ from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.reader import ChunkReader
 from mast_ray.training.augmenting import StepAugmentation, loudness, noise_bank, pool_bank, quietest
-from mast_ray.training.feed import ReaderFeed, batch_of, bucketed
+from mast_ray.training.feed import ReaderFeed, batch_of, bucketed, compiled_slots
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import LocalWorker
@@ -220,3 +220,9 @@ def test_draws_of_new_kinds_do_not_depend_on_who_holds_a_chunk(prepared):
     alone = make(8)(part, step=3, rows=some)
     assert torch.allclose(alone.logmel, whole.logmel[some], atol=1e-5)
     assert torch.equal(alone.boxes.corners, whole.boxes.corners[some])
+
+
+def test_a_compiled_run_has_slots_for_its_fullest_chunk_but_not_for_a_rare_crowd():
+    counts = [np.array(c, dtype=np.int64) for c in ([], [0, 3], [17, 2], [33], [5, 200])]
+    assert [compiled_slots(c) for c in counts] == [16, 16, 32, 64, 64]
+    assert bucketed(pad_boxes([torch.rand(3, 4)]), least=64).corners.shape == (1, 64, 4)

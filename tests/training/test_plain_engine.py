@@ -2,6 +2,7 @@
 the memory layout of the weights.
 """
 
+import pytest
 import torch
 from torch import nn
 
@@ -52,3 +53,50 @@ def test_moments_of_channels_last_weights_come_back_element_by_element():
     for one in (whole, resumed):
         step(one, 1)
     assert torch.equal(whole.objective.head.weight, resumed.objective.head.weight)
+
+
+class UncompilableObjective(ConvObjective):
+    """Fails as a compiler does, until told to run eagerly."""
+
+    is_compiled = True
+
+    def forward(self, batch):
+        if self.is_compiled:
+            raise RuntimeError("no kernel for this device\nand a long story")
+        return super().forward(batch)
+
+    def run_eagerly(self):
+        self.is_compiled = False
+
+
+def test_a_step_that_cannot_be_compiled_goes_on_without_and_says_so(caplog):
+    objective, plain = UncompilableObjective(), engine()
+    compiled = PlainEngine(
+        objective,
+        parameter_groups(objective, weight_decay=0.1),
+        OptimizerSettings((0.9, 0.95), 1.0, 0.9, "fp32"),
+        device=torch.device("cpu"),
+        compiled=True,
+    )
+    compiled.set_epoch(0.0)
+    for one in (plain, compiled):
+        step(one, 0)
+    assert [m for m in caplog.messages if m.startswith("model.compile") and "no kernel for this device" in m]
+    assert torch.equal(plain.objective.head.weight, compiled.objective.head.weight)
+
+
+def test_a_compiled_step_that_has_run_does_not_hide_later_errors():
+    objective = UncompilableObjective()
+    objective.is_compiled = False
+    compiled = PlainEngine(
+        objective,
+        parameter_groups(objective, weight_decay=0.1),
+        OptimizerSettings(),
+        device=torch.device("cpu"),
+        compiled=True,
+    )
+    compiled.set_epoch(0.0)
+    step(compiled, 0)
+    objective.is_compiled = True
+    with pytest.raises(RuntimeError, match="no kernel"):
+        step(compiled, 1)

@@ -90,7 +90,8 @@ def inference_knobs(config: Config, slots: Slots, archive_bytes: int) -> Inferen
     """Batch, precision and compilation for the device; small archives are through before a compiler is."""
     is_gpu = slots.device == "cuda"
     is_large = archive_bytes >= COMPILE_FROM_HOURS * BYTES_PER_HOUR
-    compiled: Literal["no", "yes"] = "yes" if is_gpu and (config.model.compile or is_large) else "no"
+    pays = config.model.compile == "on" or (config.model.compile == "auto" and is_large)
+    compiled: Literal["no", "yes"] = "yes" if is_gpu and pays else "no"
     return InferenceKnobs(
         batch_size=batch_size(config.detect, slots),
         score_floor=config.evaluate.score_floor,

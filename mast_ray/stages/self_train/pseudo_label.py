@@ -177,8 +177,9 @@ class MakePoolWork:
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )
-        worth_it = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING
-        compiled: Literal["yes", "no"] = "yes" if config.model.compile or worth_it else "no"
+        pays = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING
+        wanted = config.model.compile == "on" or (config.model.compile == "auto" and pays)
+        compiled: Literal["yes", "no"] = "yes" if wanted else "no"
         prepared = open_prepared(self.task.prepared, config.storage)
         return PoolWork(
             with_background(prepared, inputs.normalisation.background),

@@ -41,7 +41,7 @@ from mast_ray.training.assembly import (
 from mast_ray.training.augmenting import StepAugmentation, background_bank
 from mast_ray.training.checkpoints import Checkpoints
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.feed import ReaderFeed, Weighting
+from mast_ray.training.feed import ReaderFeed, Weighting, compiled_slots
 from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
 from mast_ray.training.metrics_log import MetricsLog
@@ -165,7 +165,9 @@ class DetectorTask:
             tail=tail,
             augmentation=augmentation if knobs.augment_probability > 0 else None,
             weighting=WEIGHTING[knobs.confidence_weighting],
-            slots="bucketed" if config.model.compile else "as_read",
+            least_slots=compiled_slots(reader.boxes.counts())
+            if config.model.compiles_on(worker.device.type)
+            else 0,
         )
         identity = run_identity(self, prepared)
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
