@@ -45,7 +45,7 @@ from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone
 from mast_ray.storage.units import DataFile, Item, Outcome
-from mast_ray.tables.inventory import list_archive
+from mast_ray.tables.preparing.inventory import list_archive
 
 RECORDING_S = 360.0
 NUM_BYTES = 34_560_044  # six minutes at 48 kHz

@@ -45,10 +45,10 @@ from mast_ray.stages.detect.plan import decode_lanes, local_slots, slots_of
 from mast_ray.stages.detect.work import DetectWork
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import read_commits
-from mast_ray.tables.inventory import list_archive
+from mast_ray.tables.preparing.inventory import list_archive
 from mast_ray.training.assembly import architecture_of, load_detector
-from mast_ray.training.model_files import Card, write_model
-from mast_ray.training.plain_engine import autocast
+from mast_ray.training.engine import autocast
+from mast_ray.training.files.model_files import Card, write_model
 from mast_ray.verbs.main import config_of, run_verb
 
 NUM_SYNTHESISED = 16

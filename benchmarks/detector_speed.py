@@ -27,10 +27,10 @@ from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.tree import Config
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.reader import RawChunks
+from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.assembly import detection, engine_of
-from mast_ray.training.augmenting import StepAugmentation
-from mast_ray.training.feed import ReaderFeed
+from mast_ray.training.data.augmenting import StepAugmentation
+from mast_ray.training.data.feed import ReaderFeed
 from mast_ray.training.loop import MicroBatch, begin_step, seed_draws
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import schedule_of

@@ -38,13 +38,13 @@ from mast_ray.spectrogram.chunking import Segment
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.unit_runner import WorkDone, publish_file, run_here
 from mast_ray.storage.units import Item, Outcome, plan_units, read_commits
-from mast_ray.tables.blocks import values_of
-from mast_ray.tables.chunk_sets import chunks_of_split
-from mast_ray.tables.finishing import finish
-from mast_ray.tables.frames_writer import FramesWriter
-from mast_ray.tables.label_choice import chosen_labels
+from mast_ray.tables.labels.choice import chosen_labels
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.preparing.finishing import finish
+from mast_ray.tables.preparing.frames_writer import FramesWriter
+from mast_ray.tables.reading.blocks import values_of
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 
 
 def make_prepared(folder: Path, num_recordings: int, segments: int, storage: str) -> str:

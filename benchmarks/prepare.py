@@ -35,8 +35,8 @@ from mast_ray.config.recipes import field
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.unit_runner import run_here
 from mast_ray.storage.units import plan_units
-from mast_ray.tables.inventory import list_archive
-from mast_ray.tables.preparing import PrepareWork
+from mast_ray.tables.preparing.inventory import list_archive
+from mast_ray.tables.preparing.unit_work import PrepareWork
 
 
 def write_files(folder: Path, count: int, seconds: float, rate_hz: int) -> None:

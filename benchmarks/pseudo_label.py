@@ -34,11 +34,11 @@ from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.stages.self_train.pseudo_label import MakePoolWork, PoolTask, PoolWork, run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import read_commits
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import architecture_of
-from mast_ray.training.model_files import Card, write_model
+from mast_ray.training.files.model_files import Card, write_model
 
 PAPER_POOL = 481_245
 SEGMENTS = 128  # of a recording in the archive of noise: 11 minutes

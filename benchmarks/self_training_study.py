@@ -178,9 +178,9 @@ def draw_reconstruction(args: argparse.Namespace) -> None:
 
     from mast_ray.models.encoder import NUM_TOKENS, TOKEN_GRID, patches_of, spectrogram_of
     from mast_ray.models.masking import Masking
-    from mast_ray.tables.chunk_sets import chunks_of_split
     from mast_ray.tables.prepared import open_prepared
-    from mast_ray.tables.reader import ChunkReader
+    from mast_ray.tables.reading.chunk_sets import chunks_of_split
+    from mast_ray.tables.reading.reader import ChunkReader
     from mast_ray.training.assembly import load_autoencoder
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -29,9 +29,9 @@ from mast_ray.config.recipes import field
 from mast_ray.config.tree import Config
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.metrics_log import read_metrics
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.files.metrics_log import read_metrics
 
 BENCHMARKS = Path(__file__).resolve().parent
 

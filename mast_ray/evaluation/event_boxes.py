@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mast_ray.evaluation.events import EventTable, RecordingList
 from mast_ray.spectrogram.grid import Rounding, boxes_from_seconds_hertz
-from mast_ray.tables.splits import chunk_ranges
+from mast_ray.tables.dealing.splits import chunk_ranges
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,8 +9,8 @@ import numpy as np
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.event_boxes import Blocks
 from mast_ray.evaluation.events import EventTable, events_from_arrow, recordings_from_arrow, renumbered
-from mast_ray.tables.chunk_sets import box_table, chunks_of_split
 from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import box_table, chunks_of_split
 
 SPLIT_ORDER = ("val", "test", "temporal_ood", "site_ood", "ood_dev")  # as they are reported
 

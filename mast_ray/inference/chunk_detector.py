@@ -1,6 +1,6 @@
 """A detector on its device, run over batches of stored chunks of one shape; answers come one batch later.
 
-Legend: B chunks, K boxes. Chunks travel to the device in the background (training/feed.py). The last batch
+Legend: B chunks, K boxes. Chunks travel to the device in the background (training/data/feed.py). The last batch
 is padded by repeating its first chunk, so a compiled graph meets one shape; a GPU works on the next batch
 while the answer to the last is unpacked.
 """
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from mast_ray.inference.validation import Inputs
 from mast_ray.models.detector import PointDetector
-from mast_ray.tables.reader import ChunkReader, RawChunks
-from mast_ray.training.feed import on_device
-from mast_ray.training.plain_engine import autocast
+from mast_ray.tables.reading.reader import ChunkReader, RawChunks
+from mast_ray.training.data.feed import on_device
+from mast_ray.training.engine import autocast
 from mast_ray.training.progress import Stopwatch
 
 

@@ -30,7 +30,7 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item
-from mast_ray.tables.preparing import metadata_of, open_source, opened, record_of, watched
+from mast_ray.tables.preparing.unit_work import metadata_of, open_source, opened, record_of, watched
 
 SegmentKind = Literal["logmel", "samples"]
 BLOCKS_AHEAD = 3  # per lane: a minute of samples is 4 MB

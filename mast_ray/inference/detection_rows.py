@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mast_ray.boxes.stitching import merge_songs, stitch
-from mast_ray.evaluation.calibration import Calibration
+from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S, SEGMENT_FRAMES, seconds_hertz_from_boxes
 from mast_ray.tables.schemas import DETECTIONS

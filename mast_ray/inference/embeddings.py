@@ -26,14 +26,19 @@ from mast_ray.models.detector import EmbeddingName, PointDetector
 from mast_ray.models.encoder import PATCH
 from mast_ray.models.regions import pooled_regions
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, CHUNK_S, HOP_S
-from mast_ray.tables.chunk_sets import BoxTable, ChunkSet, box_table, chunks_of_blocks, chunks_of_split
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import (
+    BoxTable,
+    ChunkSet,
+    box_table,
+    chunks_of_blocks,
+    chunks_of_split,
+)
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
-from mast_ray.training.engine import choose_precision
-from mast_ray.training.feed import batch_of
-from mast_ray.training.model_files import Card, read_card
-from mast_ray.training.plain_engine import autocast
+from mast_ray.training.data.feed import batch_of
+from mast_ray.training.engine import autocast, choose_precision
+from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.worker import first_device
 
 What = Literal["chunks", "boxes"]

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from mast_ray.inference.chunk_detector import BatchBoxes
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
-from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import ChunkSet
 from mast_ray.tables.schemas import DETECTIONS
 
 ROWS_PER_GROUP = 200_000

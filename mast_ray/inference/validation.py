@@ -24,10 +24,10 @@ from mast_ray.evaluation.metrics import best_threshold, match_chunks, summarise
 from mast_ray.models.build import Detector
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.chunk_sets import BoxTable
-from mast_ray.tables.reader import ChunkReader, RawChunks
-from mast_ray.training.feed import batch_of
-from mast_ray.training.plain_engine import Precision, autocast
+from mast_ray.tables.reading.chunk_sets import BoxTable
+from mast_ray.tables.reading.reader import ChunkReader, RawChunks
+from mast_ray.training.data.feed import batch_of
+from mast_ray.training.engine import Precision, autocast
 from mast_ray.training.worker import Worker
 
 

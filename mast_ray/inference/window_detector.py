@@ -27,7 +27,7 @@ from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
 from mast_ray.spectrogram.logmel import logmel_on_device
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.training.plain_engine import Precision, autocast
+from mast_ray.training.engine import Precision, autocast
 
 EmbeddingKind = Literal["none", "projection", "neck", "encoder"]
 

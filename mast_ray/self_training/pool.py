@@ -27,8 +27,8 @@ from mast_ray.spectrogram.grid import (
 )
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import read_commits
-from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import ChunkSet
 from mast_ray.tables.schemas import LABELS
 
 Ints = NDArray[np.int64]

@@ -31,14 +31,20 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import run_here
 from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
-from mast_ray.tables.birdeep import birdeep_labels
-from mast_ray.tables.birdset import birdset_archive, birdset_labels
-from mast_ray.tables.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
-from mast_ray.tables.inventory import SYNTHETIC_COPIES, Listing, inventory_lines, list_archive, take_inventory
-from mast_ray.tables.label_choice import ChosenLabels, chosen_labels, refuse_no_calls
-from mast_ray.tables.labelling import annotations_hash, annotations_of, refuse_unknown
-from mast_ray.tables.preparing import PrepareWork
-from mast_ray.tables.site_table import site_table_of
+from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
+from mast_ray.tables.labels.matching import annotations_hash, annotations_of, refuse_unknown
+from mast_ray.tables.preparing.birdeep import birdeep_labels
+from mast_ray.tables.preparing.birdset import birdset_archive, birdset_labels
+from mast_ray.tables.preparing.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
+from mast_ray.tables.preparing.inventory import (
+    SYNTHETIC_COPIES,
+    Listing,
+    inventory_lines,
+    list_archive,
+    take_inventory,
+)
+from mast_ray.tables.preparing.site_table import site_table_of
+from mast_ray.tables.preparing.unit_work import PrepareWork
 
 log = logging.getLogger(__name__)
 SAMPLED_HEADERS = 200

@@ -1,1 +1,1 @@
-"""What stages hand to each other: storage, schemas, work units, splits, readers, stage folders."""
+"""What stages hand to each other: schemas, prepared archives, how they are made, dealt out and read."""

@@ -24,9 +24,9 @@ from mast_ray.spectrogram.chunking import Segment
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
 from mast_ray.spectrogram.normalisation import Background
 from mast_ray.spectrogram.storage import dequantise
-from mast_ray.tables.blocks import BlockReader, block_map
-from mast_ray.tables.chunk_sets import ChunkSet
 from mast_ray.tables.prepared import Prepared, read_table, write_table
+from mast_ray.tables.reading.blocks import BlockReader, block_map
+from mast_ray.tables.reading.chunk_sets import ChunkSet
 from mast_ray.tables.schemas import BACKGROUNDS
 from mast_ray.tables.statistics import pool_moments
 

@@ -29,9 +29,10 @@ from mast_ray.models.masking import Masking
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.training.ema import average_decay
-from mast_ray.training.engine import choose_engine, choose_precision, make_engine
+from mast_ray.training.engine import Engine, OptimizerSettings, choose_precision
+from mast_ray.training.engine_choice import choose_engine, make_engine
+from mast_ray.training.files.model_files import CARD, Card, read_card, read_model, refuse_other_normalisation
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
-from mast_ray.training.model_files import CARD, Card, read_card, read_model, refuse_other_normalisation
 from mast_ray.training.objectives import (
     BaselineObjective,
     ContrastiveSettings,
@@ -41,7 +42,6 @@ from mast_ray.training.objectives import (
     build_autoencoder,
     detection_objective,
 )
-from mast_ray.training.plain_engine import Engine, OptimizerSettings
 from mast_ray.training.schedule import Schedule, Unfreezing, samples_per_worker, unfreezing_of
 from mast_ray.training.worker import Worker
 

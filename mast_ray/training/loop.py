@@ -21,17 +21,17 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.config.errors import ConfigError
-from mast_ray.training.checkpoints import (
+from mast_ray.training.engine import Engine
+from mast_ray.training.files.checkpoints import (
     STORAGE_FAULTS,
     Checkpoints,
     Position,
     TrainingState,
     refuse_another_run,
 )
+from mast_ray.training.files.metrics_log import MetricsLog
+from mast_ray.training.files.model_files import BestWeights
 from mast_ray.training.memory import out_of_memory_advice
-from mast_ray.training.metrics_log import MetricsLog
-from mast_ray.training.model_files import BestWeights
-from mast_ray.training.plain_engine import Engine
 from mast_ray.training.progress import Pace, ProgressLine, Stopwatch, progress_text
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.watch import StepWatch

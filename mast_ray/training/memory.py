@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
-from mast_ray.training.plain_engine import Engine, autocast
+from mast_ray.training.engine import Engine, autocast
 from mast_ray.training.schedule import Schedule
 
 

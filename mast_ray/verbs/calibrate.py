@@ -10,15 +10,15 @@ import numpy as np
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.breakdown import cells_of_hours
-from mast_ray.evaluation.calibration import (
+from mast_ray.evaluation.events import EventTable
+from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.review.calibration import (
     Calibration,
     expected_calibration_error,
     fit_calibration,
     reliability_curve,
 )
-from mast_ray.evaluation.events import EventTable
-from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
-from mast_ray.evaluation.review import (
+from mast_ray.evaluation.review.sheet import (
     PrecisionCurve,
     band_edges_of,
     draw_review,
@@ -26,8 +26,8 @@ from mast_ray.evaluation.review import (
     threshold_for_precision,
     weights_of_verdicts,
 )
-from mast_ray.evaluation.verdicts import Verdicts, read_verdicts
-from mast_ray.reporting.gallery import detection_id
+from mast_ray.evaluation.review.verdicts import Verdicts, read_verdicts
+from mast_ray.reporting.report.gallery import detection_id
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.verbs.evaluate import read_events
 

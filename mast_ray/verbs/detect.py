@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mast_ray.tables.inventory import SYNTHETIC_COPIES
+from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 
 USES_CONFIG = True
 HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.

@@ -24,9 +24,9 @@ from mast_ray.evaluation.events import (
 from mast_ray.evaluation.figure_tables import figure_rows, figures_as_text, write_results
 from mast_ray.evaluation.intervals import wilson_limits
 from mast_ray.evaluation.metrics import best_threshold
+from mast_ray.evaluation.review.verdicts import has_verdicts, read_verdicts
 from mast_ray.evaluation.scoring import BREAKDOWNS, Scored, breakdown_by, figures_of, score_tables
 from mast_ray.evaluation.split_truth import truth_of_split
-from mast_ray.evaluation.verdicts import has_verdicts, read_verdicts
 from mast_ray.recordings.annotations.reading import READ_FORMATS, read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
 from mast_ray.storage.storage import open_storage

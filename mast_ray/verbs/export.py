@@ -14,7 +14,7 @@ from mast_ray.reporting.detection_tables import (
     recordings_of_audio,
     with_paths,
 )
-from mast_ray.reporting.exports import EXPORT_FORMATS, export_detections
+from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
 from mast_ray.storage.storage import open_storage
 
 HELP = "write detections as files that other tools open"

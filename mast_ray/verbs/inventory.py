@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.storage.storage import open_storage
-    from mast_ray.tables.inventory import inventory_lines, list_archive, take_inventory
-    from mast_ray.tables.site_table import site_table_of
+    from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
+    from mast_ray.tables.preparing.site_table import site_table_of
 
     archive = open_storage(args.archive, args.config.storage)
     listing = list_archive(archive)

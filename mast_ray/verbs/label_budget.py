@@ -122,10 +122,10 @@ def _curves(args: argparse.Namespace, prepared: str) -> int:
 
 def _plan(args: argparse.Namespace, prepared: str) -> int:
     from mast_ray.config.errors import ConfigError
-    from mast_ray.reporting.annotation_plan import FORMATS, PlanInputs, plan_chunks, write_plan
+    from mast_ray.reporting.exports.annotation_plan import FORMATS, PlanInputs, plan_chunks, write_plan
     from mast_ray.storage.storage import open_storage
     from mast_ray.tables.prepared import open_prepared
-    from mast_ray.training.model_files import read_card
+    from mast_ray.training.files.model_files import read_card
 
     formats = tuple(name.strip() for name in args.formats.split(",") if name.strip())
     if unknown := [name for name in formats if name not in FORMATS]:

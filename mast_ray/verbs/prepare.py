@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mast_ray.tables.inventory import SYNTHETIC_COPIES
+from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 
 USES_CONFIG = True
 HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.

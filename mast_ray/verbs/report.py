@@ -8,9 +8,9 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mast_ray.reporting.collect import collect_run
 from mast_ray.reporting.detection_tables import read_detections
-from mast_ray.reporting.report import render_report
+from mast_ray.reporting.report.collect import collect_run
+from mast_ray.reporting.report.page import render_report
 from mast_ray.storage.storage import open_storage
 
 HELP = "write one self-contained HTML report about whatever a run folder holds"

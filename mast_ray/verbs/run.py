@@ -109,8 +109,8 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
 def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> tuple[str, ...]:
     """Say what was found and how long it will take; the settings that make it fit."""
     from mast_ray.tables.budgets import CPU_TINY, GPU_BASE, fitted_budget
-    from mast_ray.tables.chunk_sets import chunks_of_split
     from mast_ray.tables.prepared import open_prepared
+    from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
     archive = open_prepared(prepared)
     if not len(archive.labels):

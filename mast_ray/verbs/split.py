@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.prepare import print_split
-    from mast_ray.tables.resplit import resplit
+    from mast_ray.tables.dealing.resplit import resplit
 
     print_split(resplit(args.prepared, args.config))
     return 0

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.train.plan import plan_text
     from mast_ray.stages.train.train import run_train_detector
     from mast_ray.stages.train.work import DetectorTask
-    from mast_ray.training.labels import LabelSource
+    from mast_ray.training.data.labels import LabelSource
     from mast_ray.verbs.pretrain import result_text
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")

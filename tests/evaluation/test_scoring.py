@@ -16,8 +16,8 @@ from mast_ray.evaluation.events import (
 )
 from mast_ray.evaluation.scoring import breakdown_by, figures_of, outcomes, score_tables, sums_of
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.tables.dealing.splits import chunk_ranges, deal_splits, recordings_of
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
-from mast_ray.tables.splits import chunk_ranges, deal_splits, recordings_of
 
 MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
 

@@ -9,7 +9,7 @@ from mast_ray.reporting.detection_tables import read_recordings
 from mast_ray.stages.detect.plan import Slots, plan_detect_units
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.inventory import list_archive
+from mast_ray.tables.preparing.inventory import list_archive
 from mast_ray.verbs.main import config_of
 
 

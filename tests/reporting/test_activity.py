@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from mast_ray.reporting.activity import cut_at_hours, diel_map, sun_hours
-from mast_ray.reporting.calendars import diel_heat_map, effort_calendar
+from mast_ray.reporting.report.calendars import diel_heat_map, effort_calendar
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mast_ray.self_training.operator import PoolDetections
 from mast_ray.self_training.pool import chunk_groups, pool_of_table, pseudo_table
-from mast_ray.tables.chunk_sets import ChunkSet
+from mast_ray.tables.reading.chunk_sets import ChunkSet
 
 
 def archive(sites=("A", "B"), hours=(6, 23), offsets=(0, 7200)):

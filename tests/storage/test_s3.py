@@ -14,9 +14,9 @@ from mast_ray.config.recipes import field
 from mast_ray.config.tree import StorageConfig
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.storage.storage import map_keys, open_storage
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 
 pytestmark = [
     pytest.mark.s3,

@@ -59,11 +59,11 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     from mast_ray.spectrogram.augmentation import AugmentStrength
     from mast_ray.stages.train.work import EXPERTS
     from mast_ray.tables.prepared import open_prepared
-    from mast_ray.tables.reader import ChunkReader
+    from mast_ray.tables.reading.reader import ChunkReader
     from mast_ray.training.assembly import detection, engine_of
-    from mast_ray.training.augmenting import StepAugmentation, noise_bank
-    from mast_ray.training.feed import ReaderFeed
-    from mast_ray.training.labels import attach_boxes, labelled_chunks, quiet_chunks
+    from mast_ray.training.data.augmenting import StepAugmentation, noise_bank
+    from mast_ray.training.data.feed import ReaderFeed
+    from mast_ray.training.data.labels import attach_boxes, labelled_chunks, quiet_chunks
     from mast_ray.training.loop import seed_draws
     from mast_ray.training.progress import Stopwatch
     from mast_ray.training.schedule import schedule_of

@@ -7,7 +7,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.assembly import architecture_of
-from mast_ray.training.model_files import Card, write_model
+from mast_ray.training.files.model_files import Card, write_model
 
 
 def write_seed_detector(config: Config, prepared, folder, seed: int = 0) -> str:

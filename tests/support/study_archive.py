@@ -83,7 +83,7 @@ def write_fresh_detector(folder: Path, prepared: Path, threshold: float = 0.05) 
     from mast_ray.storage.storage import open_storage
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.training.assembly import architecture_of
-    from mast_ray.training.model_files import Card, write_model
+    from mast_ray.training.files.model_files import Card, write_model
 
     model = study_config().model
     with torch.random.fork_rng(devices=[]):

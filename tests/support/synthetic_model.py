@@ -9,7 +9,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.assembly import architecture_of
-from mast_ray.training.model_files import Card, write_model
+from mast_ray.training.files.model_files import Card, write_model
 
 
 def write_tiny_detector(folder: Path, seed: int = 0) -> Path:

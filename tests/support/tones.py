@@ -23,8 +23,8 @@ from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.detect.detect import Sweep, settings_of
 from mast_ray.stages.detect.load_work import work_of
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.inventory import list_archive
-from mast_ray.training.model_files import Card
+from mast_ray.tables.preparing.inventory import list_archive
+from mast_ray.training.files.model_files import Card
 
 PLAIN = Normalisation(0.0, 1.0, 1.0, 0.0)  # the detector below reads log-mel as it is
 CARD = Card("detector", {}, PLAIN.to_dict(), weights_sha256="f" * 64, score_threshold=0.5)

@@ -11,13 +11,13 @@ from torch import nn
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.storage.storage import open_storage
-from mast_ray.training.checkpoints import Checkpoints
-from mast_ray.training.engine import make_engine
+from mast_ray.training.engine import OptimizerSettings
+from mast_ray.training.engine_choice import make_engine
+from mast_ray.training.files.checkpoints import Checkpoints
+from mast_ray.training.files.metrics_log import MetricsLog, read_metrics
+from mast_ray.training.files.model_files import BestWeights
 from mast_ray.training.groups import Multipliers, parameter_groups
 from mast_ray.training.loop import FitOptions, MicroBatch, RunFiles, fit
-from mast_ray.training.metrics_log import MetricsLog, read_metrics
-from mast_ray.training.model_files import BestWeights
-from mast_ray.training.plain_engine import OptimizerSettings
 from mast_ray.training.schedule import Schedule, Unfreezing
 from mast_ray.training.worker import LocalWorker
 

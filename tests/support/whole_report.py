@@ -6,8 +6,8 @@ from datetime import date
 import numpy as np
 
 from mast_ray.reporting.activity import DielMap
-from mast_ray.reporting.charts import Series
-from mast_ray.reporting.contents import (
+from mast_ray.reporting.report.charts import Series
+from mast_ray.reporting.report.contents import (
     Box,
     Effort,
     Example,

@@ -15,11 +15,11 @@ from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.tables.backgrounds import TABLE, stored_backgrounds, with_background
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.dealing.resplit import resplit
+from mast_ray.tables.dealing.splits import BlockRow, splits_table
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
-from mast_ray.tables.resplit import resplit
-from mast_ray.tables.splits import BlockRow, splits_table
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.tables.statistics import pool_moments
 
 

@@ -7,7 +7,7 @@ import soundfile
 
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.normalisation import Moments
-from mast_ray.tables.splits import BlockRow, splits_table
+from mast_ray.tables.dealing.splits import BlockRow, splits_table
 from mast_ray.tables.statistics import pool_moments
 
 

@@ -11,8 +11,8 @@ from toy import SCHEDULE, ToyFeed, ToyObjective, losses_of, toy_engine, toy_file
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.storage.storage import open_storage
+from mast_ray.training.files.metrics_log import read_metrics
 from mast_ray.training.loop import FitOptions
-from mast_ray.training.metrics_log import read_metrics
 from mast_ray.training.watch import TrainingDivergedError
 
 

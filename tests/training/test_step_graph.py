@@ -6,10 +6,11 @@ from rectangles import rectangle_chunks
 
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.training.engine import OptimizerSettings
 from mast_ray.training.groups import parameter_groups
 from mast_ray.training.objectives import detection_objective
-from mast_ray.training.plain_engine import OptimizerSettings, PlainEngine
 from mast_ray.training.step_graph import StepGraphs
+from mast_ray.training.torch_engine import TorchEngine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,10 +18,10 @@ pytestmark = [
 ]
 
 
-def engine_of(name: str, records: bool) -> PlainEngine:
+def engine_of(name: str, records: bool) -> TorchEngine:
     torch.manual_seed(0)
     objective = detection_objective(build_detector(DetectorArchitecture(name, "tiny", "hybrid"))).cuda()
-    engine = PlainEngine(
+    engine = TorchEngine(
         objective,
         parameter_groups(objective, weight_decay=0.01),
         OptimizerSettings(average_decay=0.9),

@@ -9,7 +9,7 @@ from toy import SCHEDULE, ToyFeed, toy_engine, toy_files, toy_fit, weights_equal
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.storage import open_storage
-from mast_ray.training.metrics_log import read_metrics
+from mast_ray.training.files.metrics_log import read_metrics
 
 pytestmark = [
     pytest.mark.s3,

@@ -41,9 +41,14 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import UnitReport, Work, run_here
 from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
-from mast_ray.tables.inventory import SYNTHETIC_COPIES, inventory_lines, list_archive, take_inventory
-from mast_ray.tables.site_table import site_table_of
-from mast_ray.training.model_files import Card, read_card
+from mast_ray.tables.preparing.inventory import (
+    SYNTHETIC_COPIES,
+    inventory_lines,
+    list_archive,
+    take_inventory,
+)
+from mast_ray.tables.preparing.site_table import site_table_of
+from mast_ray.training.files.model_files import Card, read_card
 
 STAGE = "detect"
 SAMPLED_HEADERS = 200

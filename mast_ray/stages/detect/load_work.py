@@ -12,7 +12,7 @@ import torch
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.calibration import Calibration
+from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.decode_lanes import DecodeKnobs
 from mast_ray.inference.detection_rows import RowKnobs
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
@@ -21,10 +21,10 @@ from mast_ray.spectrogram.chunking import Tail
 from mast_ray.stages.detect.plan import BYTES_PER_HOUR, COMPILE_FROM_HOURS, Slots, batch_size, decode_lanes
 from mast_ray.stages.detect.work import DetectWork
 from mast_ray.storage.storage import Storage
-from mast_ray.tables.preparing import limits_of
+from mast_ray.tables.preparing.unit_work import limits_of
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.model_files import Card
+from mast_ray.training.files.model_files import Card
 
 
 @dataclass(frozen=True)

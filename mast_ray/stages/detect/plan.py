@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.storage.units import Item, Unit, group_units
-from mast_ray.tables.preparing import metadata_of
+from mast_ray.tables.preparing.unit_work import metadata_of
 
 BYTES_PER_HOUR = 3600 * 96_000  # 48 kHz, 16 bit, mono
 MOST_UNITS = 20_000

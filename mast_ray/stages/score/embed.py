@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.clusters import map_2d
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.similarity.clusters import map_2d
 from mast_ray.inference.embeddings import (
     Background,
     What,

@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.clusters import cluster_embeddings, novelty_queue
-from mast_ray.evaluation.neighbours import nearest
-from mast_ray.evaluation.retrieval import labels_of_detections, retrieval_figures, zero_shot_labels
+from mast_ray.evaluation.similarity.clusters import cluster_embeddings, novelty_queue
+from mast_ray.evaluation.similarity.neighbours import nearest
+from mast_ray.evaluation.similarity.retrieval import labels_of_detections, retrieval_figures, zero_shot_labels
 from mast_ray.inference.embeddings import vectors_of
 from mast_ray.stages.score.scoring import scored_split
 from mast_ray.tables.prepared import Prepared

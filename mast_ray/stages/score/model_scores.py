@@ -14,7 +14,7 @@ from mast_ray.stages.score.split_scores import ModelScores, score_model, splits_
 from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
-from mast_ray.training.model_files import read_card
+from mast_ray.training.files.model_files import read_card
 
 METRICS = "metrics.json"
 

@@ -44,13 +44,13 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, read_table, write_table
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.model_files import read_card
+from mast_ray.training.files.model_files import read_card
 from mast_ray.training.worker import first_device
 
 log = logging.getLogger("mast.scoring")

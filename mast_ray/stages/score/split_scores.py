@@ -26,8 +26,8 @@ from mast_ray.evaluation.metrics import best_threshold, summarise
 from mast_ray.self_training.operator import PoolDetections
 from mast_ray.self_training.pool import read_pool
 from mast_ray.storage.storage import Storage
-from mast_ray.tables.chunk_sets import ChunkSet, box_table, chunks_of_split
 from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table, chunks_of_split
 
 SCORED_SPLITS = ("val", "test", "temporal_ood", "site_ood", "ood_dev")
 COUNTS = ("num_truth", "num_detections", "num_true_positives")

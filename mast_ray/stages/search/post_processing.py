@@ -36,8 +36,8 @@ from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
 from mast_ray.stages.score.split_scores import score_chunks, splits_present
 from mast_ray.storage.storage import Storage
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, write_table
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 
 OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
 DURATIONS_S = (0.0, 0.05, 0.1)

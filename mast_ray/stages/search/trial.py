@@ -23,7 +23,7 @@ from mast_ray.stages.self_train.pseudo_stage import Teacher, make_pseudo_labels
 from mast_ray.stages.train.work import CHECKPOINTS, SUMMARY, DetectorTask
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.labels import LabelSource
+from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.worker import LocalWorker, first_device
 
 FACTORS = ("backbone_multiplier", "learning_rate")  # sampled as factors of each stage's own value

@@ -45,7 +45,7 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
-from mast_ray.training.model_files import read_card
+from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.tune")
 

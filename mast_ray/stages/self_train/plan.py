@@ -10,10 +10,10 @@ from mast_ray.stages.score.split_scores import splits_present
 from mast_ray.stages.self_train.self_train import as_trained
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.labels import expert_chunks
-from mast_ray.training.model_files import read_card
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.labels import expert_chunks
+from mast_ray.training.files.model_files import read_card
 from mast_ray.training.schedule import schedule_of
 
 

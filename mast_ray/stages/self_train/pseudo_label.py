@@ -40,12 +40,12 @@ from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file, run_here
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.model_files import read_card, refuse_other_normalisation
+from mast_ray.training.files.model_files import read_card, refuse_other_normalisation
 from mast_ray.training.worker import first_device
 
 log = logging.getLogger("mast.pseudo_label")

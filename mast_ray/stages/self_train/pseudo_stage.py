@@ -1,7 +1,7 @@
 """The operator over a pool's stored detections as a stage: pseudo-labels per chunk, chunks
 to train on, figures without truth.
 
-OUT holds pseudo_labels.parquet, pseudo_chunks.parquet (what training/labels.py reads) and figures.json.
+OUT holds pseudo_labels.parquet, pseudo_chunks.parquet (what training/data/labels.py reads) and figures.json.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from mast_ray.storage.stage_folders import (
     write_manifest,
 )
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, read_table, write_table
-from mast_ray.training.labels import PSEUDO_LABELS, LabelSource, pseudo_label_tables
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.training.data.labels import PSEUDO_LABELS, LabelSource, pseudo_label_tables
 
 STAGE, FIGURES_FILE = "pseudo", "figures.json"
 _POLICY_KNOBS = {

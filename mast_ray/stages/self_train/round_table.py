@@ -14,7 +14,7 @@ import pyarrow as pa
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
 from mast_ray.evaluation.metrics import APName
-from mast_ray.reporting.collect_studies import flat
+from mast_ray.reporting.report.collect_studies import flat
 from mast_ray.stages.score.split_scores import ModelScores
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import write_table

@@ -55,11 +55,11 @@ from mast_ray.storage.stage_folders import (
     write_manifest,
 )
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.label_tables import labels_table
+from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.training.labels import LabelSource
-from mast_ray.training.model_files import Card, read_card, read_model, write_model
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.training.data.labels import LabelSource
+from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 
 log = logging.getLogger("mast.self_train")
 

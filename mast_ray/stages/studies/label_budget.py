@@ -32,8 +32,8 @@ from mast_ray.stages.score.scoring import evaluate_model, scored_split
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
 from mast_ray.storage.storage import full_url, open_storage
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.assembly import FROM_SCRATCH
 
 log = logging.getLogger("mast.label_budget")

@@ -8,11 +8,12 @@ from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, durations_of, pretraining_chunks
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import detection, groups_of, reconstruction, with_finest_level
+from mast_ray.training.data.labels import attach_boxes, labelled_chunks
 from mast_ray.training.ema import average_decay, rescaled_decay
-from mast_ray.training.engine import choose_engine, choose_precision
-from mast_ray.training.labels import attach_boxes, labelled_chunks
+from mast_ray.training.engine import choose_precision
+from mast_ray.training.engine_choice import choose_engine
 from mast_ray.training.schedule import samples_per_worker, schedule_of
 from mast_ray.training.worker import first_device
 

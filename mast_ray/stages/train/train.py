@@ -1,6 +1,6 @@
 """Training stages: a task on Ray Train workers or in this interpreter, and the folder it leaves.
 
-The checkpoints are our own (training/checkpoints.py), so a worker's death, a driver's death and another
+The checkpoints are our own (training/files/checkpoints.py), so a worker's death, a driver's death and another
 number of workers are all the same thing: the task starts again and finds where it was. Ray only
 restarts it. A user's mistake is not retried.
 """
@@ -35,8 +35,8 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import data_hash, open_prepared
-from mast_ray.training.checkpoints import refuse_another_run
-from mast_ray.training.labels import LabelSource
+from mast_ray.training.data.labels import LabelSource
+from mast_ray.training.files.checkpoints import refuse_another_run
 from mast_ray.training.worker import LocalWorker, first_device
 
 log = logging.getLogger("mast.training")

@@ -26,9 +26,9 @@ from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import (
     detection,
     engine_of,
@@ -38,14 +38,14 @@ from mast_ray.training.assembly import (
     reconstruction,
     with_finest_level,
 )
-from mast_ray.training.augmenting import StepAugmentation, background_bank
-from mast_ray.training.checkpoints import Checkpoints
+from mast_ray.training.data.augmenting import StepAugmentation, background_bank
+from mast_ray.training.data.feed import ReaderFeed, Weighting, compiled_slots
+from mast_ray.training.data.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.feed import ReaderFeed, Weighting, compiled_slots
-from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
+from mast_ray.training.files.checkpoints import Checkpoints
+from mast_ray.training.files.metrics_log import MetricsLog
+from mast_ray.training.files.model_files import BestWeights, Card, read_card, write_model
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
-from mast_ray.training.metrics_log import MetricsLog
-from mast_ray.training.model_files import BestWeights, Card, read_card, write_model
 from mast_ray.training.objectives import DetectionObjective
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
 from mast_ray.training.schedule import Schedule, schedule_of

@@ -25,10 +25,10 @@ from mast_ray.stages.score.embed import EmbedKnobs, run_embed
 from mast_ray.stages.score.embedding_studies import Abstention, boxes_of, neighbour_table, retrieval_rows
 from mast_ray.stages.score.scoring import detections_of_splits, stitched_table
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.chunk_sets import BoxTable
 from mast_ray.tables.prepared import open_prepared, write_table
-from mast_ray.tables.reader import ChunkReader
-from mast_ray.training.model_files import read_card, write_card
+from mast_ray.tables.reading.chunk_sets import BoxTable
+from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.files.model_files import read_card, write_card
 
 pytestmark = pytest.mark.slow  # trains or runs a network
 

@@ -9,11 +9,11 @@ from study_archive import make_study_archive, study_config, write_fresh_detector
 
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.inference.validation import Inputs, detect_split
-from mast_ray.reporting.collect import _metric_tables
+from mast_ray.reporting.report.collect import _metric_tables
 from mast_ray.stages.score.scoring import evaluate_model, scores_of_table, stitched_table
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.assembly import load_detector
 from mast_ray.verbs.main import run_verb

@@ -16,7 +16,7 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import config_from_yaml, config_to_yaml
-from mast_ray.reporting.collect_studies import read_rows, trials_of
+from mast_ray.reporting.report.collect_studies import read_rows, trials_of
 from mast_ray.stages.search.trial import sampled_overrides, short_config
 from mast_ray.storage.storage import open_storage
 

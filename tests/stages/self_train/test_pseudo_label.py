@@ -21,9 +21,9 @@ from mast_ray.self_training.pool import has_parts, keys_of, read_pool
 from mast_ray.stages.search.tune import usable_pool
 from mast_ray.stages.self_train.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 
 pytestmark = pytest.mark.slow  # trains or runs a network

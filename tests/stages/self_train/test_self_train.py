@@ -18,11 +18,11 @@ from small_archive import make_prepared, small_config
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides, config_to_yaml
-from mast_ray.reporting.collect_studies import read_rows, round_series
+from mast_ray.reporting.report.collect_studies import read_rows, round_series
 from mast_ray.spectrogram.logmel import one_thread
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.storage.storage import open_storage
-from mast_ray.training.model_files import read_card
+from mast_ray.training.files.model_files import read_card
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[3]

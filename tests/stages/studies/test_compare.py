@@ -128,7 +128,7 @@ def test_a_table_marks_the_best_and_what_cannot_be_told_from_it():
 
 
 def test_all_three_tables_are_written_and_the_report_can_read_them():
-    from mast_ray.reporting.collect import _metric_tables
+    from mast_ray.reporting.report.collect import _metric_tables
 
     methods = [METHODS[name] for name in ("fcos", "mast", "no_contrastive")]
     files, text = comparison_files(methods, scores_of_three(), None, study_config())

@@ -8,7 +8,7 @@ from study_archive import make_study_archive, study_config
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import tiny
-from mast_ray.reporting.collect_studies import budget_series
+from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
     Cell,

@@ -7,7 +7,7 @@ import pytest
 
 from mast_ray.config.recipes import tiny
 from mast_ray.stages.train.work import warn_of_unlearned_boxes
-from mast_ray.tables.chunk_sets import BoxTable
+from mast_ray.tables.reading.chunk_sets import BoxTable
 from mast_ray.training.assembly import detection
 
 

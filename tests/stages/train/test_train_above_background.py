@@ -11,9 +11,9 @@ from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.model_files import read_card
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.files.model_files import read_card
 
 pytestmark = pytest.mark.slow  # trains a network
 

@@ -18,11 +18,11 @@ from mast_ray.inference.validation import Inputs, detect_split, validation_metri
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
-from mast_ray.tables.chunk_sets import chunks_of_split
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reader import ChunkReader
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
-from mast_ray.training.labels import LabelSource, attach_boxes, labelled_chunks
+from mast_ray.training.data.labels import LabelSource, attach_boxes, labelled_chunks
 from mast_ray.training.worker import LocalWorker
 
 pytestmark = pytest.mark.slow  # trains or runs a network

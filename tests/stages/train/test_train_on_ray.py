@@ -119,7 +119,7 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert again.returncode == 0, again.stderr[-2000:]
     assert "already done" not in again.stdout
-    from mast_ray.training.model_files import read_card
+    from mast_ray.training.files.model_files import read_card
 
     assert read_card(out).weights_sha256 == undisturbed["weights_sha256"]
     third = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

@@ -1,0 +1,1 @@
+"""People's verdicts on detections, what follows for scores, and what to annotate next."""

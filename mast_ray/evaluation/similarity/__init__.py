@@ -1,0 +1,1 @@
+"""What resembles what: neighbours, retrieval, clusters and maps of embeddings."""

@@ -1,0 +1,1 @@
+"""Detections for the tools of ecologists, and tasks for annotators."""

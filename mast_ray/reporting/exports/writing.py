@@ -1,0 +1,224 @@
+"""Detections -> the tools that ecologists use: one file per recording or per
+site, times relative and absolute.
+
+Boxes are kept inside the recording and below the Nyquist frequency of its file where these are
+known. Texts that a spreadsheet would take for formulas are defused. Absolute times are written
+twice: UTC, and local with its offset.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
+from mast_ray.recordings.annotations.paths import safe_reference
+from mast_ray.recordings.annotations.tabular import defused, written_table
+from mast_ray.recordings.annotations.writing import annotations_as_text
+from mast_ray.reporting.exports.pamdp import pamdp_files
+from mast_ray.reporting.exports.rows import audio_facts, clipped_box, detection_id, local_text, utc_text
+from mast_ray.storage.storage import Storage
+
+ExportFormat = Literal["raven", "audacity", "csv", "aoef", "coco", "kaleidoscope", "pamdp"]
+EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
+Grouping = Literal["recording", "site"]
+DEFAULT_LABEL = "call"  # the detector has one class; an empty label would be invisible in Audacity
+_ENDINGS = {
+    "raven": ".Table.1.selections.txt", "audacity": ".txt", "csv": ".csv", "aoef": ".aoef.json", "coco": ".coco.json",
+    "kaleidoscope": ".kaleidoscope.csv",
+}  # fmt: skip
+_KALEIDOSCOPE = (
+    "INDIR", "OUTDIR", "FOLDER", "IN FILE", "CHANNEL", "OFFSET", "DURATION", "Fmin", "Fmean", "Fmax", "DATE", "TIME", "HOUR",
+    "DATE-12", "TIME-12", "HOUR-12", "AUTO ID*", "TOP1MATCH", "TOP1DIST", "MANUAL ID",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: keys below the output, and how many boxes and recordings they hold."""
+
+    keys: tuple[str, ...]
+    num_boxes: int
+    num_recordings: int
+    notes: tuple[str, ...] = ()
+
+
+def annotation_of(
+    row: Mapping[str, Any], facts: AudioFacts | None, time_source: str, is_table: bool
+) -> Annotation:
+    """One detection as an annotation; tables get every column, JSON formats only
+    what repeats (site, model).
+    """
+    begin_s, end_s, low_hz, high_hz = clipped_box(row, facts)
+    extra = {"site": row["site"] or "", "model_sha": row["model_sha"] or ""}
+    if is_table:
+        moment, offset = row["start_utc"], row["utc_offset_s"]
+        local = local_text(moment, offset)
+        extra = {
+            "detection_id": detection_id(row["path"], row["begin_s"], row["end_s"], row["low_hz"] or 0.0, row["high_hz"] or 0.0),
+            "recording_id": row["recording_id"] or "",
+            "site": row["site"] or "",
+            "probability": "" if row["probability"] is None else f"{row['probability']:.4f}",
+            "start_utc": utc_text(moment),
+            "start_local": local,
+            "date": local[:10],
+            "time": local[11:19],
+            "time_source": time_source,
+            "model_sha": row["model_sha"] or "",
+        }  # fmt: skip
+    return Annotation(
+        row["path"],
+        begin_s,
+        end_s,
+        low_hz,
+        high_hz,
+        row.get("label") or DEFAULT_LABEL,
+        float(row["score"]),
+        extra,
+    )
+
+
+def file_stem(group: str, per: Grouping, taken: set[str]) -> str:
+    """A key for a recording or a site: below the output whatever its name says, and never the same twice."""
+    if per == "recording":
+        safe = safe_reference(group) or "recording"
+        stem = str(PurePosixPath(safe).with_suffix("")) if PurePosixPath(safe).name.strip(".") else safe
+    else:
+        stem = re.sub(r"[^\w.-]+", "_", group).strip("._") or "no_site"
+    name, number = stem, 2
+    while name.lower() in taken:
+        name, number = f"{stem}-{number}", number + 1
+    taken.add(name.lower())
+    return name
+
+
+def groups_of(
+    detections: pa.Table, recordings: pa.Table | None, per: Grouping
+) -> Iterator[tuple[str, list[dict[str, Any]], list[str]]]:
+    """(name, rows, paths gone through) of each recording or site, in order of name;
+    recordings without a box appear too.
+    """
+    column = "path" if per == "recording" else "site"
+    known = recordings if recordings is not None else detections
+    members = known.select(list(dict.fromkeys(["path", column]))).group_by(["path", column]).aggregate([])
+    by_group: dict[str, list[str]] = {}
+    for row in members.to_pylist():
+        by_group.setdefault(row[column] or "", []).append(row["path"])
+    slim = detections.drop_columns([c for c in ("embedding",) if c in detections.column_names])
+    slim = slim.sort_by([(column, "ascending"), ("path", "ascending"), ("begin_s", "ascending")])
+    names = pc.fill_null(slim.column(column), "").combine_chunks()
+    runs = pc.run_end_encode(names) if len(names) else None
+    bounds: dict[str, tuple[int, int]] = {}
+    if runs is not None:
+        first = 0
+        for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            bounds[value] = (first, end)
+            first = end
+    for name in sorted(by_group.keys() | bounds.keys()):
+        begin, end = bounds.get(name, (0, 0))
+        rows = slim.slice(begin, end - begin).to_pylist()
+        yield name, rows, sorted({*by_group.get(name, []), *(row["path"] for row in rows)})
+
+
+def export_detections(
+    detections: pa.Table,
+    recordings: pa.Table | None,
+    out: Storage,
+    to: ExportFormat,
+    per: Grouping = "recording",
+    bom: bool = False,
+) -> Exported:
+    """Write every box; `recordings` gives lengths, rates and the recordings in which nothing was found."""
+    mark = "\ufeff" if bom and to in ("csv", "kaleidoscope", "pamdp") else ""
+    if to == "pamdp":
+        files, notes = pamdp_files(detections, recordings)
+        for key, text in files.items():
+            out.write_atomic(key, _encoded((mark if key.endswith(".csv") else "") + text))
+        paths = recordings if recordings is not None else detections
+        return Exported(tuple(files), len(detections), len(pc.unique(paths.column("path"))), notes)
+    if to == "audacity":
+        per = "recording"  # a label file belongs to one recording
+    facts = audio_facts(recordings)
+    sources = _time_sources(recordings)
+    keys, num_recordings, taken = [], 0, set[str]()
+    for name, rows, paths in groups_of(detections, recordings, per):
+        if to == "kaleidoscope":
+            text = kaleidoscope_text(rows, facts)
+        else:
+            is_table = to in ("raven", "csv")
+            boxes = tuple(
+                annotation_of(r, facts.get(r["path"]), sources.get(r["path"], ""), is_table) for r in rows
+            )
+            text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts)
+        key = file_stem(name, per, taken) + _ENDINGS[to]
+        out.write_atomic(key, _encoded(mark + text))
+        keys.append(key)
+        num_recordings += len(paths)
+    return Exported(tuple(keys), len(detections), num_recordings, _notes(detections, facts))
+
+
+def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:
+    """Rows as in Kaleidoscope's cluster.csv: hertz, DATE and TIME of the file's beginning in
+    local time, TOP1DIST = 1 - score.
+    """
+    out = []
+    for row in rows:
+        begin_s, end_s, low_hz, high_hz = clipped_box(row, facts.get(row["path"]))
+        place = PurePosixPath(row["path"])
+        folder = "" if str(place.parent) == "." else str(place.parent)
+        moment = row["start_utc"]
+        if moment is not None:
+            moment = moment + timedelta(seconds=(row["utc_offset_s"] or 0) - row["begin_s"])
+        label = row.get("label") or DEFAULT_LABEL
+        cells = [
+            "",
+            "",
+            defused(folder),
+            defused(place.name),
+            "0",
+            f"{begin_s:.3f}",
+            f"{end_s - begin_s:.3f}",
+        ]
+        cells += ["" if hz is None else f"{hz:.1f}" for hz in (low_hz, _mean(low_hz, high_hz), high_hz)]
+        for shift in (timedelta(0), timedelta(hours=12)):
+            at = None if moment is None else moment - shift
+            cells += ["", "", ""] if at is None else [f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}", f"{at:%H}"]
+        cells += [defused(label), defused(label), f"{1.0 - row['score']:.4f}", ""]
+        out.append(cells)
+    return written_table(_KALEIDOSCOPE, out, ",")
+
+
+def _mean(low_hz: float | None, high_hz: float | None) -> float | None:
+    return None if low_hz is None or high_hz is None else (low_hz + high_hz) / 2
+
+
+def _time_sources(recordings: pa.Table | None) -> dict[str, str]:
+    if recordings is None:
+        return {}
+    return {r["path"]: r["time_source"] or "" for r in recordings.select(["path", "time_source"]).to_pylist()}
+
+
+def _notes(detections: pa.Table, facts: Mapping[str, AudioFacts]) -> tuple[str, ...]:
+    """What a user should know about this export."""
+    notes = []
+    unknown = set(pc.unique(detections.column("path")).to_pylist()) - facts.keys()
+    if unknown:
+        notes.append(
+            f"{len(unknown)} recordings have no known rate: their boxes are not checked against the Nyquist frequency "
+            "(give --recordings or --audio)"
+        )
+    undated = detections.column("start_utc").null_count
+    if undated:
+        notes.append(f"{undated} detections have no absolute time: the recorder's clock is unknown")
+    return tuple(notes)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace")

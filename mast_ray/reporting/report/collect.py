@@ -1,0 +1,345 @@
+"""Whatever a run folder holds -> ReportData. Known files are used, missing ones leave their section out.
+
+    **/manifest.json   what was run on what              **/card.json          model hash, threshold
+    recordings, labels, rejects, splits .parquet         detections (folder, file, or a stage with commits)
+    rounds, label_budget, trials  .json .csv .parquet    metrics.json           figures of other methods
+
+A folder of many stages and a single stage are the same to it: of several files of
+one name the shallowest is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mast_ray.config.errors import DataError
+from mast_ray.reporting.activity import DielMap, diel_map
+from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
+from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
+from mast_ray.reporting.report.collect_scores import Scores, collect_scores
+from mast_ray.reporting.report.collect_studies import (
+    budget_series,
+    figure_tables,
+    flat,
+    is_figure,
+    models_table,
+    read_rows,
+    round_series,
+    table_of,
+    trials_of,
+)
+from mast_ray.reporting.report.contents import (
+    Cell,
+    Example,
+    Histogram,
+    Interval,
+    ReportData,
+    ResultTable,
+)
+from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, stitched
+from mast_ray.reporting.summaries import summarise
+from mast_ray.storage.storage import Storage
+from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPLITS
+
+NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
+MOST_SITES = 24
+ROWS = ("parquet", "json", "csv", "jsonl")
+SIDE_TABLES = {"rounds": ROWS, "label_budget|learning_curves": ROWS, "trials": ROWS, "metrics": ("json",)}
+DETECTING = ("detect", "pseudo-label", "pseudo_label")  # stages that write detections, the most telling first
+
+
+@dataclass(frozen=True)
+class Found:
+    """Tables and records of a run."""
+
+    manifests: dict[str, dict[str, Any]]  # folder -> manifest
+    cards: dict[str, dict[str, Any]]
+    recordings: pa.Table | None
+    labels: pa.Table | None
+    rejects: pa.Table | None
+    splits: pa.Table | None
+    detections: pa.Table | None
+    side: dict[str, list[str]]  # rounds, label_budget, trials, metrics -> keys, shallow ones first
+
+
+def run_keys(run: Storage) -> list[str]:
+    """Keys worth looking at, shallow ones first."""
+    keys = [e.key for e in run.list() if not any(f"/{part}" in f"/{e.key}" for part in NOT_LOOKED_INTO)]
+    return sorted(keys, key=lambda key: (key.count("/"), key))
+
+
+def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
+    """Everything known in a run folder; `detections` may be given from elsewhere."""
+    keys = run_keys(run)
+
+    def tree(name: str) -> dict[str, dict[str, Any]]:
+        found = {key.rpartition("/")[0]: _json(run, key) for key in keys if key.rpartition("/")[2] == name}
+        return {folder: value for folder, value in found.items() if isinstance(value, dict)}
+
+    def table(name: str, schema: pa.Schema, required: tuple[str, ...]) -> pa.Table | None:
+        key = next((k for k in keys if k.rpartition("/")[2] == f"{name}.parquet"), None)
+        return None if key is None else conform(read_parquet(run, key), schema, required, f"{run.url}/{key}")
+
+    side = {}
+    for name, endings in SIDE_TABLES.items():
+        names = {f"{stem}.{ending}" for stem in name.split("|") for ending in endings}
+        if own := [k for k in keys if k.rpartition("/")[2] in names]:
+            side[name.partition("|")[0]] = own
+    manifests = {
+        folder: m for folder, m in tree("manifest.json").items() if "stage" in m
+    }  # checkpoints have manifests too
+    recordings = _knowing_labels(
+        table("recordings", RECORDINGS, ("recording_id", "path", "duration_s")),
+        [folder for folder, m in manifests.items() if m.get("stage") == "prepare"],
+        run,
+    )
+    if detections is None:
+        detections = _detections(run, keys, manifests)
+    if recordings is not None:
+        filled = pc.fill_null(recordings.column("site"), "")
+        recordings = recordings.set_column(recordings.column_names.index("site"), "site", filled)
+    if detections is not None:
+        detections = with_paths(detections, recordings)
+    return Found(
+        manifests, tree("card.json"), recordings, table("labels", LABELS, ("recording_id", "begin_s", "end_s")),
+        table("rejects", REJECTS, ("path", "reason")), table("splits", SPLITS, ("recording_id", "split")), detections, side,
+    )  # fmt: skip
+
+
+def _knowing_labels(recordings: pa.Table | None, prepared: list[str], run: Storage) -> pa.Table | None:
+    """The prepared archive's recordings where they are the same ones: `detect` does
+    not know which were annotated.
+    """
+    for folder in prepared:
+        key = f"{folder}/recordings.parquet" if folder else "recordings.parquet"
+        if recordings is None or run.stat(key) is None:
+            continue
+        known = conform(
+            read_parquet(run, key), RECORDINGS, ("recording_id", "path", "duration_s"), f"{run.url}/{key}"
+        )
+        if set(recordings.column("recording_id").to_pylist()) <= set(
+            known.column("recording_id").to_pylist()
+        ):
+            return known
+    return recordings
+
+
+def _json(run: Storage, key: str) -> Any:
+    try:
+        return json.loads(run.read_bytes(key))
+    except (ValueError, UnicodeDecodeError):
+        return None
+
+
+def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, Any]]) -> pa.Table | None:
+    """The detections of a stage that made some, else what lies in a folder or file called so."""
+    stages = [folder for folder, m in manifests.items() if m.get("stage") in DETECTING]
+    for folder in sorted(stages, key=lambda name: (DETECTING.index(manifests[name]["stage"]), name)):
+        stage = run.at(folder) if folder else run
+        if (table := _joined(stage, parquet_keys(stage))) is not None:
+            return table
+    for key in (k for k in keys if k.endswith(".parquet") and "detections" in k):
+        parts = key.split("/")
+        place = next(i for i, part in enumerate(parts) if "detections" in part)
+        stage = run.at("/".join(parts[: place + 1])) if place + 1 < len(parts) else run
+        own = parquet_keys(stage) if place + 1 < len(parts) else [key]
+        if (table := _joined(stage, own)) is not None:
+            return table
+    return None
+
+
+def _joined(stage: Storage, keys: list[str]) -> pa.Table | None:
+    """The files among `keys` that hold detections, as one table; labels have a
+    source, detections have not.
+    """
+    parts = []
+    for key in keys:
+        part = read_parquet(stage, key)
+        columns = set(part.column_names)
+        if {"recording_id", "begin_s", "end_s", "score", "low_hz"} <= columns and "source" not in columns:
+            parts.append(conform(part, DETECTIONS, ("recording_id",), key))
+    return pa.concat_tables(parts, promote_options="permissive") if parts else None
+
+
+def collect_run(
+    run: Storage,
+    audio: Storage | None = None,
+    detections: pa.Table | None = None,
+    threshold: float | None = None,
+    title: str = "",
+    now: datetime | None = None,
+    num_examples: int = 200,
+) -> ReportData:
+    """The whole report of a run folder."""
+    found = find_files(run, detections)
+    if not (
+        found.manifests
+        or found.cards
+        or found.side
+        or found.recordings is not None
+        or found.detections is not None
+    ):
+        raise DataError(f"{run.url} holds nothing to report on: give a folder that a mast verb wrote")
+    if threshold is None:
+        threshold = _detect_threshold(found.manifests) if detections is None else None
+    if threshold is None:
+        threshold = _card_threshold(found.cards)
+    scores = Scores(threshold=threshold)
+    if (
+        found.detections is not None
+        and found.labels is not None
+        and found.recordings is not None
+        and len(found.labels)
+    ):
+        scores = collect_scores(found.detections, found.labels, found.recordings, found.splits, threshold)
+    kept = _kept(found.detections, scores.threshold)
+    warnings = list(scores.warnings)
+    diel: tuple[DielMap, ...] = ()
+    sites: ResultTable | None = None
+    if found.recordings is not None and kept is not None and len(found.recordings):
+        diel, sites = _diel(found.recordings, kept), sites_table(found.recordings, kept)
+        warnings += clock_warnings(found.recordings)
+    gallery_note = ""
+    examples: tuple[Example, ...] = ()
+    if (
+        audio is not None
+        and found.detections is not None
+        and found.recordings is not None
+        and num_examples > 0
+    ):
+        settings = GallerySettings(num_examples=num_examples, threshold=scores.threshold or 0.0)
+        built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
+        examples, gallery_note = built.examples, built.note
+    studies = _studies(run, found.side)
+    effort = effort_of(found.recordings, found.rejects)
+    headline: list[tuple[str, Cell]] = []
+    if effort is not None:
+        headline.append(("hours analysed", f"{effort.hours_analysed:,.1f}"))
+        headline.append(("recordings analysed", f"{effort.num_analysed:,} of {effort.num_offered:,}"))
+    if kept is not None:
+        headline.append(
+            ("detections at the threshold" if scores.threshold is not None else "detections", len(kept))
+        )
+    headline += scores.headline
+    if scores.threshold is not None:
+        headline.append(("threshold", f"{scores.threshold:.2f}"))
+    return ReportData(
+        title=title or run.url.rstrip("/").rpartition("/")[2] or "run",
+        summary=_summary(found),
+        made_at=f"Made on {now:%Y-%m-%d %H:%M} UTC" if now else "",
+        facts=facts_of(found.manifests, found.cards, found.recordings, found.detections, scores.threshold),
+        stages=stages_table(found.manifests),
+        effort=effort,
+        headline=tuple(headline),
+        tables=(*scores.tables[:1], *studies.pop("models"), *scores.tables[1:], *studies.pop("tables")),
+        curves=scores.curves,
+        threshold=scores.threshold,
+        overlap=scores.overlap,
+        reliability=scores.reliability,
+        scores=_score_histogram(found.detections),
+        analysed_hours_of_scores=effort.hours_analysed if effort else None,
+        sites=sites,
+        diel=diel,
+        examples=examples,
+        examples_note=gallery_note,
+        warnings=tuple(warnings),
+        **studies,
+    )
+
+
+def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
+    """The own threshold of the model whose detections are reported."""
+    values = [
+        m.get("counts", {}).get("model_threshold") for m in manifests.values() if m.get("stage") == "detect"
+    ]
+    return next((float(v) for v in values if is_figure(v)), None)
+
+
+def _card_threshold(cards: dict[str, dict[str, Any]]) -> float | None:
+    values = [card.get("score_threshold") for card in cards.values() if card.get("kind") == "detector"]
+    return next((float(v) for v in reversed(values) if is_figure(v)), None)
+
+
+def _kept(detections: pa.Table | None, threshold: float | None) -> pa.Table | None:
+    if detections is None:
+        return None
+    whole = stitched(detections)
+    return whole if threshold is None else whole.filter(pc.greater_equal(whole.column("score"), threshold))
+
+
+def _score_histogram(detections: pa.Table | None) -> Histogram | None:
+    if detections is None or len(detections) == 0:
+        return None
+    counts, edges = np.histogram(stitched(detections).column("score").to_numpy(), np.linspace(0.0, 1.0, 51))
+    return Histogram(tuple(np.round(edges, 4).tolist()), tuple(counts.tolist()))
+
+
+def sites_table(recordings: pa.Table, detections: pa.Table) -> ResultTable:
+    """Recordings, hours, calls and rate of each site, with the days between its first and
+    last on which nothing was recorded.
+    """
+    summary = summarise(recordings, detections)
+    days: dict[str, list[Any]] = {}
+    for row in summary.by_site_and_date.select(["site", "date"]).to_pylist():
+        days.setdefault(row["site"], []).append(row["date"])
+    rows = []
+    for row in summary.by_site.to_pylist():
+        own = days.get(row["site"], [])
+        gaps = (max(own) - min(own)).days + 1 - len(set(own)) if own else None
+        ends = (str(min(own)), str(max(own))) if own else ("–", "–")
+        rate = Interval(row["calls_per_hour"], row["low_95"], row["high_95"])
+        name = row["site"] or "(no site)"
+        rows.append((name, row["num_recordings"], row["effort_h"], row["calls"], rate, *ends, gaps))
+    columns = ("site", "recordings", "hours", "detections", "per hour", "first", "last", "days without sound")
+    return ResultTable(
+        "Sites", columns, tuple(rows), "Below each rate its 95 % interval, by resampling recordings."
+    )
+
+
+def _diel(recordings: pa.Table, detections: pa.Table) -> tuple[DielMap, ...]:
+    names = [None, *sorted(set(recordings.column("site").to_pylist()))[:MOST_SITES]]
+    return tuple(one for name in names if (one := diel_map(recordings, detections, name)) is not None)
+
+
+def _summary(found: Found) -> str:
+    names = [m.get("stage", "?") for m in found.manifests.values()]
+    return f"Stages in this folder: {', '.join(dict.fromkeys(names))}." if names else ""
+
+
+def _studies(run: Storage, side: dict[str, list[str]]) -> dict[str, Any]:
+    """Keyword arguments of ReportData from the side tables."""
+    out: dict[str, Any] = {}
+    if "rounds" in side and (rows := read_rows(run, side["rounds"][0])):
+        out |= {"rounds": table_of("Rounds", rows), "round_curves": round_series(rows)}
+    if "label_budget" in side and (rows := read_rows(run, side["label_budget"][0])):
+        out["label_budget"], out["label_budget_metric"] = budget_series(rows)
+    if "trials" in side and (rows := read_rows(run, side["trials"][0])):
+        out["trials"] = trials_of(rows)
+    metrics = {key: _json(run, key) for key in side.get("metrics", [])}
+    out["models"] = models_table(metrics)
+    out["tables"] = tuple(table for key, tree in metrics.items() for table in _metric_tables(tree, key))
+    return out
+
+
+def _metric_tables(tree: Any, key: str) -> tuple[ResultTable, ...]:
+    """Tables of a metrics.json: as `mast evaluate` writes it, {name: {figure: value}},
+    {"splits": {...}} or a list of rows.
+    """
+    if isinstance(tree, dict) and isinstance(tree.get("figures"), list):
+        return figure_tables(tree, key)
+    if isinstance(tree, list):
+        rows = [flat(row) for row in tree if isinstance(row, dict)]
+    elif isinstance(tree, dict):
+        inner = next((tree[k] for k in ("splits", "methods") if isinstance(tree.get(k), dict)), tree)
+        is_named = bool(inner) and all(isinstance(v, dict) for v in inner.values())
+        rows = [{"": name} | flat(row) for name, row in inner.items()] if is_named else [flat(tree)]
+    else:
+        rows = []
+    return (table_of(f"Figures in {key}", rows),) if rows else ()

@@ -1,0 +1,1 @@
+"""Who trains, who validates, who tests: splits and the leak audit."""

@@ -1,0 +1,98 @@
+"""The leak audit that runs with every split: overlap in time, the same audio under
+two names, pool against held-out.
+
+Also the leakage rate of the paper's random chunks: the share of held-out chunks that
+share audio with a training chunk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mast_ray.tables.dealing.splits import HELD_OUT, BlockRow, Recording
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One way in which held-out material reaches training."""
+
+    kind: str  # overlap, duplicate, pool_overlap, pool_duplicate
+    split: str
+    count: int  # recordings (duplicates) or blocks (overlaps) concerned
+    example: str
+
+    def __str__(self) -> str:
+        what = {
+            "overlap": "blocks share audio with training blocks",
+            "duplicate": "recordings have the same audio as a training recording under another name",
+            "pool_overlap": "blocks share audio with the pool",
+            "pool_duplicate": "recordings have the same audio as one in the pool under another name",
+        }[self.kind]
+        return f"{self.split}: {self.count} {what} (e.g. {self.example})"
+
+
+def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording]) -> list[Leak]:
+    """Every leak there is; an empty list is what a split should give."""
+    rows = list(rows)
+    of = {recording.recording_id: recording for recording in recordings}
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for kind, is_source in (("", _is_train), ("pool_", _is_pool)):
+        for row in _overlapping(rows, is_source):
+            found[f"{kind}overlap", row.split].append(row.recording_id)
+        prints: dict[str, set[str]] = defaultdict(set)
+        for row in rows:
+            if is_source(row):
+                prints[of[row.recording_id].fingerprint].add(row.recording_id)
+        for row in rows:
+            if row.split in HELD_OUT and of[row.recording_id].fingerprint:
+                others = prints.get(of[row.recording_id].fingerprint, set()) - {row.recording_id}
+                if others:
+                    found[f"{kind}duplicate", row.split].append(row.recording_id)
+    return [Leak(kind, split, len(set(ids)), ids[0]) for (kind, split), ids in sorted(found.items())]
+
+
+def leakage_rate(rows: Iterable[BlockRow], split: str = "test") -> float:
+    """Share of a held-out split's blocks that share audio with a training block."""
+    rows = list(rows)
+    total = sum(row.split == split for row in rows)
+    return sum(row.split == split for row in _overlapping(rows, _is_train)) / total if total else 0.0
+
+
+def _is_train(row: BlockRow) -> bool:
+    return row.split == "train"
+
+
+def _is_pool(row: BlockRow) -> bool:
+    return row.in_pool
+
+
+def _overlapping(rows: list[BlockRow], is_source) -> list[BlockRow]:
+    """Held-out blocks that overlap in time with a source block of the same recording."""
+    sources: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if is_source(row):
+            sources[row.recording_id].append((row.begin_s, row.end_s))
+    merged = {rid: _merged(sorted(spans)) for rid, spans in sources.items()}
+    return [
+        row
+        for row in rows
+        if row.split in HELD_OUT
+        and any(
+            begin < row.end_s - 1e-6 and end > row.begin_s + 1e-6
+            for begin, end in merged.get(row.recording_id, ())
+        )
+    ]
+
+
+def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    out: list[tuple[float, float]] = []
+    for begin, end in spans:
+        if out and begin <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end))
+        else:
+            out.append((begin, end))
+    assert all(a[1] < b[0] for a, b in pairwise(out))
+    return out

@@ -1,0 +1,37 @@
+"""Another split of a prepared archive: three small objects are rewritten, the manifest last."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from mast_ray.config.tree import Config
+from mast_ray.storage.lease import held_lease
+from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
+from mast_ray.tables.backgrounds import stored_backgrounds
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write_split
+
+
+def resplit(uri: str, config: Config) -> SplitSummary:
+    """Deal again with `config.split` and `config.seed`; everything else stays as it was prepared."""
+    prepared = open_prepared(uri, config.storage)
+    as_prepared = Config.model_validate(prepared.manifest["config"])
+    changed = as_prepared.model_copy(update={"split": config.split, "seed": config.seed})
+    tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
+    with held_lease(prepared.storage):
+        prepared.storage.delete(MANIFEST)
+        try:
+            summary = write_split(prepared.storage, changed, *tables)
+        except BaseException:
+            write_split(prepared.storage, as_prepared, *tables)
+            _write(prepared, as_prepared, prepared.manifest["counts"])
+            raise
+        _write(prepared, changed, prepared.manifest["counts"] | {"chunks_by_split": summary.chunks})
+    return summary
+
+
+def _write(prepared: Prepared, config: Config, counts: dict) -> None:
+    key = sections_hash(config, *TABLE_KNOBS)
+    write_manifest(
+        prepared.storage, "prepare", config, key, prepared.manifest["inputs"], counts, datetime.now(UTC)
+    )

@@ -1,0 +1,286 @@
+"""From commits to the tables of a prepared archive: recordings, rejects, labels,
+index, splits, statistics, manifest.
+
+Everything here is recomputed from the ledger and the annotations in seconds, so new annotations
+or another split cost no decoding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
+from mast_ray.storage.storage import Storage, map_keys
+from mast_ray.storage.units import Commit, Item, outcomes_of
+from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
+from mast_ray.tables.dealing.leaks import Leak, audit_leaks, leakage_rate
+from mast_ray.tables.dealing.splits import (
+    BlockRow,
+    Recording,
+    chunk_ranges,
+    deal_splits,
+    recordings_of,
+    splits_table,
+)
+from mast_ray.tables.labels.choice import ChosenLabels
+from mast_ray.tables.labels.cleaning import LabelNote
+from mast_ray.tables.labels.tables import BEYOND_THE_END, ignored_table, labels_table, unheard_labels
+from mast_ray.tables.prepared import read_table, write_table
+from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
+from mast_ray.tables.statistics import pool_moments
+
+DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
+TABLE_KNOBS = (*DECODE_KNOBS, "labels", "split", "seed")  # all that the tables depend on besides their inputs
+
+LEAST_STD = 1e-3  # of log-mel values; quiet recordings have about 1, the rounding of sums 1e-6
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """What dealing gave: chunks per split, leaks, leakage rate, statistics."""
+
+    chunks: dict[str, int]
+    recordings: dict[str, int]
+    leaks: tuple[Leak, ...]
+    leakage: float
+    moments: Moments
+    above_background: Moments | None = None  # of values less their background; None: not all are measured
+
+
+def recordings_and_rejects(
+    items: Sequence[Item], commits: Sequence[Commit], annotated_paths: frozenset[str]
+) -> tuple[pa.Table, pa.Table]:
+    """One row per readable recording; one per rejected or salvaged file. Both sorted by path."""
+    recordings, rejects = [], []
+    found = outcomes_of(items, commits)
+    for item in sorted(items, key=lambda item: item.path):
+        outcome, _ = found[item.item_id]
+        if outcome.status == "rejected":
+            about = {
+                "status": "rejected",
+                "reason": outcome.reason,
+                "detail": outcome.detail,
+                "readable_s": 0.0,
+            }
+            rejects.append(_reject(item, about))
+            continue
+        record = dict(outcome.record or {})
+        salvage = record.pop("salvage")
+        if salvage:
+            reason, detail, readable_s = salvage
+            about = {"status": "salvaged", "reason": reason, "detail": detail, "readable_s": readable_s}
+            rejects.append(_reject(item, about))
+        start = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
+        recordings.append(
+            record
+            | {
+                "recording_id": item.item_id,
+                "start_utc": start,
+                "is_annotated": item.path in annotated_paths,
+                "is_salvaged": salvage is not None,
+            }
+        )
+    return (
+        pa.Table.from_pylist(recordings, schema=RECORDINGS),
+        pa.Table.from_pylist(rejects, schema=REJECTS),
+    )
+
+
+def _reject(item: Item, about: Mapping[str, object]) -> dict[str, object]:
+    return {"path": item.path, "recording_id": item.item_id, "num_bytes": item.num_bytes, **about}
+
+
+def index_table(
+    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
+) -> pa.Table:
+    """The index files of all accepted units in the order of recordings; rows of
+    outdated results are left out.
+    """
+    found = outcomes_of(items, commits)
+    frames_of = {c.unit_id: {f.key for f in c.files if f.key.startswith("frames/")} for c in commits}
+    keys = [f.key for c in commits for f in c.files if f.key.startswith("index/")]
+    tables = map_keys(lambda key: read_table(stage, key), keys)
+    merged = pa.concat_tables([*tables, INDEX.empty_table()])
+    ids = recordings.column("recording_id").to_pylist()
+    order = {rid: number for number, rid in enumerate(ids)}
+    rows = []
+    names = ("recording_id", "file", "segment")
+    for number, (rid, file, segment) in enumerate(
+        zip(*(merged.column(n).to_pylist() for n in names), strict=True)
+    ):
+        if rid in order and file in frames_of[found[rid][1].unit_id]:
+            rows.append((order[rid], segment, number))
+    return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
+
+
+def background_table(
+    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
+) -> pa.Table:
+    """The backgrounds that all accepted units measured, in the order of recordings."""
+    unit_of = {item_id: commit.unit_id for item_id, (_, commit) in outcomes_of(items, commits).items()}
+    named = [(c.unit_id, f.key) for c in commits for f in c.files if f.key.startswith("backgrounds/")]
+    tables = map_keys(lambda key: read_table(stage, key), [key for _, key in named])
+    order = {rid: number for number, rid in enumerate(recordings.column("recording_id").to_pylist())}
+    merged = pa.concat_tables([*tables, BACKGROUNDS.empty_table()])
+    unit = [of for (of, _), table in zip(named, tables, strict=True) for _ in range(len(table))]
+    ids, segments = (merged.column(name).to_pylist() for name in ("recording_id", "segment"))
+    rows = [
+        (order[rid], segment, number)
+        for number, (rid, segment) in enumerate(zip(ids, segments, strict=True))
+        if rid in order and unit_of[rid] == unit[number]
+    ]
+    return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
+
+
+def write_split(
+    stage: Storage, config: Config, recordings: pa.Table, index: pa.Table, backgrounds: pa.Table | None = None
+) -> SplitSummary:
+    """Deal, audit, and write splits.parquet and stats.json."""
+    dealt_from = recordings_of(recordings)
+    rows = deal_splits(dealt_from, config.split, config.seed)
+    splits = splits_table(rows)
+    moments = pool_moments(index, recordings, splits)
+    above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)
+    if above is not None and above.count != moments.count:
+        above = None  # measured on demand by who needs it
+    stats = moments.to_dict() | ({"above_background": above.to_dict()} if above is not None else {})
+    write_table(stage, "splits.parquet", splits)
+    stage.write_atomic("stats.json", json.dumps(stats, indent=1).encode())
+    return SplitSummary(
+        *_counts(rows, dealt_from),
+        tuple(audit_leaks(rows, dealt_from)),
+        leakage_rate(rows),
+        moments,
+        above,
+    )
+
+
+def _counts(
+    rows: Sequence[BlockRow], recordings: Sequence[Recording]
+) -> tuple[dict[str, int], dict[str, int]]:
+    of = {r.recording_id: r for r in recordings}
+    about = [(row.begin_s, row.end_s, of[row.recording_id].duration_s) for row in rows]
+    begin_s, end_s, duration_s = np.array(about, np.float64).reshape(-1, 3).T
+    totals = np.array([of[row.recording_id].num_chunks for row in rows], np.int64)
+    _, counts = chunk_ranges(begin_s, end_s, duration_s, totals)
+    chunks: dict[str, int] = {}
+    members: dict[str, set[str]] = {}
+    for row, count in zip(rows, counts.tolist(), strict=True):
+        for name in (row.split, "pool" if row.in_pool else ""):
+            if name:
+                chunks[name] = chunks.get(name, 0) + count
+                members.setdefault(name, set()).add(row.recording_id)
+    return chunks, {name: len(ids) for name, ids in members.items()}
+
+
+def finish(
+    stage: Storage,
+    config: Config,
+    key: str,
+    inputs: Mapping[str, str],
+    items: Sequence[Item],
+    commits: Sequence[Commit],
+    chosen: ChosenLabels,
+    annotation_source: str,
+    now: datetime,
+) -> tuple[dict, SplitSummary]:
+    """Write every table, then the manifest; returns the manifest and what the split gave."""
+    stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
+    recordings, rejects = recordings_and_rejects(items, commits, chosen.calls.annotated_paths)
+    rejected = write_table(stage, "rejects.parquet", rejects)  # first: what follows may point at it
+    if not len(recordings):
+        raise DataError(
+            f"not one of {len(items)} recordings could be read: see {stage.url}/rejects.parquet\n"
+            f"most common reason: {_most_common(rejects)}"
+        )
+    refuse_no_chunks(recordings, config)
+    labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
+    refuse_no_labels(labels, notes, recordings, annotation_source)
+    unheard, unheard_example = unheard_labels(labels, recordings)
+    ignored = ignored_table(chosen.uncertain, recordings)
+    index = index_table(stage, recordings, items, commits)
+    backgrounds = background_table(stage, recordings, items, commits)
+    hashes = {
+        "rejects": text_hash(rejected),
+        "backgrounds": text_hash(write_table(stage, BACKGROUNDS_TABLE, backgrounds)),
+    }
+    tables = {"recordings": recordings, "labels": labels, "ignored": ignored, "index": index}
+    for name, table in tables.items():
+        hashes[name] = text_hash(write_table(stage, f"{name}.parquet", table))
+    split = write_split(stage, config, recordings, index, backgrounds)
+    refuse_constant(split, stage)
+    statuses = rejects.column("status").to_pylist()
+    counts = {
+        "offered": len(items),
+        "recordings": len(recordings),
+        "rejected": statuses.count("rejected"),
+        "salvaged": statuses.count("salvaged"),
+        "hours": round(sum(recordings.column("duration_s").to_pylist()) / 3600.0, 4),
+        "chunks": sum(recordings.column("num_chunks").to_pylist()),
+        "labels": len(labels),
+        "label_notes": [str(note) for note in notes],
+        "labels_out_of_band": unheard,
+        "label_out_of_band": unheard_example,
+        "ignored_regions": len(ignored),
+        "chunks_by_split": split.chunks,
+        "tables": hashes,
+    }
+    return write_manifest(stage, "prepare", config, key, inputs, counts, now), split
+
+
+def refuse_no_chunks(recordings: pa.Table, config: Config) -> None:
+    """Recordings that were all read and give nothing to look at are no success."""
+    if any(recordings.column("num_chunks").to_pylist()):
+        return
+    longest_s = max(recordings.column("duration_s").to_pylist())
+    least = (
+        "1 s"
+        if config.spectrogram.short_recordings == "pad"
+        else "5.12 s (spectrogram.short_recordings=drop)"
+    )
+    raise DataError(
+        f"not one of {len(recordings)} recordings is long enough for a chunk (the longest has {longest_s:.3g} s):\n"
+        f"a chunk needs at least {least}; join the clips into longer files"
+    )
+
+
+def refuse_no_labels(labels: pa.Table, notes: Sequence[LabelNote], recordings: pa.Table, source: str) -> None:
+    """Annotations of which no box is left are no success, whatever the reason."""
+    if not len(labels) and notes:
+        beyond = next((note for note in notes if note.what == BEYOND_THE_END), None)
+        raise DataError(
+            f"every box of {source} begins after the end of its recording ({beyond.example}):\n"
+            "the table is of other recordings, or counts its time over several files"
+            if beyond
+            else f"{source} leaves no label: {notes[0]}:\nsee rejects.parquet for the recordings that cannot be read"
+        )
+    unheard, example = unheard_labels(labels, recordings)
+    if unheard and unheard == len(labels):
+        raise DataError(
+            f"every box of {source} lies outside {LOW_HZ:g} to {HIGH_HZ:g} Hz ({example}):\n"
+            "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"
+        )
+
+
+def refuse_constant(split: SplitSummary, stage: Storage) -> None:
+    """A pool without any sound in it cannot be normalised, and nothing can be learnt from it."""
+    if split.chunks.get("pool") and split.moments.std < LEAST_STD:
+        raise DataError(
+            f"every frame of the pool of {stage.url} has the same value: its recordings hold digital silence\n"
+            "check a recording by ear, and its channel: --set audio.channel=first"
+        )
+
+
+def _most_common(rejects: pa.Table) -> str:
+    reasons = rejects.column("reason").to_pylist()
+    return max(set(reasons), key=reasons.count) if reasons else "none"

@@ -1,0 +1,226 @@
+"""What is in an archive, before any work: files, hours, sites, dates, rates, faults
+by reason, an estimate of time.
+
+Headers are read, samples are not; a fault that only decoding shows is found by prepare.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+import numpy as np
+
+from mast_ray.config.errors import DataError, MastError
+from mast_ray.config.tree import AudioConfig
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.recordings.clock_and_site.sites import is_junk, is_recording_name
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.reading import probe
+from mast_ray.storage.entries import LOCKED
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.units import Item, item_id_of
+from mast_ray.tables.preparing.unit_work import limits_of, metadata_of, open_source
+
+REALTIME_PER_CORE = (
+    1500.0  # hours of audio per core-hour that prepare reaches, decoding 48 kHz WAV (benchmarks/prepare.py)
+)
+SYNTHETIC_COPIES = ("Data Augmentation/*", "*/Data Augmentation/*")  # BIRDeep's: never part of an archive
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The recordings of an archive, sorted by path, and what was passed over."""
+
+    items: tuple[Item, ...]
+    num_excluded: int
+    num_other_files: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Sums over an archive; hours and faults are extrapolated when only some headers were read."""
+
+    num_files: int
+    num_bytes: int
+    num_probed: int
+    hours: float
+    sites: Counter[str] = field(default_factory=Counter)
+    dates: Counter[str] = field(default_factory=Counter)
+    rates_hz: Counter[int] = field(default_factory=Counter)
+    channels: Counter[int] = field(default_factory=Counter)
+    containers: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)  # rejected, by reason
+    salvageable: Counter[str] = field(default_factory=Counter)
+    time_sources: Counter[str] = field(default_factory=Counter)
+    time_flags: Counter[str] = field(default_factory=Counter)
+
+    def core_hours(self) -> float:
+        return self.hours / REALTIME_PER_CORE
+
+
+def list_archive(archive: Storage, exclude: Sequence[str] = SYNTHETIC_COPIES) -> Listing:
+    """Every recording by name; folders that are called like recordings are faults and listed too."""
+    items, num_excluded, num_other = [], 0, 0
+    for entry in archive.list("", folders_named=is_recording_name):
+        if entry.version == LOCKED:
+            inside = f"{entry.key}/x"
+            if not is_junk(inside) and not any(fnmatch(inside, pattern) for pattern in exclude):
+                raise DataError(
+                    f"the folder {archive.url}/{entry.key} may not be read:\n"
+                    f"ask for permission, or leave it out with --exclude '{entry.key}/*'"
+                )
+            num_other += 1
+        elif not is_recording_name(entry.key) or _is_hidden(entry.key):
+            num_other += 1
+        elif any(fnmatch(entry.key, pattern) for pattern in exclude):
+            num_excluded += 1
+        else:
+            item_id = item_id_of(entry.key, entry.num_bytes)
+            items.append(Item(item_id, entry.key, entry.num_bytes, entry.version))
+    if not items:
+        local = archive.local_path("")
+        if local is not None and not os.path.isdir(local):
+            raise DataError(
+                f"{archive.url} is a file, not a folder:\ngive the folder it lies in"
+                if os.path.exists(local)
+                else f"{archive.url} does not exist:\ncheck the path, and whether the disk or card is there"
+            )
+        raise DataError(
+            f"{archive.url} holds no recordings ({num_other} other files):\n"
+            "check the path; wav, flac, ogg, mp3 and aiff are read"
+        )
+    return Listing(tuple(sorted(items, key=lambda item: item.path)), num_excluded, num_other)
+
+
+def _is_hidden(path: str) -> bool:
+    """Junk, except AppleDouble files, which look like recordings and are rejected with their reason."""
+    return is_junk(path) and not path.rsplit("/", 1)[-1].startswith("._")
+
+
+@dataclass(frozen=True)
+class _Probed:
+    hours: float = 0.0
+    site: str = ""
+    date: str = ""
+    rate_hz: int = 0
+    num_channels: int = 0
+    container: str = ""
+    reason: str = ""
+    salvage: str = ""
+    time_source: str = ""
+    time_flags: tuple[str, ...] = ()
+
+
+def take_inventory(
+    archive: Storage,
+    items: Sequence[Item],
+    audio: AudioConfig,
+    sites: SiteTable | None = None,
+    sample: int = 0,
+    num_threads: int = 16,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Inventory:
+    """Read headers of all items, or of `sample` evenly spread ones, and add up."""
+    chosen = list(items)
+    if sample and sample < len(items):
+        chosen = [items[i] for i in np.linspace(0, len(items) - 1, sample).round().astype(int)]
+    probed: list[_Probed] = []
+    threads = (
+        min(num_threads, 4 * (os.cpu_count() or 1)) if archive.local_path("") is not None else num_threads
+    )
+    with ThreadPoolExecutor(threads) as pool:
+        for one in pool.map(lambda item: _probed(archive, item, audio, sites), chosen):
+            probed.append(one)
+            progress(len(probed))
+    good = [one for one in probed if not one.reason]
+    probed_bytes = sum(item.num_bytes for item in chosen)
+    num_bytes = sum(item.num_bytes for item in items)
+    hours = sum(one.hours for one in good)
+    return Inventory(
+        num_files=len(items),
+        num_bytes=num_bytes,
+        num_probed=len(chosen),
+        hours=hours * (num_bytes / probed_bytes if probed_bytes else 1.0),
+        sites=Counter(one.site for one in good),
+        dates=Counter(one.date for one in good),
+        rates_hz=Counter(one.rate_hz for one in good),
+        channels=Counter(one.num_channels for one in good),
+        containers=Counter(one.container for one in good),
+        faults=Counter(one.reason for one in probed if one.reason),
+        salvageable=Counter(one.salvage for one in good if one.salvage),
+        time_sources=Counter(one.time_source for one in good),
+        time_flags=Counter(flag for one in good for flag in one.time_flags),
+    )
+
+
+def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable | None) -> _Probed:
+    try:
+        with open_source(archive, item, whole=False) as source:
+            info = probe(source, limits=limits_of(audio))
+        duration_s = info.duration_s
+        if duration_s is not None and duration_s < limits_of(audio).min_duration_s:
+            return _Probed(reason=str(info.fault.reason if info.fault else Reason.TOO_SHORT))
+    except UnreadableRecording as error:
+        return _Probed(reason=str(error.reason))
+    except MastError:
+        raise
+    except Exception:  # what prepare would reject as UNREADABLE
+        return _Probed(reason=str(Reason.UNREADABLE))
+    place = metadata_of(item.path, info.header, audio, sites)
+    return _Probed(
+        hours=(duration_s or 0.0) / 3600.0,
+        site=place.site,
+        date=f"{place.clock:%Y-%m-%d}" if place.clock else "",
+        rate_hz=info.sample_rate_hz,
+        num_channels=info.num_channels,
+        container=info.container,
+        salvage=str(info.fault.reason) if info.fault else "",
+        time_source=place.time_source,
+        time_flags=place.time_flags,
+    )
+
+
+def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[str]:
+    """What a person wants to read before starting."""
+    sampled = inventory.num_probed < inventory.num_files
+    share = f" (estimated from {inventory.num_probed:,} headers)" if sampled else ""
+    lines = [
+        f"{inventory.num_files:,} recordings, {inventory.num_bytes / 1e9:.2f} GB, {inventory.hours:,.1f} h{share}"
+        + (f"; {listing.num_excluded:,} excluded" if listing.num_excluded else "")
+        + (f"; {listing.num_other_files:,} other files" if listing.num_other_files else ""),
+        f"formats: {_listed(inventory.containers)}; rates: {_listed(inventory.rates_hz, ' Hz')}; "
+        f"channels: {_listed(inventory.channels)}",
+        f"sites ({len(inventory.sites)}): {_listed(inventory.sites, unknown='unknown')}",
+    ]
+    dates = sorted(date for date in inventory.dates if date)
+    if dates:
+        unknown = inventory.dates[""]
+        lines.append(
+            f"dates: {len(dates)} days, {dates[0]} to {dates[-1]}"
+            + (f"; {unknown:,} without" if unknown else "")
+        )
+    lines.append(f"time from: {_listed(inventory.time_sources)}")
+    if inventory.time_flags:
+        lines.append(f"time flags: {_listed(inventory.time_flags)}")
+    if inventory.time_flags["zone_unknown"]:
+        lines.append("  names carry no time zone: set one with --set audio.timezone=Region/City to know UTC")
+    if inventory.faults:
+        lines.append(f"unreadable: {_listed(inventory.faults)}")
+    if inventory.salvageable:
+        lines.append(f"damaged but readable: {_listed(inventory.salvageable)}")
+    minutes = inventory.core_hours() / max(1, cores) * 60
+    lines.append(
+        f"estimate: {max(minutes, 0.1):.1f} min to prepare on {cores} cores, "
+        f"{inventory.hours * 3600 / 5.12 * 65e3 / 1e9:.2f} GB of uint8 tables"
+    )
+    return lines
+
+
+def _listed(counts: Counter, unit: str = "", unknown: str = "") -> str:
+    top = [f"{key or unknown}{unit} {count:,}" for key, count in counts.most_common(8)]
+    return ", ".join(top) + (f", and {len(counts) - 8} more" if len(counts) > 8 else "")

@@ -1,0 +1,197 @@
+"""Which chunks a stage works on, and the boxes they hold: joined when a batch is read,
+never stored with spectrograms.
+
+Legend: N chunks, K boxes. A chunk is (row of its recording, k); its id is "<recording_id>:<k>".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from mast_ray.boxes.batch import PaddedBoxes
+from mast_ray.config.errors import DataError
+from mast_ray.spectrogram.chunking import boxes_of_chunks
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S, NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
+from mast_ray.tables.dealing.splits import chunk_ranges
+from mast_ray.tables.prepared import Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkSet:
+    """Chunks of a prepared archive, ordered by recording and place; weights go into the detection loss."""
+
+    recording: NDArray[np.int32]  # (N,) row of prepared.recordings
+    chunk: NDArray[np.int32]  # (N,)
+    weight: NDArray[np.float32]  # (N,)
+
+    def __len__(self) -> int:
+        return len(self.recording)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ChunkSet:
+        return ChunkSet(self.recording[rows], self.chunk[rows], self.weight[rows])
+
+    def with_weight(self, weight: NDArray[np.float32]) -> ChunkSet:
+        return replace(self, weight=np.asarray(weight, np.float32))
+
+    def ids(self, prepared: Prepared) -> list[str]:
+        names = prepared.recording_ids
+        return [f"{names[r]}:{k}" for r, k in zip(self.recording.tolist(), self.chunk.tolist(), strict=True)]
+
+
+def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
+    """Chunks wholly inside the blocks of the named splits; the name "pool" means
+    every block marked in_pool.
+    """
+    splits = prepared.splits
+    wanted = pc.is_in(
+        splits.column("split"), value_set=pa.array([n for n in names if n != "pool"], pa.string())
+    )
+    if "pool" in names:
+        wanted = pc.or_(wanted, splits.column("in_pool"))
+    blocks = splits.filter(wanted)
+    if not len(blocks):
+        known = sorted({n for n in pc.unique(splits.column("split")).to_pylist() if n} | {"pool"})
+        raise DataError(
+            f"{prepared.storage.url} has nothing in {' or '.join(names)}: it has {', '.join(known)}\n"
+            "deal the recordings again with `mast split`"
+        )
+    return chunks_of_blocks(
+        prepared,
+        prepared.rows_of(blocks.column("recording_id")),
+        blocks.column("begin_s").to_numpy(),
+        blocks.column("end_s").to_numpy(),
+    )
+
+
+def chunks_of_blocks(
+    prepared: Prepared, rows: NDArray[np.int64], begin_s: NDArray[np.float64], end_s: NDArray[np.float64]
+) -> ChunkSet:
+    """Chunks that lie in time blocks of recordings; the audio of a padded chunk
+    must, its padding need not.
+    """
+    keep = rows >= 0
+    rows, begin_s, end_s = rows[keep], begin_s[keep], end_s[keep]
+    duration_s = prepared.recordings.column("duration_s").to_numpy()[rows]
+    first, counts = chunk_ranges(begin_s, end_s, duration_s, prepared.num_chunks[rows])
+    recording = np.repeat(rows, counts)
+    place = np.arange(len(recording)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chunk = np.repeat(first, counts) + place
+    keys = np.unique(recording << 32 | chunk)  # blocks that overlap name a chunk twice
+    return ChunkSet(
+        (keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), np.ones(len(keys), np.float32)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BoxTable:
+    """Boxes of the chunks of a set, grouped by chunk: those of chunk i are rows start[i] to start[i + 1]."""
+
+    start: NDArray[np.int64]  # (N + 1,)
+    corners: NDArray[np.float32]  # (K, 4) frames and bins of the chunk
+    is_ignored: NDArray[np.bool_]  # (K,) time-only labels: a call is there, its band is unknown
+    label_row: NDArray[np.int64]  # (K,) row of the labels table
+    score: NDArray[np.float32]  # (K,) 1 for expert labels
+
+    def counts(self) -> NDArray[np.int64]:
+        return np.diff(self.start)
+
+    def padded(self, chunks: NDArray[np.int64], slot_multiple: int = 8) -> PaddedBoxes:
+        """Boxes of some chunks of the set as the model takes them: what pad_boxes
+        gives, without a loop over chunks.
+        """
+        counts = self.start[chunks + 1] - self.start[chunks]
+        most = int(counts.max(initial=0))
+        slots = max(slot_multiple, -(-most // slot_multiple) * slot_multiple)
+        corners = np.zeros((len(chunks), slots, 4), np.float32)
+        is_object = np.zeros((len(chunks), slots), bool)
+        is_ignored = np.zeros((len(chunks), slots), bool)
+        if most:
+            row = np.repeat(np.arange(len(chunks)), counts)
+            slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+            box = np.repeat(self.start[chunks], counts) + slot
+            order = np.lexsort((slot, self.is_ignored[box], row))  # objects first
+            box = box[order]
+            corners[row, slot] = self.corners[box]
+            is_ignored[row, slot] = self.is_ignored[box]
+            is_object[row, slot] = ~self.is_ignored[box]
+        return PaddedBoxes(
+            torch.from_numpy(corners), torch.from_numpy(is_object), torch.from_numpy(is_ignored)
+        )
+
+
+def box_table(
+    prepared: Prepared,
+    chunks: ChunkSet,
+    labels: pa.Table | None,
+    min_score: float = 0.0,
+    min_remnant_s: float = 0.1,
+) -> BoxTable:
+    """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
+
+    A row with a `chunk` was found by a model in that chunk: it joins it alone, and keeps its
+    fractions of frames and bins. Any other is an annotation: put on whole frames and bins, it joins
+    every chunk it touches, clipped. All recordings are laid on one time line, two hops apart, so that
+    one vectorised call cuts every box.
+    """
+    if labels is None or not len(labels):
+        return _no_boxes(len(chunks))
+    rows = prepared.rows_of(labels.column("recording_id"))
+    score = pc.fill_null(labels.column("score"), 1.0).to_numpy().astype(np.float32)
+    low_hz, high_hz = (labels.column(name).to_numpy().astype(np.float64) for name in ("low_hz", "high_hz"))
+    ignored = np.isnan(low_hz) | np.isnan(high_hz)
+    own_chunk = np.full(len(labels), -1, np.int64)
+    if "chunk" in labels.column_names:
+        own_chunk = pc.fill_null(labels.column("chunk"), -1).to_numpy().astype(np.int64)
+    measures = (
+        labels.column("begin_s").to_numpy(),
+        labels.column("end_s").to_numpy(),
+        np.where(ignored, 1000.0, low_hz),
+        np.where(ignored, 2000.0, high_hz),
+    )
+    boxes, representable = boxes_from_seconds_hertz(*measures)
+    is_found = own_chunk >= 0
+    if is_found.any():
+        boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
+    boxes[ignored, 1], boxes[ignored, 3] = 0, NUM_BINS
+    kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
+    boxes, rows = boxes[kept], rows[kept]
+
+    first_hop = np.concatenate(([0], np.cumsum(prepared.num_chunks + 2)))
+    end_frame = (prepared.num_chunks[rows] + 1) * SEGMENT_FRAMES
+    inside = (boxes[:, 0] < end_frame) & (boxes[:, 2] > 0)
+    boxes, rows, kept, end_frame = boxes[inside], rows[inside], kept[inside], end_frame[inside]
+    boxes[:, 2] = np.minimum(boxes[:, 2], end_frame)
+    boxes[:, 0] = np.maximum(boxes[:, 0], 0)
+    boxes[:, 0::2] += (first_hop[rows] * SEGMENT_FRAMES)[:, None]
+    cut = boxes_of_chunks(boxes, int(first_hop[-1]), min_remnant_s / FRAME_SHIFT_S)
+
+    wanted = first_hop[chunks.recording] + chunks.chunk
+    order = np.argsort(wanted, kind="stable")
+    place = np.searchsorted(wanted[order], cut.chunk)
+    place = np.minimum(place, max(len(wanted) - 1, 0))
+    # A box of one recording may reach into a neighbour's first hop on the time line: origins must agree.
+    found = (wanted[order][place] == cut.chunk) & (chunks.recording[order][place] == rows[cut.origin])
+    own = own_chunk[kept][cut.origin]
+    found &= (own < 0) | (own == cut.chunk - first_hop[rows[cut.origin]])
+    of_chunk = order[place[found]]
+    by_chunk = np.argsort(of_chunk, kind="stable")
+    origin = kept[cut.origin[found]][by_chunk]
+    start = np.concatenate(([0], np.cumsum(np.bincount(of_chunk, minlength=len(chunks)))))
+    corners = cut.corners[found][by_chunk].astype(np.float32)
+    return BoxTable(start, corners, ignored[origin], origin, score[origin])
+
+
+def _no_boxes(num_chunks: int) -> BoxTable:
+    return BoxTable(
+        np.zeros(num_chunks + 1, np.int64),
+        np.zeros((0, 4), np.float32),
+        np.zeros(0, bool),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.float32),
+    )

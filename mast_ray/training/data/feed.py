@@ -1,0 +1,256 @@
+"""From the reader to the objective: raw chunks travel to the device in the
+background and become batches there.
+
+Values cross the bus as stored (one byte each); normalisation and augmentation run on the device. A batch
+depends on the sample positions it holds, never on which worker holds it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
+from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.reading.reader import ChunkReader, RawChunks
+from mast_ray.training.loop import MicroBatch
+from mast_ray.training.objectives import mean_over_workers
+from mast_ray.training.progress import Stopwatch
+from mast_ray.training.schedule import Schedule
+from mast_ray.training.worker import Worker
+
+Weighting = Literal["ones", "as_given", "mean_one"]
+LEAST_SLOTS, MOST_FIXED_SLOTS = 16, 64
+AHEAD = 3  # batches on the device before they are needed
+OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
+
+
+class Augmentation(Protocol):
+    """Changes a normalised batch; draws depend on the step and the chunks'
+    places in the global batch alone.
+    """
+
+    def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch: ...
+
+
+class ReaderFeed:
+    """Micro-batches of one worker, step by step, across epochs."""
+
+    def __init__(
+        self,
+        reader: ChunkReader,
+        worker: Worker,
+        schedule: Schedule,
+        normalisation: Normalisation,
+        *,
+        tail: Tail = "real",
+        augmentation: Augmentation | None = None,
+        weighting: Weighting = "as_given",
+        least_slots: int = 0,
+    ) -> None:
+        self.reader, self.worker, self.schedule = reader, worker, schedule
+        self.normalisation, self.tail = normalisation, tail
+        self.augmentation, self.weighting = augmentation, weighting
+        self.least_slots = least_slots  # 0: as many box slots as the chunks of a batch need
+
+    def micro_batches(self, first_step: int, num_steps: int, watch: Stopwatch) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of steps [first_step, num_steps),
+        `accumulate` per step, on its device.
+        """
+        for step, raw in enumerate(
+            on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step
+        ):
+            match self.weighting:
+                case "ones":
+                    raw = replace(raw, weight=torch.ones_like(raw.weight))
+                case "mean_one":
+                    raw = replace(
+                        raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6)
+                    )
+            size = len(raw) // self.schedule.accumulate
+            for part in range(self.schedule.accumulate):
+                yield self._batch(
+                    step, raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size)
+                )
+
+    def _batch(self, step: int, raw: RawChunks) -> MicroBatch:
+        batch, rows = (
+            batch_of(raw, self.normalisation, self.tail),
+            raw.sample_index % self.schedule.batch_size,
+        )
+        if self.least_slots:
+            batch = replace(batch, boxes=bucketed(batch.boxes, self.least_slots))
+        if self.augmentation is not None:
+            batch = self.augmentation(batch, step, rows)
+        return MicroBatch(batch, rows)
+
+    def _raw(self, first_step: int, num_steps: int) -> Iterator[RawChunks]:
+        """Raw chunks of this worker on the host; the reader of the next epoch is
+        opened before the current one ends.
+        """
+        per_epoch = self.reader.steps_per_epoch
+        epochs = range(first_step // per_epoch, -(-num_steps // per_epoch))
+        with ThreadPoolExecutor(1, thread_name_prefix="next-epoch") as pool:
+            upcoming: Future[tuple[RawChunks, Iterator[RawChunks]]] | None = None
+            for epoch in epochs:
+                start = first_step - epoch * per_epoch if epoch == epochs[0] else 0
+                stop = min(per_epoch, num_steps - epoch * per_epoch)
+                first, rest = upcoming.result() if upcoming is not None else self._opened(epoch, start)
+                upcoming = None
+                for step in range(start, stop):
+                    if upcoming is None and epoch + 1 < epochs.stop and step >= stop - OPEN_EARLY_STEPS:
+                        upcoming = pool.submit(self._opened, epoch + 1, 0)
+                    yield first if step == start else next(rest)
+
+    def _opened(self, epoch: int, start_step: int) -> tuple[RawChunks, Iterator[RawChunks]]:
+        batches = self.reader.epoch(epoch, self.worker.rank, self.worker.world_size, start_step)
+        return next(batches), batches
+
+
+def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkBatch:
+    """Stored chunks -> normalised batch on the same device."""
+    logmel = normalisation(raw.values, raw.scale, raw.offset, tail, raw.background)
+    return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
+
+
+def bucketed(boxes: PaddedBoxes, least: int = LEAST_SLOTS) -> PaddedBoxes:
+    """Slots padded to `least`, or to a power of two above it: a compiled step is built for few shapes."""
+    slots = boxes.is_object.shape[1]
+    missing = max(least, 1 << (slots - 1).bit_length()) - slots
+    if missing == 0:
+        return boxes
+    return PaddedBoxes(
+        functional.pad(boxes.corners, (0, 0, 0, missing)),
+        functional.pad(boxes.is_object, (0, missing)),
+        functional.pad(boxes.is_ignored, (0, missing)),
+    )
+
+
+def compiled_slots(boxes_per_chunk: NDArray[np.int64]) -> int:
+    """Box slots that hold (nearly) every chunk of a set, so that a compiled step meets one shape.
+
+    At most 64: a single crowded chunk must not make every batch wide.
+    """
+    most = int(boxes_per_chunk.max(initial=1))
+    return min(MOST_FIXED_SLOTS, max(LEAST_SLOTS, 1 << (most - 1).bit_length()))
+
+
+def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
+    """Some consecutive chunks of a raw batch."""
+    names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
+    boxes = raw.boxes
+    return replace(
+        raw,
+        **{name: getattr(raw, name)[begin:end] for name in names},
+        boxes=PaddedBoxes(boxes.corners[begin:end], boxes.is_object[begin:end], boxes.is_ignored[begin:end]),
+        chunk_ids=raw.chunk_ids[begin:end],
+        background=None if raw.background is None else raw.background[begin:end],
+    )
+
+
+def on_device(
+    source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
+) -> Generator[RawChunks, None, None]:
+    """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while
+    the device has nothing left to do.
+    """
+    ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(
+        maxsize=AHEAD
+    )
+    stop = threading.Event()
+
+    def put(item: tuple[RawChunks, torch.cuda.Event | None] | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def produce() -> None:
+        try:
+            stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+            for raw in source:
+                put(_copied(raw, device, stream))
+                if stop.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # handed to the consumer, which raises it
+            put(error)
+        finally:
+            source.close()  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=produce, name="device-feed", daemon=True)
+    thread.start()
+    done: torch.cuda.Event | None = None
+    try:
+        while True:
+            item = _waited(ready, done, watch)
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            raw, copied = item
+            if copied is not None:
+                current = torch.cuda.current_stream(device)
+                current.wait_event(copied)
+                for tensor in _tensors(raw):
+                    tensor.record_stream(current)
+            yield raw
+            if device.type == "cuda":
+                if done is not None:
+                    done.synchronize()  # the host stays at most one step ahead of the device
+                done = torch.cuda.Event()
+                done.record(torch.cuda.current_stream(device))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
+    boxes = (raw.boxes.corners, raw.boxes.is_object, raw.boxes.is_ignored)
+    background = () if raw.background is None else (raw.background,)
+    own = (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.weight, raw.sample_index)
+    return (*own, *boxes, *background)
+
+
+def _copied(
+    raw: RawChunks, device: torch.device, stream: torch.cuda.Stream | None
+) -> tuple[RawChunks, torch.cuda.Event | None]:
+    if stream is None:
+        return raw, None
+    with torch.cuda.stream(stream):
+        moved = raw.to(device)
+        event = torch.cuda.Event()
+        event.record(stream)
+    return moved, event
+
+
+def _waited(ready: queue.Queue, done: torch.cuda.Event | None, watch: Stopwatch):
+    """The next item; seconds are counted as waiting only while the device is idle."""
+    try:
+        return ready.get_nowait()
+    except queue.Empty:
+        pass
+    while True:
+        begun = time.perf_counter()
+        is_idle = done is None or done.query()
+        try:
+            return ready.get(timeout=0.002)
+        except queue.Empty:
+            continue
+        finally:
+            if is_idle:
+                watch.waited(time.perf_counter() - begun)

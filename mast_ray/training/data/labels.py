@@ -1,0 +1,173 @@
+"""Which chunks a detector is trained on, with whose boxes and what weight: expert
+labels, pseudo-labels, or both.
+
+Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `pseudo_labels.parquet`
+(recording_id, chunk, begin_s, end_s, low_hz, high_hz in the recording, score) and `pseudo_chunks.parquet`
+(recording_id, chunk, weight: the chunks to train on). Legend: N chunks, K boxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.dealing.splits import pick_budget
+from mast_ray.tables.prepared import Prepared, read_table
+from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
+
+PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Whose boxes: `expert` (train split), `pseudo` (a folder of pseudo-labels), or `both`
+    (experts win where they looked).
+    """
+
+    name: Literal["expert", "pseudo", "both"] = "expert"
+    folder: str = ""  # of the pseudo-labels
+    content: str = (
+        ""  # hash of what the folder holds: a run goes on only with the same pseudo-labels, wherever they lie
+    )
+
+    def describe(self) -> str:
+        return self.name if self.name == "expert" else f"{self.name}:{self.content or self.folder}"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledChunks:
+    """Chunks, and how to find the boxes of any of them."""
+
+    chunks: ChunkSet
+    experts: frozenset[int] | None  # keys of chunks whose boxes are the experts'; None: all
+    pseudo: pa.Table | None
+
+
+def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> LabelledChunks:
+    """The training chunks of a source with their weights (1 for expert chunks); a
+    label budget limits the experts'.
+    """
+    if source.name == "expert":
+        return LabelledChunks(expert_chunks(prepared, config), None, None)
+    storage = open_storage(source.folder, config.storage)
+    pseudo_chunks, labels = _read(storage, PSEUDO_CHUNKS), _read(storage, PSEUDO_LABELS)
+    rows = prepared.rows_of(pseudo_chunks.column("recording_id"))
+    if (rows < 0).any():
+        raise DataError(
+            f"{storage.url} names recordings that {prepared.storage.url} does not hold: label the pool again"
+        )
+    chunks = ChunkSet(
+        rows.astype(np.int32),
+        pseudo_chunks.column("chunk").to_numpy().astype(np.int32),
+        pseudo_chunks.column("weight").to_numpy().astype(np.float32),
+    )
+    if source.name == "pseudo":
+        return LabelledChunks(chunks, frozenset(), labels)
+    expert = expert_chunks(prepared, config)
+    seen = frozenset(_keys(expert).tolist())
+    others = chunks.take(np.array([key not in seen for key in _keys(chunks).tolist()], bool))
+    both = ChunkSet(
+        np.concatenate([expert.recording, others.recording]),
+        np.concatenate([expert.chunk, others.chunk]),
+        np.concatenate([expert.weight, others.weight]),
+    )
+    return LabelledChunks(both, seen, labels)
+
+
+def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
+    """Chunks of the train split, or as many of them as `split.budget_chunks` allows."""
+    chunks = chunks_of_split(prepared, "train")
+    if not config.split.budget_chunks:
+        return chunks
+    start_s = prepared.recordings.column("start_utc").cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
+    offset_s = prepared.recordings.column("utc_offset_s").to_numpy(zero_copy_only=False).astype(np.float64)
+    local_s = (start_s + np.nan_to_num(offset_s))[chunks.recording] + chunks.chunk * HOP_S
+    in_time = np.argsort(local_s, kind="stable")  # unknown times (NaN) come last
+    rng = np.random.default_rng([config.seed, 17])
+    picked = pick_budget(
+        local_s[in_time] / 3600 % 24, config.split.budget_strategy, config.split.budget_chunks, rng
+    )
+    return chunks.take(np.sort(in_time[picked]))
+
+
+def attach_boxes(
+    reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, min_remnant_s: float = 0.1
+) -> None:
+    """Give a reader made without labels the boxes of its chunks."""
+    expert = box_table(prepared, reader.chunks, prepared.labels, min_remnant_s=min_remnant_s)
+    if labelled.pseudo is None or labelled.experts is None:
+        reader.boxes = expert
+        return
+    pseudo = box_table(prepared, reader.chunks, labelled.pseudo, min_remnant_s=min_remnant_s)
+    is_expert = np.array([key in labelled.experts for key in _keys(reader.chunks).tolist()], bool)
+    reader.boxes = _chosen(expert, pseudo, is_expert)
+
+
+def quiet_chunks(
+    reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, config: Config
+) -> ChunkSet:
+    """Chunks without a call, for background mixing: those where an expert heard none; without any,
+    those the reader's labels leave empty.
+
+    Pseudo-labels cannot say it: chunks without one are left out of training, or hold the
+    calls that the teacher missed.
+    """
+    own = reader.chunks.take(reader.boxes.counts() == 0)
+    if labelled.experts is None:
+        return own
+    try:
+        chunks = expert_chunks(prepared, config)
+    except DataError:  # an archive without annotations
+        return own
+    labels = box_table(prepared, chunks, prepared.labels, min_remnant_s=config.spectrogram.min_remnant_s)
+    quiet = chunks.take(labels.counts() == 0)
+    return quiet if len(quiet) else own
+
+
+def pseudo_label_tables(
+    prepared: Prepared,
+    chunks: ChunkSet,
+    chosen: NDArray[np.int64],
+    weight: NDArray[np.float64],
+    boxes: pa.Table,
+) -> dict[str, pa.Table]:
+    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks`
+    with weights, and their boxes.
+    """
+    ids = np.array(prepared.recording_ids, object)[chunks.recording[chosen]]
+    columns = {
+        "recording_id": pa.array(ids.tolist(), pa.string()),
+        "chunk": pa.array(chunks.chunk[chosen], pa.int32()),
+    }
+    columns["weight"] = pa.array(np.asarray(weight, np.float32))
+    return {PSEUDO_LABELS: boxes, PSEUDO_CHUNKS: pa.table(columns)}
+
+
+def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> BoxTable:
+    """Per chunk the boxes of the first or of the second table."""
+    counts = np.where(is_first, first.counts(), second.counts())
+    begin = np.where(is_first, first.start[:-1], second.start[:-1] + len(first.corners))
+    start = np.concatenate(([0], np.cumsum(counts)))
+    row = np.repeat(begin - start[:-1], counts) + np.arange(start[-1])
+    names = ("corners", "is_ignored", "label_row", "score")
+    return BoxTable(start, *(np.concatenate([getattr(first, n), getattr(second, n)])[row] for n in names))
+
+
+def _keys(chunks: ChunkSet) -> NDArray[np.int64]:
+    return (chunks.recording.astype(np.int64) << 32) | chunks.chunk.astype(np.int64)
+
+
+def _read(storage: Storage, key: str) -> pa.Table:
+    try:
+        return read_table(storage, key)
+    except FileNotFoundError as error:
+        raise DataError(f"{storage.url} is not a folder of pseudo-labels: it has no {key}") from error

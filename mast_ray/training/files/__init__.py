@@ -1,0 +1,1 @@
+"""What a training keeps on disk: checkpoints, model folders, metrics."""

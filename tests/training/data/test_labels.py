@@ -1,0 +1,115 @@
+"""Whose boxes a detector learns from: experts, pseudo-labels, or both."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from archive_of_noise import write_archive
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import tiny
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.prepared import write_table
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.data.labels import (
+    LabelSource,
+    attach_boxes,
+    labelled_chunks,
+    pseudo_label_tables,
+    quiet_chunks,
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return write_archive(tmp_path_factory.mktemp("archive") / "prepared")
+
+
+@pytest.fixture
+def folder(prepared, tmp_path):
+    """Pseudo-labels on chunks 1 and 2 of r0 and chunk 0 of r1; the box lies where
+    neighbouring chunks overlap.
+    """
+    chunks = ChunkSet(np.array([0, 0, 1], np.int32), np.array([1, 2, 0], np.int32), np.ones(3, np.float32))
+    boxes = pa.table(
+        {
+            "recording_id": ["r0", "r1"],
+            "chunk": pa.array([1, 0], pa.int32()),
+            "begin_s": [5.12 + 6.0, 2.0],
+            "end_s": [5.12 + 7.0, 3.0],
+            "low_hz": [1000.0, 2000.0],
+            "high_hz": [2000.0, 4000.0],
+            "score": pa.array([0.6, 0.9], pa.float32()),
+        }
+    )
+    tables = pseudo_label_tables(prepared, chunks, np.arange(3), np.array([0.6, 0.3, 0.9]), boxes)
+    for name, table in tables.items():
+        write_table(open_storage(tmp_path), name, table)
+    return str(tmp_path)
+
+
+def reader_of(prepared, source, **knobs):
+    labelled = labelled_chunks(prepared, source, apply_overrides(tiny(), knobs))
+    reader = ChunkReader(prepared, labelled.chunks, batch_size=2, lanes=2)
+    attach_boxes(reader, prepared, labelled)
+    ids = reader.chunks.ids(prepared)
+    counts = dict(zip(ids, reader.boxes.counts().tolist(), strict=True))
+    weights = dict(zip(ids, reader.chunks.weight.tolist(), strict=True))
+    return reader, counts, weights
+
+
+def test_experts_label_the_train_split(prepared):
+    _, counts, weights = reader_of(prepared, LabelSource("expert"))
+    assert len(counts) == 25 and sum(counts.values()) == 5
+    assert counts["r0:0"] == 1 and set(weights.values()) == {1.0}
+
+
+def test_pseudo_labels_stay_in_the_chunk_they_were_made_for(prepared, folder):
+    reader, counts, weights = reader_of(prepared, LabelSource("pseudo", folder))
+    # The box of r0:1 ends 1.88 s into chunk 2, which saw it and did not report it.
+    assert counts == {"r0:1": 1, "r0:2": 0, "r1:0": 1}
+    assert weights == pytest.approx({"r0:1": 0.6, "r0:2": 0.3, "r1:0": 0.9})
+    place = reader.chunks.ids(prepared).index("r0:1")
+    corners = reader.boxes.corners[reader.boxes.start[place]]
+    assert corners[0] == 600 and corners[2] == 700
+
+
+def test_where_experts_looked_their_boxes_win(prepared, folder):
+    _, counts, weights = reader_of(prepared, LabelSource("both", folder), **{"split.budget_chunks": 20})
+    experts = set(chunks_of_split(prepared, "train").ids(prepared))
+    assert set(counts) <= experts and len(counts) >= 20
+    assert {name for name, weight in weights.items() if weight != 1.0} <= {"r0:1", "r0:2", "r1:0"}
+
+
+def test_a_label_budget_takes_that_many_chunks_and_the_same_ones_each_time(prepared):
+    first = reader_of(prepared, LabelSource("expert"), **{"split.budget_chunks": 7})[1]
+    again = reader_of(prepared, LabelSource("expert"), **{"split.budget_chunks": 7})[1]
+    assert len(first) == 7 and first == again
+    other = reader_of(prepared, LabelSource("expert"), **{"split.budget_chunks": 7, "seed": 1})[1]
+    assert other != first
+
+
+def test_a_folder_that_holds_no_pseudo_labels_is_refused(prepared, tmp_path):
+    with pytest.raises(DataError, match="not a folder of pseudo-labels"):
+        labelled_chunks(prepared, LabelSource("pseudo", str(tmp_path / "nothing")), tiny())
+
+
+def test_background_is_where_an_expert_heard_nothing_also_for_pseudo_labels_that_have_no_empty_chunk(
+    prepared, folder
+):
+    """20 of the 25 training chunks have no box; pseudo-labels leave r0:2 empty,
+    which may hold a call they missed.
+    """
+
+    def quiet(source, **knobs):
+        config = apply_overrides(tiny(), knobs)
+        labelled = labelled_chunks(prepared, source, config)
+        reader = ChunkReader(prepared, labelled.chunks, batch_size=2, lanes=2)
+        attach_boxes(reader, prepared, labelled)
+        return quiet_chunks(reader, prepared, labelled, config).ids(prepared)
+
+    by_experts = quiet(LabelSource("expert"))
+    assert len(by_experts) == 20 and "r0:0" not in by_experts
+    assert sorted(quiet(LabelSource("pseudo", folder))) == sorted(by_experts)
+    assert len(quiet(LabelSource("pseudo", folder), **{"split.budget_chunks": 7})) <= 7

@@ -1,0 +1,198 @@
+"""Model folders: cards, checksums, refusals, and the best weights of a run."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from toy import weights_equal
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import tiny
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.storage.storage import open_storage
+from mast_ray.training.assembly import (
+    detection,
+    load_autoencoder,
+    load_detector,
+    load_detector_weights,
+    load_encoder_weights,
+    network_weights,
+    reconstruction,
+)
+from mast_ray.training.files.model_files import (
+    BestWeights,
+    Card,
+    read_card,
+    read_model,
+    write_card,
+    write_model,
+)
+
+NORMALISATION = Normalisation(-6.0, 2.5)
+CONFIG = tiny()
+
+
+def card(kind):
+    return Card(
+        kind,
+        CONFIG.model.model_dump(mode="json"),
+        NORMALISATION.to_dict(),
+        config=CONFIG.model_dump(mode="json"),
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    objective = reconstruction(apply_overrides(CONFIG, {"seed": 5}))
+    write_model(open_storage(folder), network_weights(objective, objective.state_dict()), card("autoencoder"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def detector_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detector")
+    objective = detection(apply_overrides(CONFIG, {"seed": 5}), CONFIG.detector)
+    weights = network_weights(objective, objective.state_dict())
+    write_model(open_storage(folder), weights, replace(card("detector"), score_threshold=0.4))
+    return folder
+
+
+def test_a_detector_comes_back_as_it_was_with_its_threshold(detector_folder):
+    detector, read = load_detector(detector_folder)
+    assert read.score_threshold == 0.4 and read.normaliser() == NORMALISATION
+    original = detection(apply_overrides(CONFIG, {"seed": 5}), CONFIG.detector).detector
+    assert weights_equal(detector.state_dict(), original.state_dict())
+    assert not detector.training
+
+
+def test_the_folder_of_a_run_is_answered_with_the_folder_of_its_model(detector_folder, tmp_path):
+    (tmp_path / "run" / "self_trained").mkdir(parents=True)
+    (tmp_path / "run" / "self_trained" / "model").symlink_to(detector_folder)
+    with pytest.raises(DataError, match=r"give .*/run/self_trained/model"):
+        read_card(tmp_path / "run")
+    with pytest.raises(DataError, match=r"not a finished model folder.*\n.*copy the whole folder"):
+        read_card(tmp_path)
+
+
+def test_an_encoder_moves_from_an_autoencoder_into_a_detector(encoder_folder):
+    objective = detection(CONFIG, CONFIG.detector)
+    load_encoder_weights(objective, str(encoder_folder), CONFIG, NORMALISATION)
+    autoencoder, _ = load_autoencoder(encoder_folder)
+    assert weights_equal(objective.detector.encoder.state_dict(), autoencoder.encoder.state_dict())
+
+
+def test_a_flipped_bit_in_the_weights_is_refused_before_they_are_used(detector_folder, tmp_path):
+    for name in ("weights.safetensors", "card.json"):
+        (tmp_path / name).write_bytes((detector_folder / name).read_bytes())
+    data = bytearray((tmp_path / "weights.safetensors").read_bytes())
+    data[-1] ^= 4
+    (tmp_path / "weights.safetensors").write_bytes(data)
+    with pytest.raises(DataError, match="does not match the sha256"):
+        load_detector(tmp_path)
+
+
+def test_another_normalisation_is_refused_with_both_named(encoder_folder):
+    objective = detection(CONFIG, CONFIG.detector)
+    with pytest.raises(ConfigError, match=r"mean -6\.0000.*-6\.5000"):
+        load_encoder_weights(objective, str(encoder_folder), CONFIG, Normalisation(-6.5, 2.5))
+    with pytest.raises(ConfigError, match="divisor"):
+        load_encoder_weights(objective, str(encoder_folder), CONFIG, Normalisation(-6.0, 2.5, 2.0))
+
+
+def test_a_folder_of_the_wrong_kind_size_or_state_is_refused_with_the_remedy(
+    encoder_folder, detector_folder, tmp_path
+):
+    with pytest.raises(ConfigError, match="holds autoencoder weights, not detector"):
+        load_detector(encoder_folder)
+    with pytest.raises(DataError, match=r"has no card\.json"):
+        load_detector(tmp_path)
+    small = apply_overrides(CONFIG, {"model.size": "small"})
+    with pytest.raises(ConfigError, match=r"--set model\.size=tiny"):
+        load_encoder_weights(detection(small, small.detector), str(encoder_folder), small, NORMALISATION)
+    other = apply_overrides(CONFIG, {"model.adapter": "conv"})
+    with pytest.raises(ConfigError, match="does not fit the model"):
+        load_detector_weights(detection(other, other.detector), str(detector_folder), other, NORMALISATION)
+
+
+def test_a_card_can_be_replaced_without_touching_the_weights(detector_folder):
+    storage = open_storage(detector_folder)
+    before = read_card(storage)
+    write_card(storage, replace(before, calibration={"a": 1.0}))
+    weights, after = read_model(storage, "detector")
+    assert after.calibration == {"a": 1.0} and after.weights_sha256 == before.weights_sha256 and weights
+    write_card(storage, before)
+
+
+def test_best_weights_are_kept_as_long_as_a_checkpoint_names_them(tmp_path):
+    best = BestWeights(open_storage(tmp_path))
+    for step in (4, 8, 12, 16):
+        best.write(step, {"w": torch.full((2,), float(step))})
+    best.keep_only({8, 12})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-0000000008",
+        "best-0000000012",
+        "best-0000000016",
+    ]
+    assert float(best.read(12)["w"][0]) == 12.0
+    with pytest.raises(DataError, match="missing"):
+        best.read(4)
+    path = tmp_path / "best-0000000008" / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match="damaged"):
+        best.read(8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score_threshold": float("nan")}, "score_threshold nan"),
+        ({"score_threshold": 7}, "score_threshold 7"),
+        ({"score_threshold": "high"}, "score_threshold 'high'"),
+        ({"kind": "poem"}, "neither autoencoder nor detector"),
+        ({"tail": "long"}, "neither real nor zeros"),
+        ({"normalisation": {"mean": 0.0, "std": 0.0, "divisor": 1.0, "eps": 1e-6}}, "std 0.0"),
+        ({"normalisation": {"mean": float("nan"), "std": 1.0, "divisor": 1.0, "eps": 1e-6}}, "mean nan"),
+        ({"normalisation": {}}, "KeyError"),
+        ({"normalisation": [1]}, "TypeError"),
+        ({"model": {"size": "enormous"}}, "model.size"),
+        ({"model": {"magic": 1}}, "model.magic"),
+        ({"model": None}, "model"),
+        ({"surprise": 1}, "surprise"),
+        ({"card_version": 99}, "version 99"),
+    ],
+)
+def test_a_card_with_impossible_values_is_refused_in_two_lines(detector_folder, tmp_path, change, message):
+    (tmp_path / "weights.safetensors").write_bytes((detector_folder / "weights.safetensors").read_bytes())
+    values = json.loads((detector_folder / "card.json").read_text()) | change
+    (tmp_path / "card.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=message) as refused:
+        load_detector(tmp_path)
+    assert len(str(refused.value).splitlines()) <= 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, "\x00"])
+def test_a_card_that_is_no_card_is_refused(tmp_path, text):
+    (tmp_path / "card.json").write_text(text)
+    with pytest.raises(DataError, match="cannot be used"):
+        read_card(tmp_path)
+
+
+def test_weights_that_are_not_numbers_are_refused_although_their_checksum_is_right(detector_folder, tmp_path):
+    weights, card = read_model(detector_folder, "detector")
+    name = next(iter(weights))
+    for value in (float("nan"), float("inf")):
+        spoilt = weights | {name: torch.full_like(weights[name], value)}
+        write_model(open_storage(tmp_path), spoilt, card)
+        with pytest.raises(DataError, match="NaN or infinity in 1 of"):
+            load_detector(tmp_path)
+    for data in (b"", b"\x80\x04N.", b"\xff" * 8 + b"{}", (10**15).to_bytes(8, "little") + b"{}"):
+        (tmp_path / "weights.safetensors").write_bytes(data)
+        values = json.loads((detector_folder / "card.json").read_text())
+        values["weights_sha256"] = hashlib.sha256(data).hexdigest()
+        (tmp_path / "card.json").write_text(json.dumps(values))
+        with pytest.raises(DataError, match="not a safetensors file"):
+            load_detector(tmp_path)

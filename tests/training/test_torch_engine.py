@@ -1,0 +1,103 @@
+"""The plain engine's state goes through a checkpoint without losing its place, whatever
+the memory layout of the weights.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.training.engine import OptimizerSettings
+from mast_ray.training.groups import parameter_groups
+from mast_ray.training.torch_engine import TorchEngine
+
+
+class ConvObjective(nn.Module):
+    """A channels-last convolution, as in the adapter and the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Conv2d(3, 4, 3, padding=1).to(memory_format=torch.channels_last)
+
+    def forward(self, batch):
+        return {"loss": self.head(batch.logmel.expand(-1, 3, -1, -1)).square().mean()}
+
+
+def engine():
+    objective = ConvObjective()
+    settings = OptimizerSettings((0.9, 0.95), 1.0, 0.9, "fp32")
+    made = TorchEngine(
+        objective, parameter_groups(objective, weight_decay=0.1), settings, device=torch.device("cpu")
+    )
+    made.set_epoch(0.0)
+    return made
+
+
+def step(one, seed):
+    generator = torch.Generator().manual_seed(seed)
+    batch = ChunkBatch(
+        torch.randn(2, 1, 8, 8, generator=generator), pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2)
+    )
+    one.backward(batch, is_last=True)
+    one.step(1e-2)
+
+
+def test_moments_of_channels_last_weights_come_back_element_by_element():
+    whole, stopped, resumed = engine(), engine(), engine()
+    for one in (whole, stopped):
+        step(one, 0)
+    state = stopped.state()
+    for moments in (state.first_moment, state.second_moment):  # a file holds them contiguous
+        moments |= {name: value.contiguous() for name, value in moments.items()}
+    resumed.load_state(state)
+    for one in (whole, resumed):
+        step(one, 1)
+    assert torch.equal(whole.objective.head.weight, resumed.objective.head.weight)
+
+
+class UncompilableObjective(ConvObjective):
+    """Fails as a compiler does, until told to run eagerly."""
+
+    is_compiled = True
+
+    def forward(self, batch):
+        if self.is_compiled:
+            raise RuntimeError("no kernel for this device\nand a long story")
+        return super().forward(batch)
+
+    def run_eagerly(self):
+        self.is_compiled = False
+
+
+def test_a_step_that_cannot_be_compiled_goes_on_without_and_says_so(caplog):
+    objective, plain = UncompilableObjective(), engine()
+    compiled = TorchEngine(
+        objective,
+        parameter_groups(objective, weight_decay=0.1),
+        OptimizerSettings((0.9, 0.95), 1.0, 0.9, "fp32"),
+        device=torch.device("cpu"),
+        compiled=True,
+    )
+    compiled.set_epoch(0.0)
+    for one in (plain, compiled):
+        step(one, 0)
+    assert [m for m in caplog.messages if m.startswith("model.compile") and "no kernel for this device" in m]
+    assert torch.equal(plain.objective.head.weight, compiled.objective.head.weight)
+
+
+def test_a_compiled_step_that_has_run_does_not_hide_later_errors():
+    objective = UncompilableObjective()
+    objective.is_compiled = False
+    compiled = TorchEngine(
+        objective,
+        parameter_groups(objective, weight_decay=0.1),
+        OptimizerSettings(),
+        device=torch.device("cpu"),
+        compiled=True,
+    )
+    compiled.set_epoch(0.0)
+    step(compiled, 0)
+    objective.is_compiled = True
+    with pytest.raises(RuntimeError, match="no kernel"):
+        step(compiled, 1)
