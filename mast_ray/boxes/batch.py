@@ -15,11 +15,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PaddedBoxes:
-    """Boxes of B chunks in M slots; a slot is an object, an ignore region, or empty (both flags false)."""
+    """Boxes of B chunks in M slots; a slot is an object, an ignore region, or empty (both flags false).
+
+    Both flags true is a call that is known in time only: its box spans the whole band, its frequency sides teach
+    nothing, and whatever else lies in its time is neither object nor background.
+    """
 
     corners: Tensor  # (B, M, 4) float32; zeros in empty slots
     is_object: Tensor  # (B, M) bool
     is_ignored: Tensor  # (B, M) bool: neither object nor background
+
+    @property
+    def has_band(self) -> Tensor:
+        """(B, M) whether a slot is an object with known frequencies."""
+        return self.is_object & ~self.is_ignored
 
     def to(self, device: torch.device | str) -> PaddedBoxes:
         move = lambda tensor: tensor.to(device, non_blocking=True)  # noqa: E731

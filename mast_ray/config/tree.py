@@ -112,6 +112,10 @@ class LabelsConfig(Section):
     """Names that mean no animal (noise, rain, human, ...) are left out and codes for unknown are uncertain, or every
     label is a call (paper). labels.include names calls whatever they mean.
     """
+    time_only: Literal["ignore", "teach"] = "ignore"
+    """Labels without frequencies, in training: neither call nor background, or calls that teach time and no band.
+    They are scored in time either way.
+    """
 
 
 class SplitConfig(Section):

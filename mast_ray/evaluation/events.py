@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
+from mast_ray.evaluation.recording_names import numbers_by_path
 from mast_ray.recordings.annotations.model import AnnotationSet
-from mast_ray.recordings.annotations.paths import RecordingIndex
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -168,10 +168,7 @@ def events_from_annotations(found: AnnotationSet) -> EventTable:
 
 
 def numbers_in(recordings: RecordingList, other: RecordingList) -> Ints:
-    """For every recording of `other` its number in `recordings`, by id where both have ids, else by path; -1: not there.
-
-    Paths need not be equal: `D:\\card\\x.WAV` is `site/x.WAV` when only one recording ends so.
-    """
+    """For every recording of `other` its number in `recordings`, by id where both have ids, else by path; -1: not there."""
     if len(recordings) and len(other) and all(recordings.ids) and all(other.ids):
         place = {name: row for row, name in enumerate(recordings.ids)}
         return np.array([place.get(name, -1) for name in other.ids], np.int64)
@@ -180,9 +177,7 @@ def numbers_in(recordings: RecordingList, other: RecordingList) -> Ints:
             "detections and annotations name recordings differently (one by id, the other by path):\n"
             "give --recordings with the recordings.parquet of the prepared archive, which knows both"
         )
-    index = RecordingIndex(recordings.paths)
-    place = {path: row for row, path in enumerate(recordings.paths)}
-    return np.array([place.get(index.find(path) or "", -1) for path in other.paths], np.int64)
+    return numbers_by_path(recordings.paths, other.paths)
 
 
 def renumbered(events: EventTable, recordings: RecordingList) -> EventTable:

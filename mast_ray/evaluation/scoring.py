@@ -23,10 +23,11 @@ from mast_ray.evaluation.breakdown import (
     cells_of_values,
 )
 from mast_ray.evaluation.event_boxes import Blocks, Space, boxes_of_events, chunks_within, is_within
-from mast_ray.evaluation.events import EventTable, numbers_in, renumbered, with_facts_of
+from mast_ray.evaluation.events import EventTable, RecordingList, numbers_in, renumbered, with_facts_of
 from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_intervals, recording_sums
 from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
+from mast_ray.evaluation.recording_names import refuse_strangers
 from mast_ray.spectrogram.chunking import boxes_of_chunks
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S, HOP_S
 
@@ -68,6 +69,11 @@ def score_tables(
     `truth.recordings`) only what lies in them is scored. Truths that a chunk's border cuts to under `min_remnant_s` do not count.
     """
     left_out: dict[str, int] = {}
+    refuse_strangers(
+        numbers_in(truth.recordings, detections.recordings),
+        _names(truth.recordings),
+        _names(detections.recordings),
+    )
     if unlisted == "silent":
         truth = _with_silent(truth, detections)
     truth = replace(truth, recordings=with_facts_of(truth.recordings, detections.recordings))
@@ -215,6 +221,10 @@ def outcomes(scored: Scored, threshold: float) -> dict[str, Any]:
     columns["label"] = [*own_label.tolist(), *parts[1].label.tolist()]
     columns["outcome"] = ["hit" if h else "false_alarm" for h in hit] + ["miss"] * len(missed)
     return columns
+
+
+def _names(recordings: RecordingList) -> list[str]:
+    return [path or name for path, name in zip(recordings.paths, recordings.ids, strict=True)]
 
 
 def _with_silent(truth: EventTable, detections: EventTable) -> EventTable:

@@ -215,7 +215,7 @@ def best_views(table: BoxTable) -> Ints:
     """Rows of a box table: for every event the chunk that shows most of it, and of those
     the one where it is most central.
     """
-    usable = np.flatnonzero(~table.is_ignored)
+    usable = np.flatnonzero(~table.is_time_only)
     corners, event = table.corners[usable], table.label_row[usable]
     shown = corners[:, 2] - corners[:, 0]
     aside = np.abs((corners[:, 0] + corners[:, 2]) / 2 - CHUNK_FRAMES / 2)

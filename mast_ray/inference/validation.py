@@ -150,7 +150,7 @@ def detect_split(
 def truth_of(boxes: BoxTable) -> tuple[NDArray[np.float64], ...]:
     """Truth boxes per chunk; those of time-only labels with NaN frequencies, as the matcher wants them."""
     corners = boxes.corners.astype(np.float64)
-    corners[boxes.is_ignored, 1] = corners[boxes.is_ignored, 3] = np.nan
+    corners[boxes.is_time_only, 1] = corners[boxes.is_time_only, 3] = np.nan
     return tuple(np.split(corners, boxes.start[1:-1]))
 
 

@@ -69,13 +69,14 @@ def contrastive_regions(
     num_negatives: int = 32,
 ) -> ContrastiveRegions:
     """Anchors (at most A drawn per chunk), their copies, and the best-scored predictions that miss every box.
+    A call without a band is no anchor.
 
     `candidates` (B, P, 4) are predicted boxes with scores (B, P). A negative has area, IoU < 0.3 to every
     box and does not touch an ignore region; hardest first means highest score first. More than A boxes in a
     chunk would only repeat what A say, at the cost of A x J more regions to pool.
     """
     num_anchors = noise.jitter.shape[1]
-    order = torch.where(boxes.is_object, noise.order, -1.0).topk(num_anchors, dim=1).indices  # (B, A)
+    order = torch.where(boxes.has_band, noise.order, -1.0).topk(num_anchors, dim=1).indices  # (B, A)
     anchors = boxes.corners.gather(1, order[..., None].expand(-1, -1, 4))
     overlap = torch.where(boxes.is_object[:, None], pairwise_iou(candidates, boxes.corners), 0.0).amax(
         -1
@@ -85,7 +86,7 @@ def contrastive_regions(
     hardness, index = torch.where(is_miss, candidate_score, -1.0).topk(num_negatives, dim=1)
     return ContrastiveRegions(
         anchors=anchors,
-        is_anchor=boxes.is_object.gather(1, order),
+        is_anchor=boxes.has_band.gather(1, order),
         positives=jittered(anchors, noise.jitter, extent),
         negatives=candidates.gather(1, index[..., None].expand(-1, -1, 4)),
         is_negative=hardness >= 0,

@@ -68,14 +68,19 @@ def detection_sums(
     chunk_weight: Tensor,
     classification: ClassificationName = "quality_focal",
 ) -> DetectionSums:
-    """(B, P), (B, P), (B, P, 4) head outputs against assigned boxes; ignored points
-    take no part in classification.
+    """(B, P), (B, P), (B, P, 4) head outputs against assigned boxes; ignored points take no part in classification.
+
+    A call that is known in time only is compared in time only: the predicted band is taken for the right one.
     """
     slot = assignment.box_index.clamp(min=0)  # (B, P)
     target = boxes.corners.gather(1, slot[..., None].expand(-1, -1, 4))  # (B, P, 4)
     is_positive = assignment.box_index >= 0
     predicted = boxes_of_distances(distances, points.centres, points.strides)
     wanted = distances_of_boxes(target, points.centres, points.strides)
+    in_time = (is_positive & ~boxes.has_band.gather(1, slot))[..., None]  # (B, P, 1)
+    is_band = torch.arange(4, device=target.device) % 2 == 1  # made there: a copy would make the device wait
+    predicted = torch.where(in_time & is_band, target, predicted)
+    centred = torch.where(in_time & is_band, 1.0, wanted)  # equal distances: central in frequency
 
     match classification:
         case "quality_focal":
@@ -83,7 +88,7 @@ def detection_sums(
             score_loss = quality_focal(score_logit, quality)
         case "focal":
             score_loss = focal(score_logit, is_positive)
-    centerness = centerness_of_distances(wanted)
+    centerness = centerness_of_distances(centred)
     centerness_loss = functional.binary_cross_entropy_with_logits(
         centerness_logit, centerness, reduction="none"
     )
@@ -92,7 +97,7 @@ def detection_sums(
     on_positives = weight * is_positive  # (B, P)
     return DetectionSums(
         classification=(score_loss * weight * ~assignment.is_ignored).sum(),
-        corners=((distances - wanted).abs().sum(-1) * on_positives).sum(),
+        corners=(((distances - wanted).abs() * ~(in_time & is_band)).sum(-1) * on_positives).sum(),
         overlap=((1 - paired_giou(predicted, target)) * on_positives).sum(),
         centerness=(centerness_loss * on_positives).sum(),
         num_positives=is_positive.sum(),

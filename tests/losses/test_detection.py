@@ -1,6 +1,7 @@
 """Detection losses against torchvision and slow, obvious references."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,3 +146,37 @@ def test_weight_of_a_chunk_scales_its_share_only():
 
     assert overlap([1, 1, 1]) == pytest.approx(overlap([1, 0, 0]) + overlap([0, 1, 0]), rel=1e-5)
     assert overlap([0.25, 0, 0]) == pytest.approx(0.25 * overlap([1, 0, 0]), rel=1e-5)
+
+
+def test_a_call_known_in_time_only_teaches_time_and_no_band():
+    """A point at frame 28 and bin 14 predicts 16 to 48 and some band; the call lasts from 24 to 56."""
+    boxes = pad_boxes([torch.tensor([[24.0, 0.0, 56.0, 32.0]])])
+    boxes = replace(boxes, is_ignored=boxes.is_object.clone())  # both flags: the band is unknown
+    point = int(((POINTS.centres - torch.tensor([28.0, 14.0])).abs().sum(-1) + 1e9 * POINTS.level).argmin())
+    centre, stride = POINTS.centres[point], POINTS.strides[point]
+    box_index = torch.full((1, NUM_POINTS), -1)
+    box_index[0, point] = 0
+    assignment = Assignment(box_index, box_index < 0)
+    results = []
+    for band in ((2.0, 30.0), (10.0, 20.0)):
+        low = torch.tensor([16.0, band[0]])
+        high = torch.tensor([48.0, band[1]])
+        distances = torch.ones((1, NUM_POINTS, 4))
+        distances[0, point] = torch.cat(((centre - low) / stride, (high - centre) / stride))
+        distances.requires_grad_()
+        zeros = torch.zeros((1, NUM_POINTS))
+        sums = detection_sums(zeros, zeros, distances, POINTS, boxes, assignment, torch.ones(1))
+        (sums.corners + sums.overlap).backward()
+        assert distances.grad[0, point, 1::2].abs().sum() == 0  # neither side of the band learns
+        assert distances.grad[0, point, 0::2].abs().min() > 0
+        results.append([value.item() for value in sums[:4]])
+    assert results[0] == pytest.approx(results[1])
+    classification, corners, overlap, centerness = results[0]
+    # 24 of 40 frames are shared; both sides in time are 8 frames, one stride, off
+    assert overlap == pytest.approx(1 - 24 / 40) and corners == pytest.approx(2.0)
+    assert classification == pytest.approx(float(quality_focal(torch.tensor(0.0), torch.tensor(0.6))))
+    near, far = (float(centre[0]) - 24) / 8, (56 - float(centre[0])) / 8
+    expected = math.sqrt(min(near, far) / max(near, far))
+    assert centerness == pytest.approx(
+        float(torch.nn.functional.binary_cross_entropy(torch.tensor(0.5), torch.tensor(expected)))
+    )

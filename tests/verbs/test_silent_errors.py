@@ -80,6 +80,56 @@ def test_a_table_is_not_about_a_recording_of_the_same_name_in_another_class_fold
     assert "negative/x.txt" in error and len(error.strip().splitlines()) <= 3
 
 
+# 2. labels without frequencies
+def test_labels_without_frequencies_are_told_before_training_that_would_learn_nothing(
+    archive, tmp_path, capsys
+):
+    (tmp_path / "boxes.csv").write_text(
+        "file,begin_s,end_s\n" + "".join(f"{n}.wav,1,2\n{n}.wav,4,5\n" for n in "ab")
+    )
+    settings = ["split.train=0.5", "split.val=0.5"]
+    prepared_labels(archive, tmp_path / "boxes.csv", tmp_path / "prepared", *settings)
+    assert "4 of them have no frequencies" in capsys.readouterr().out
+    argv = [
+        "train",
+        str(tmp_path / "prepared"),
+        "--out",
+        str(tmp_path / "model"),
+        "--runner",
+        "here",
+        "--recipe",
+        "tiny",
+    ]
+    assert main(argv) == DATA
+    error = capsys.readouterr().err
+    assert "all 2 labels" in error and "--set labels.time_only=teach" in error
+    assert not (tmp_path / "model/card.json").exists()
+
+
+# 3. figures of nothing
+@pytest.mark.parametrize("extra", [[], ["--unlisted", "silent"]])
+def test_detections_of_other_recordings_are_an_error_with_the_names_of_both(tmp_path, capsys, extra):
+    (tmp_path / "truth.csv").write_text(
+        CSV + "ridge/dawn1.wav,1,2,1000,2000,wren\nridge/dawn2.wav,1,2,1000,2000,wren\n"
+    )
+    (tmp_path / "found.csv").write_text(CSV + "S4A01_0600.wav,1,2,1000,2000,wren\n")
+    assert main(["evaluate", str(tmp_path / "found.csv"), str(tmp_path / "truth.csv"), *extra]) == DATA
+    error = capsys.readouterr().err
+    assert "S4A01_0600.wav" in error and "ridge/dawn1.wav" in error and len(error.strip().splitlines()) <= 3
+
+
+def test_recordings_of_seven_sites_do_not_become_one(tmp_path, capsys):
+    (tmp_path / "truth.csv").write_text(CSV + "20240501_060000.wav,1,2,1000,2000,wren\n")
+    rows = "".join(f"site{n}/20240501_060000.wav,1,2,1000,2000,wren\n" for n in range(7))
+    (tmp_path / "found.csv").write_text(CSV + rows)
+    assert main(["evaluate", str(tmp_path / "found.csv"), str(tmp_path / "truth.csv")]) == DATA
+    error = capsys.readouterr().err
+    assert (
+        "7 recordings of one table (site0/20240501_060000.wav" in error
+        and len(error.strip().splitlines()) <= 3
+    )
+
+
 # 4. what is no animal
 def test_names_that_mean_no_animal_are_left_out_and_said(archive, tmp_path, capsys):
     names = [

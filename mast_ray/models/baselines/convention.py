@@ -22,9 +22,9 @@ def xyxy_of(corners: Tensor) -> Tensor:
 
 
 def object_xyxy(boxes: PaddedBoxes) -> list[Tensor]:
-    """One (N_i, 4) xyxy tensor per chunk, objects only."""
-    pairs = zip(boxes.corners, boxes.is_object, strict=True)
-    return [xyxy_of(corners[is_object]) for corners, is_object in pairs]
+    """One (N_i, 4) xyxy tensor per chunk, objects with known frequencies only."""
+    pairs = zip(boxes.corners, boxes.has_band, strict=True)
+    return [xyxy_of(corners[has_band]) for corners, has_band in pairs]
 
 
 def shares_of(xyxy: Tensor, extent: tuple[int, int]) -> Tensor:

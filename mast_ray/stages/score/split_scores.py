@@ -59,7 +59,7 @@ def score_chunks(
     """Match detections of chunks to the labels that touch these chunks."""
     truth = box_table(prepared, chunks, labels, min_remnant_s=config.spectrogram.min_remnant_s)
     corners = truth.corners.astype(np.float64)
-    corners[truth.is_ignored, 1] = corners[truth.is_ignored, 3] = np.nan  # time-only labels match by time
+    corners[truth.is_time_only, 1::2] = np.nan  # matched by time
     groups = np.repeat(np.arange(len(chunks)), truth.counts())
     matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
     rows, recording = np.unique(chunks.recording, return_inverse=True)

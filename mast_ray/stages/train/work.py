@@ -40,7 +40,13 @@ from mast_ray.training.assembly import (
 )
 from mast_ray.training.data.augmenting import StepAugmentation, background_bank
 from mast_ray.training.data.feed import ReaderFeed, Weighting, compiled_slots
-from mast_ray.training.data.labels import LabelSource, attach_boxes, labelled_chunks, quiet_chunks
+from mast_ray.training.data.labels import (
+    LabelSource,
+    attach_boxes,
+    labelled_chunks,
+    quiet_chunks,
+    refuse_untaught,
+)
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog
@@ -121,7 +127,11 @@ class DetectorTask:
         normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
         labelled = labelled_chunks(prepared, self.labels, config)
         reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
-        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
+        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s, config.labels.time_only)
+        num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
+        untaught = refuse_untaught(reader.boxes, num_labels, self.prepared)
+        if untaught and worker.rank == 0:
+            log.warning("%s", untaught)
         config = with_finest_level(config, durations_of(reader), self.init_detector)
         objective = detection(config, knobs, worker.rank)
         if self.init_encoder:
@@ -197,7 +207,7 @@ class DetectorTask:
 
 def durations_of(reader: ChunkReader) -> np.ndarray:
     """(N,) frames of every labelled box, as cut by the chunks."""
-    corners = reader.boxes.corners[~reader.boxes.is_ignored]
+    corners = reader.boxes.corners[reader.boxes.teaches]
     return corners[:, 2] - corners[:, 0]
 
 
@@ -207,7 +217,7 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
     """
     if not isinstance(objective, DetectionObjective):
         return
-    corners = torch.from_numpy(reader.boxes.corners[~reader.boxes.is_ignored])
+    corners = torch.from_numpy(reader.boxes.corners[reader.boxes.teaches])
     corners = corners[:: max(1, len(corners) // MOST_BOXES_LOOKED_AT)]
     levels = objective.detector.levels
     lost = float((~is_learned(corners, levels, objective.assignment)).float().mean()) if len(corners) else 0.0
@@ -255,6 +265,8 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
     if isinstance(task, DetectorTask):
         parts["augment"] = task.config.augment.model_dump(mode="json")
         parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
+        if task.config.labels.time_only != "ignore":
+            parts["labels.time_only"] = task.config.labels.time_only
         chooses = task.select_on or selection_split(prepared)
         if chooses != "val":  # runs that began before there was a choice go on
             parts["select_on"] = chooses

@@ -72,6 +72,11 @@ class ChosenLabels:
             + (f", {silent:,} more gone through without a call" if silent else "")
             + (f": {_listed(self.counts['call'])}" if self.counts["call"] else "")
         ]
+        if in_time := sum(a.is_time_only for a in self.calls.annotations):
+            lines.append(
+                f"  {in_time:,} of them have no frequencies: they teach nothing but time, and that with "
+                "labels.time_only=teach only"
+            )
         titles: dict[Role, str] = {
             "uncertain": "uncertain, neither call nor background",
             "no_animal": "no animal by their name, left out (labels.no_animal=keep or labels.include keeps them)",

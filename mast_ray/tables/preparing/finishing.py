@@ -40,7 +40,13 @@ from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
 from mast_ray.tables.statistics import pool_moments
 
 DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
-TABLE_KNOBS = (*DECODE_KNOBS, "labels", "split", "seed")  # all that the tables depend on besides their inputs
+LABEL_KNOBS = tuple(f"labels.{name}" for name in ("include", "exclude", "uncertain", "no_animal"))
+TABLE_KNOBS = (
+    *DECODE_KNOBS,
+    *LABEL_KNOBS,
+    "split",
+    "seed",
+)  # all that the tables depend on besides their inputs
 
 LEAST_STD = 1e-3  # of log-mel values; quiet recordings have about 1, the rounding of sums 1e-6
 

@@ -7,6 +7,7 @@ Legend: N chunks, K boxes. A chunk is (row of its recording, k); its id is "<rec
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from mast_ray.spectrogram.chunking import boxes_of_chunks
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S, NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
 from mast_ray.tables.dealing.splits import chunk_ranges
 from mast_ray.tables.prepared import Prepared
+
+TimeOnly = Literal["ignore", "teach"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +97,16 @@ class BoxTable:
 
     start: NDArray[np.int64]  # (N + 1,)
     corners: NDArray[np.float32]  # (K, 4) frames and bins of the chunk
-    is_ignored: NDArray[np.bool_]  # (K,) time-only labels: a call is there, its band is unknown
-    label_row: NDArray[np.int64]  # (K,) row of the labels table
+    is_ignored: NDArray[np.bool_]  # (K,) neither call nor background: uncertain, or never gone through
+    is_time_only: NDArray[np.bool_]  # (K,) a call is there, its band is unknown
+    label_row: NDArray[np.int64]  # (K,) row of the labels table; -1 for an ignored region
     score: NDArray[np.float32]  # (K,) 1 for expert labels
+    time_only: TimeOnly = "ignore"  # what calls without a band teach
+
+    @property
+    def teaches(self) -> NDArray[np.bool_]:
+        """(K,) whether a box is an object of the detection loss."""
+        return ~self.is_ignored & ~(self.is_time_only & (self.time_only == "ignore"))
 
     def counts(self) -> NDArray[np.int64]:
         return np.diff(self.start)
@@ -115,11 +125,12 @@ class BoxTable:
             row = np.repeat(np.arange(len(chunks)), counts)
             slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
             box = np.repeat(self.start[chunks], counts) + slot
-            order = np.lexsort((slot, self.is_ignored[box], row))  # objects first
+            teaches = self.teaches
+            order = np.lexsort((slot, ~teaches[box], row))  # objects first
             box = box[order]
             corners[row, slot] = self.corners[box]
-            is_ignored[row, slot] = self.is_ignored[box]
-            is_object[row, slot] = ~self.is_ignored[box]
+            is_ignored[row, slot] = self.is_ignored[box] | self.is_time_only[box]
+            is_object[row, slot] = teaches[box]
         return PaddedBoxes(
             torch.from_numpy(corners), torch.from_numpy(is_object), torch.from_numpy(is_ignored)
         )
@@ -131,34 +142,38 @@ def box_table(
     labels: pa.Table | None,
     min_score: float = 0.0,
     min_remnant_s: float = 0.1,
+    ignored: pa.Table | None = None,
 ) -> BoxTable:
-    """Join a labels (or pseudo-labels, or detections) table to a set of chunks.
+    """Join a labels (or pseudo-labels, or detections) table to a set of chunks, and regions to ignore with them.
 
     A row with a `chunk` was found by a model in that chunk: it joins it alone, and keeps its
     fractions of frames and bins. Any other is an annotation: put on whole frames and bins, it joins
     every chunk it touches, clipped. All recordings are laid on one time line, two hops apart, so that
     one vectorised call cuts every box.
     """
+    num_labels = 0 if labels is None else len(labels)
+    if ignored is not None and len(ignored):
+        labels = _with_regions(labels, ignored)
     if labels is None or not len(labels):
         return _no_boxes(len(chunks))
     rows = prepared.rows_of(labels.column("recording_id"))
     score = pc.fill_null(labels.column("score"), 1.0).to_numpy().astype(np.float32)
     low_hz, high_hz = (labels.column(name).to_numpy().astype(np.float64) for name in ("low_hz", "high_hz"))
-    ignored = np.isnan(low_hz) | np.isnan(high_hz)
+    no_band = np.isnan(low_hz) | np.isnan(high_hz)
     own_chunk = np.full(len(labels), -1, np.int64)
     if "chunk" in labels.column_names:
         own_chunk = pc.fill_null(labels.column("chunk"), -1).to_numpy().astype(np.int64)
     measures = (
         labels.column("begin_s").to_numpy(),
         labels.column("end_s").to_numpy(),
-        np.where(ignored, 1000.0, low_hz),
-        np.where(ignored, 2000.0, high_hz),
+        np.where(no_band, 1000.0, low_hz),
+        np.where(no_band, 2000.0, high_hz),
     )
     boxes, representable = boxes_from_seconds_hertz(*measures)
     is_found = own_chunk >= 0
     if is_found.any():
         boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
-    boxes[ignored, 1], boxes[ignored, 3] = 0, NUM_BINS
+    boxes[no_band, 1], boxes[no_band, 3] = 0, NUM_BINS
     kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
     boxes, rows = boxes[kept], rows[kept]
 
@@ -184,13 +199,28 @@ def box_table(
     origin = kept[cut.origin[found]][by_chunk]
     start = np.concatenate(([0], np.cumsum(np.bincount(of_chunk, minlength=len(chunks)))))
     corners = cut.corners[found][by_chunk].astype(np.float32)
-    return BoxTable(start, corners, ignored[origin], origin, score[origin])
+    is_region = origin >= num_labels
+    label_row = np.where(is_region, -1, origin)
+    return BoxTable(start, corners, is_region, no_band[origin] & ~is_region, label_row, score[origin])
+
+
+def _with_regions(labels: pa.Table | None, ignored: pa.Table) -> pa.Table:
+    """Labels followed by ignored regions, which have no score and belong to no chunk in particular."""
+    names = ["recording_id", "begin_s", "end_s", "low_hz", "high_hz"]
+    if labels is None:
+        labels = ignored.slice(0, 0)
+    names += [name for name in ("score", "chunk") if name in labels.column_names]
+    merged = pa.concat_tables([labels.select(names), ignored.select(names[:5])], promote_options="default")
+    if "score" not in names:
+        merged = merged.append_column("score", pa.nulls(len(merged), pa.float32()))
+    return merged
 
 
 def _no_boxes(num_chunks: int) -> BoxTable:
     return BoxTable(
         np.zeros(num_chunks + 1, np.int64),
         np.zeros((0, 4), np.float32),
+        np.zeros(0, bool),
         np.zeros(0, bool),
         np.zeros(0, np.int64),
         np.zeros(0, np.float32),

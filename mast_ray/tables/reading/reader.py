@@ -82,6 +82,7 @@ class ChunkReader:
         num_threads: int = 0,
         min_score: float = 0.0,
         min_remnant_s: float = 0.1,
+        ignored: pa.Table | None = None,
         shuffle_chunks: int = 4096,
         pin_memory: bool = False,
         cache_bytes: int = CACHE_BYTES,
@@ -93,7 +94,7 @@ class ChunkReader:
         found = block_map(prepared, chunks)
         order, self._block_start = sort_by_block(found)
         self.chunks = chunks.take(order)
-        self.boxes = box_table(prepared, self.chunks, labels, min_score, min_remnant_s)
+        self.boxes = box_table(prepared, self.chunks, labels, min_score, min_remnant_s, ignored)
         self.batch_size, self.seed = batch_size, seed
         self.lanes = lanes_of(batch_size, lanes)
         self.num_threads = num_threads or min(8, os.cpu_count() or 1)

@@ -8,7 +8,7 @@ Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.splits import pick_budget
 from mast_ray.tables.prepared import Prepared, read_table
-from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, TimeOnly, box_table, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 
 PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
@@ -100,16 +100,51 @@ def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
 
 
 def attach_boxes(
-    reader: ChunkReader, prepared: Prepared, labelled: LabelledChunks, min_remnant_s: float = 0.1
+    reader: ChunkReader,
+    prepared: Prepared,
+    labelled: LabelledChunks,
+    min_remnant_s: float = 0.1,
+    time_only: TimeOnly = "ignore",
 ) -> None:
     """Give a reader made without labels the boxes of its chunks."""
-    expert = box_table(prepared, reader.chunks, prepared.labels, min_remnant_s=min_remnant_s)
+    expert = box_table(
+        prepared, reader.chunks, prepared.labels, min_remnant_s=min_remnant_s, ignored=prepared.ignored
+    )
+    expert = replace(expert, time_only=time_only)
     if labelled.pseudo is None or labelled.experts is None:
         reader.boxes = expert
         return
     pseudo = box_table(prepared, reader.chunks, labelled.pseudo, min_remnant_s=min_remnant_s)
     is_expert = np.array([key in labelled.experts for key in _keys(reader.chunks).tolist()], bool)
     reader.boxes = _chosen(expert, pseudo, is_expert)
+
+
+def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
+    """What to say about labels that teach nothing ("" when all do); boxes of which none teaches are an error,
+    before an hour of training shows a loss of 0.
+    """
+    without_band = boxes.is_time_only & ~boxes.teaches
+    silent = int(np.unique(boxes.label_row[without_band]).size)
+    if boxes.teaches.any():
+        if not silent:
+            return ""
+        return (
+            f"{silent:,} labels of the training chunks have no frequencies and teach nothing: "
+            "with --set labels.time_only=teach they teach time"
+        )
+    if silent:
+        raise DataError(
+            f"{archive}: all {silent:,} labels of its training chunks are without frequencies and teach nothing:\n"
+            "with --set labels.time_only=teach they teach time, and the detector is scored in time"
+        )
+    raise DataError(
+        f"{archive}: not one of its {num_labels:,} labels lies in the training chunks: nothing can be learnt\n"
+        + (
+            "deal the recordings again with `mast split`"
+            if num_labels
+            else "give annotations to `mast prepare`"
+        )
+    )
 
 
 def quiet_chunks(
@@ -128,7 +163,13 @@ def quiet_chunks(
         chunks = expert_chunks(prepared, config)
     except DataError:  # an archive without annotations
         return own
-    labels = box_table(prepared, chunks, prepared.labels, min_remnant_s=config.spectrogram.min_remnant_s)
+    labels = box_table(
+        prepared,
+        chunks,
+        prepared.labels,
+        min_remnant_s=config.spectrogram.min_remnant_s,
+        ignored=prepared.ignored,
+    )
     quiet = chunks.take(labels.counts() == 0)
     return quiet if len(quiet) else own
 
@@ -158,8 +199,9 @@ def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> B
     begin = np.where(is_first, first.start[:-1], second.start[:-1] + len(first.corners))
     start = np.concatenate(([0], np.cumsum(counts)))
     row = np.repeat(begin - start[:-1], counts) + np.arange(start[-1])
-    names = ("corners", "is_ignored", "label_row", "score")
-    return BoxTable(start, *(np.concatenate([getattr(first, n), getattr(second, n)])[row] for n in names))
+    names = ("corners", "is_ignored", "is_time_only", "label_row", "score")
+    columns = (np.concatenate([getattr(first, n), getattr(second, n)])[row] for n in names)
+    return replace(BoxTable(start, *columns), time_only=first.time_only)
 
 
 def _keys(chunks: ChunkSet) -> NDArray[np.int64]:

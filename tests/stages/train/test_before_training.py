@@ -19,7 +19,8 @@ def objective():
 def reader_of(corners):
     rows = np.arange(len(corners))
     boxes = BoxTable(
-        np.append(rows, len(rows)), np.array(corners, np.float32).reshape(-1, 4), np.zeros(len(rows), bool), rows,
+        np.append(rows, len(rows)), np.array(corners, np.float32).reshape(-1, 4), np.zeros(len(rows), bool),
+        np.zeros(len(rows), bool), rows,
         np.ones(len(rows), np.float32),
     )  # fmt: skip
     return SimpleNamespace(boxes=boxes)

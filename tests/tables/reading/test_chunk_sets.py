@@ -1,5 +1,7 @@
 """Boxes joined to chunks: expert labels reach every chunk they touch, detections of a chunk stay in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -74,3 +76,25 @@ def test_the_shortest_remnant_of_a_cut_annotation_is_a_setting(prepared, min_rem
     assert np.flatnonzero(box_table(prepared, everything, labels).counts()).tolist() == [1]
     found = box_table(prepared, everything, labels, min_remnant_s=min_remnant_s)
     assert np.flatnonzero(found.counts()).tolist() == chunks
+
+
+def test_uncertain_regions_are_ignored_and_calls_without_a_band_teach_time_only_when_asked(prepared):
+    """A box, a call in time only, and an uncertain box: all within the first chunk."""
+    labels = pa.table(
+        {"recording_id": prepared.recording_ids[:1] * 2, "begin_s": [1.0, 2.0], "end_s": [1.5, 2.5],
+         "low_hz": [1000.0, None], "high_hz": [2000.0, None], "score": pa.array([1.0, 1.0], pa.float32())}
+    )  # fmt: skip
+    ignored = pa.table(
+        {"recording_id": prepared.recording_ids[:1], "begin_s": [3.0], "end_s": [3.5], "low_hz": [1000.0],
+         "high_hz": [2000.0], "label": ["?"], "why": ["uncertain"]}
+    )  # fmt: skip
+    chunks = chunks_of_blocks(prepared, np.array([0]), np.zeros(1), np.full(1, 1e9)).take(np.array([0]))
+    table = box_table(prepared, chunks, labels, ignored=ignored)
+    assert table.label_row.tolist() == [0, 1, -1]
+    for time_only, is_object in (("ignore", [True, False, False]), ("teach", [True, True, False])):
+        padded = replace(table, time_only=time_only).padded(np.array([0]))
+        by_begin = np.argsort(padded.corners[0, :3, 0].numpy())
+        assert padded.corners[0, by_begin, 0].tolist() == [100, 200, 300]
+        assert padded.is_object[0, by_begin].tolist() == is_object
+        assert padded.is_ignored[0, by_begin].tolist() == [False, True, True]
+        assert padded.corners[0, by_begin[1], 1::2].tolist() == [0, 128]

@@ -1,5 +1,7 @@
 """Whose boxes a detector learns from: experts, pseudo-labels, or both."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,6 +20,7 @@ from mast_ray.training.data.labels import (
     labelled_chunks,
     pseudo_label_tables,
     quiet_chunks,
+    refuse_untaught,
 )
 
 
@@ -113,3 +116,43 @@ def test_background_is_where_an_expert_heard_nothing_also_for_pseudo_labels_that
     assert len(by_experts) == 20 and "r0:0" not in by_experts
     assert sorted(quiet(LabelSource("pseudo", folder))) == sorted(by_experts)
     assert len(quiet(LabelSource("pseudo", folder), **{"split.budget_chunks": 7})) <= 7
+
+
+def without_bands(prepared, rows):
+    """The same archive whose labels of some rows say only when."""
+    labels = prepared.labels.to_pylist()
+    for row in rows:
+        labels[row] |= {"low_hz": None, "high_hz": None}
+    return replace(prepared, labels=pa.Table.from_pylist(labels, schema=prepared.labels.schema))
+
+
+def test_labels_that_teach_nothing_are_an_error_before_training_and_teach_time_when_asked(prepared):
+    in_time = without_bands(prepared, range(6))
+    labelled = labelled_chunks(in_time, LabelSource("expert"), tiny())
+    reader = ChunkReader(in_time, labelled.chunks, batch_size=2, lanes=2)
+    attach_boxes(reader, in_time, labelled)
+    with pytest.raises(DataError, match=r"all 5 labels .* without frequencies") as caught:
+        refuse_untaught(reader.boxes, 6, "archive")
+    assert "labels.time_only=teach" in str(caught.value) and str(caught.value).count("\n") == 1
+    attach_boxes(reader, in_time, labelled, time_only="teach")
+    assert refuse_untaught(reader.boxes, 6, "archive") == ""
+    assert reader.boxes.teaches.sum() == 5
+
+
+def test_some_labels_without_frequencies_are_counted_before_training(prepared):
+    mixed = without_bands(prepared, [0, 2])
+    labelled = labelled_chunks(mixed, LabelSource("expert"), tiny())
+    reader = ChunkReader(mixed, labelled.chunks, batch_size=2, lanes=2)
+    attach_boxes(reader, mixed, labelled)
+    assert refuse_untaught(reader.boxes, 6, "archive").startswith(
+        "2 labels of the training chunks have no freq"
+    )
+
+
+def test_training_chunks_without_any_label_are_an_error(prepared):
+    empty = replace(prepared, labels=prepared.labels.slice(5))  # of the validation recording only
+    labelled = labelled_chunks(empty, LabelSource("expert"), tiny())
+    reader = ChunkReader(empty, labelled.chunks, batch_size=2, lanes=2)
+    attach_boxes(reader, empty, labelled)
+    with pytest.raises(DataError, match="not one of its 1 labels lies in the training chunks"):
+        refuse_untaught(reader.boxes, 1, "archive")

@@ -1,0 +1,52 @@
+"""Which recordings of one table are which of another, by their paths; tables that speak of other recordings are told
+apart by examples of both, never scored as if nothing had been found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.paths import RecordingIndex
+
+Ints = NDArray[np.int64]
+SHOWN_NAMES = 3
+
+
+def numbers_by_path(paths: Sequence[str], others: Sequence[str]) -> Ints:
+    """For every path of `others` its number in `paths`; -1: not there.
+
+    Paths need not be equal: `D:\\card\\x.WAV` is `site/x.WAV` when only one recording ends so. Several recordings that
+    would all become one are an error: `ridge/x.wav` and `river/x.wav` are not both `x.wav`.
+    """
+    index = RecordingIndex(paths)
+    place = {path: row for row, path in enumerate(paths)}
+    found = [index.find(path) for path in others]
+    meant: dict[str, set[str]] = defaultdict(set)
+    for path, name in zip(others, found, strict=True):
+        if name is not None:
+            meant[name].add(path)
+    for name, same in meant.items():
+        if len(same) > 1:
+            raise DataError(
+                f"{len(same)} recordings of one table ({_some(sorted(same))}) would all be {name} of the other:\n"
+                "write the folder of every recording in both, as in ridge/x.wav"
+            )
+    return np.array([-1 if name is None else place[name] for name in found], np.int64)
+
+
+def refuse_strangers(rows: Ints, truth: Sequence[str], detections: Sequence[str]) -> None:
+    """Detections of which not one recording is annotated were made of other recordings, or name them otherwise."""
+    if len(rows) and (rows < 0).all():
+        raise DataError(
+            f"no recording of the detections ({_some(detections)}) is one of the annotations ({_some(truth)}):\n"
+            "give tables of the same recordings; names may differ in their folders and suffix only"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
