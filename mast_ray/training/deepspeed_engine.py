@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch
-from mast_ray.training.ema import MovingAverage
+from mast_ray.training.ema import MovingAverage, running_statistics
 from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
@@ -80,9 +80,11 @@ class DeepSpeedEngine:
         self._loss_scale = FIRST_LOSS_SCALE if settings.precision == "fp16" else 1.0
         self._growth = 0
         self._open_groups: frozenset[int] | None = None
-        self.average = None
+        self.average = self._average_statistics = None
+        self._statistics = running_statistics(objective)
         if settings.average_decay is not None:
             self.average = MovingAverage(self._fragments(), settings.average_decay)
+            self._average_statistics = MovingAverage(list(self._statistics.values()), settings.average_decay)
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]:
         """Let the groups whose epoch has come train; returns the labels of those that just joined."""
@@ -133,6 +135,8 @@ class DeepSpeedEngine:
         self._adapt_loss_scale(norm)
         if self.average is not None:
             self.average.update(self._fragments())
+        if self._average_statistics is not None:
+            self._average_statistics.update(list(self._statistics.values()))
         return norm
 
     def state(self) -> EngineState:
@@ -170,6 +174,10 @@ class DeepSpeedEngine:
             source = state.average if state.average is not None else state.weights
             for name, average in zip(self._fragment_names(), self.average.averages, strict=True):
                 average.copy_(self._cut(name, source[name].to(self.device)))
+        if self._average_statistics is not None:
+            source = state.average if state.average is not None else state.weights
+            for name, average in zip(self._statistics, self._average_statistics.averages, strict=True):
+                average.copy_(source[name])
         self._loss_scale, self._growth = state.loss_scale
 
     def averaged_weights(self) -> dict[str, Tensor]:
@@ -179,6 +187,9 @@ class DeepSpeedEngine:
             averages = dict(zip(self._fragment_names(), self.average.averages, strict=True))
             for name in self.grouped_names:
                 weights[name] = to_host(self._join(name, averages.get(name)))
+        if self._average_statistics is not None:
+            averaged = zip(self._statistics, self._average_statistics.averages, strict=True)
+            weights |= {name: to_host(value) for name, value in averaged}
         return weights
 
     # Fragments: the piece of each parameter's fp32 master copy that this rank owns

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 REFERENCE_BATCH = 64
 FIRST_SHARE = 0.01
@@ -28,6 +28,14 @@ def average_decay(decay: float, batch_size: int, num_steps: int) -> float:
     of 9,200 steps of 64 and more, the paper's, are as SPEC has it.
     """
     return min(rescaled_decay(decay, batch_size), FIRST_SHARE ** (1 / max(1, num_steps)))
+
+
+def running_statistics(module: nn.Module) -> dict[str, Tensor]:
+    """Running means and variances of batch norms by name: averaged weights see averaged activations, and the
+    statistics of the newest weights do not fit them.
+    """
+    names = ("running_mean", "running_var")
+    return {name: value for name, value in module.named_buffers() if name.rsplit(".", 1)[-1] in names}
 
 
 class MovingAverage:

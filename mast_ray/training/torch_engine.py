@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch
-from mast_ray.training.ema import MovingAverage
+from mast_ray.training.ema import MovingAverage, running_statistics
 from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
@@ -48,6 +48,7 @@ class TorchEngine:
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
         self.device, self.num_processes, self.accumulate = device, num_processes, accumulate
         self.parameters = dict(objective.named_parameters())
+        self._statistics = running_statistics(objective)
         freeze_ungrouped(self.parameters, self.groups)
         self.optimizer = torch.optim.AdamW(
             [
@@ -191,23 +192,28 @@ class TorchEngine:
             }
         if self.average is not None:
             source = state.average if state.average is not None else state.weights
-            for average, name in zip(self.average.averages, self._grouped_names(), strict=True):
+            for average, name in zip(self.average.averages, self._averaged_names(), strict=True):
                 average.copy_(source[name])
         self._loss_scale.fill_(state.loss_scale[0])
         self._growth.fill_(state.loss_scale[1])
 
     def averaged_weights(self) -> dict[str, Tensor]:
-        """The module's state dict with averaged parameters (or the current ones when no average is kept)."""
+        """The module's state dict with averaged parameters and batch statistics (the current ones when no
+        average is kept).
+        """
         weights = {name: to_host(value) for name, value in self.objective.state_dict().items()}
         if self.average is not None:
             weights |= {
                 name: to_host(average)
-                for name, average in zip(self._grouped_names(), self.average.averages, strict=True)
+                for name, average in zip(self._averaged_names(), self.average.averages, strict=True)
             }
         return weights
 
     def _grouped_names(self) -> list[str]:
         return [name for group in self.groups for name in group.names]
 
+    def _averaged_names(self) -> list[str]:
+        return [*self._grouped_names(), *self._statistics]
+
     def _averaged(self) -> list[Tensor]:
-        return [self.parameters[name] for name in self._grouped_names()]
+        return [*(self.parameters[name] for name in self._grouped_names()), *self._statistics.values()]

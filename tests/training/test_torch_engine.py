@@ -101,3 +101,35 @@ def test_a_compiled_step_that_has_run_does_not_hide_later_errors():
     objective.is_compiled = True
     with pytest.raises(RuntimeError, match="no kernel"):
         step(compiled, 1)
+
+
+class BatchNormObjective(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+
+    def forward(self, batch):
+        return {"loss": (self.head(batch.logmel) - 1.0).square().mean()}
+
+
+def batch_norm_engine():
+    objective = BatchNormObjective()
+    settings = OptimizerSettings((0.9, 0.95), 1.0, 0.5, "fp32")
+    made = PlainEngine(
+        objective, parameter_groups(objective, weight_decay=0.0), settings, device=torch.device("cpu")
+    )
+    made.set_epoch(0.0)
+    return made
+
+
+def test_averaged_weights_come_with_averaged_batch_statistics_also_after_a_checkpoint():
+    one, resumed = batch_norm_engine(), batch_norm_engine()
+    expected = one.objective.head[1].running_mean.clone()
+    for seed in range(3):
+        step(one, seed)
+        expected = 0.5 * expected + 0.5 * one.objective.head[1].running_mean
+    torch.testing.assert_close(one.averaged_weights()["head.1.running_mean"], expected)
+    assert int(one.averaged_weights()["head.1.num_batches_tracked"]) == 3
+    resumed.load_state(one.state())
+    torch.testing.assert_close(resumed.averaged_weights()["head.1.running_mean"], expected)
