@@ -123,6 +123,10 @@ class DetectorTrainConfig(Section):
     """Learning rate of unfrozen encoder blocks relative to the head (paper: 0.1; unfrozen
     in stage 1: 0.005, stage 2: 0.05).
     """
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Rate of every encoder block relative to the one above it, on top of backbone_multiplier (MAE fine-tunes with
+    0.75 and a multiplier of 1); 1: all blocks alike (paper).
+    """
     adapter_multiplier: Weight = 1.0
     """Learning rate of adapter and pyramid relative to the head (paper: 1.0)."""
     unfrozen_blocks: int = Field(4, ge=0)

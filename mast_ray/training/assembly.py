@@ -211,7 +211,11 @@ def groups_of(
     return parameter_groups(
         objective,
         weight_decay=knobs.weight_decay,
-        multipliers=Multipliers(encoder=knobs.backbone_multiplier, adapter=knobs.adapter_multiplier),
+        multipliers=Multipliers(
+            encoder=knobs.backbone_multiplier,
+            adapter=knobs.adapter_multiplier,
+            layer_decay=knobs.layer_decay,
+        ),
         unfreezing=unfreezing_of(knobs),
     )
 

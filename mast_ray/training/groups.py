@@ -27,6 +27,7 @@ class Multipliers:
     encoder: float = 1.0
     adapter: float = 1.0
     head: float = 1.0
+    layer_decay: float = 1.0  # of the encoder: once more for every block below its last norm
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,30 @@ def parameter_groups(
         if match := _BLOCK.match(name):
             blocks[match["encoder"]] = max(blocks[match["encoder"]], int(match["block"]) + 1)
     parameters = dict(module.named_parameters())
-    members: dict[tuple[str, float, float], list[str]] = defaultdict(list)
+    members: dict[tuple[str, float, float, float], list[str]] = defaultdict(list)
     for name in names:
         component, start_epoch = _component(name, blocks, unfreezing)
+        scale = multipliers.layer_decay ** _layers_below_the_top(name, blocks)
         if start_epoch == NEVER:
             continue
         undecayed = parameters[name].ndim <= 1 or _UNDECAYED.search(name) is not None
-        members[component, start_epoch, 0.0 if undecayed else weight_decay].append(name)
+        members[component, start_epoch, 0.0 if undecayed else weight_decay, scale].append(name)
     return tuple(
-        ParameterGroup(component, tuple(names), getattr(multipliers, component), decay, start_epoch)
-        for (component, start_epoch, decay), names in sorted(members.items())
+        ParameterGroup(component, tuple(names), getattr(multipliers, component) * scale, decay, start_epoch)
+        for (component, start_epoch, decay, scale), names in sorted(members.items())
     )
+
+
+def _layers_below_the_top(name: str, blocks: dict[str, int]) -> int:
+    """0 for the encoder's last norm and everything after it, 1 for its top block, one more for each block
+    below, and one more for the stem (Bao et al. 2022).
+    """
+    if match := _BLOCK.match(name):
+        return blocks[match["encoder"]] - int(match["block"])
+    for prefix, num_blocks in blocks.items():
+        if name.startswith(prefix) and not name.startswith(f"{prefix}norm."):
+            return num_blocks + 1
+    return 0
 
 
 def _component(name: str, blocks: dict[str, int], unfreezing: Unfreezing) -> tuple[str, float]:

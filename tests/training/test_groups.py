@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from toy import ToyObjective
 
+from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
 from mast_ray.training.assembly import detection, groups_of, reconstruction
 from mast_ray.training.groups import Multipliers, parameter_groups
@@ -58,3 +59,20 @@ def test_every_parameter_of_the_real_objectives_is_grouped_once():
         assert sorted(names) == sorted(trainable)
         components = {group.component for group in groups_of(objective, knobs, config.model)}
         assert "encoder" in components
+
+
+def test_layer_decay_lowers_the_rate_block_by_block_and_most_for_the_stem():
+    """The toy encoder has three blocks: 2 is the top."""
+    multipliers = Multipliers(encoder=0.2, adapter=0.5, layer_decay=0.5)
+    table = found(parameter_groups(ToyObjective(), weight_decay=0.1, multipliers=multipliers))
+    rates = {name: row[1] for name, row in table.items()}
+    assert rates["encoder.norm.weight"] == 0.2
+    assert [rates[f"encoder.blocks.{block}.weight"] for block in (2, 1, 0)] == [0.1, 0.05, 0.025]
+    assert rates["encoder.patch.weight"] == 0.0125
+    assert (rates["adapter.weight"], rates["head.weight"]) == (0.5, 1.0)
+
+
+def test_the_side_path_is_part_of_the_adapter():
+    config = apply_overrides(tiny(), {"model.adapter": "hybrid"})
+    table = found(groups_of(detection(config, config.detector), config.detector, config.model))
+    assert table["detector.adapter.side.0.conv.weight"][0] == "adapter"

@@ -116,7 +116,7 @@ class BatchNormObjective(nn.Module):
 def batch_norm_engine():
     objective = BatchNormObjective()
     settings = OptimizerSettings((0.9, 0.95), 1.0, 0.5, "fp32")
-    made = PlainEngine(
+    made = TorchEngine(
         objective, parameter_groups(objective, weight_decay=0.0), settings, device=torch.device("cpu")
     )
     made.set_epoch(0.0)
