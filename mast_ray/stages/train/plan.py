@@ -6,7 +6,8 @@ import torch
 
 from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
-from mast_ray.stages.train.work import DetectorTask, PretrainTask, durations_of, pretraining_chunks
+from mast_ray.stages.train.box_checks import durations_of
+from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import detection, groups_of, reconstruction, with_finest_level

@@ -13,16 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from mast_ray.boxes.assignment import is_learned
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
+from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
@@ -52,7 +51,6 @@ from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog
 from mast_ray.training.files.model_files import BestWeights, Card, read_card, write_model
 from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
-from mast_ray.training.objectives import DetectionObjective
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
 from mast_ray.training.schedule import Schedule, schedule_of
 from mast_ray.training.worker import Worker
@@ -62,8 +60,6 @@ log = logging.getLogger("mast.training")
 CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
-MOST_BOXES_LOOKED_AT = 4096  # a share is wanted, not a list
-WORTH_SAYING = 0.01
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
@@ -203,32 +199,6 @@ class DetectorTask:
             min_remnant_s=self.config.spectrogram.min_remnant_s,
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
-
-
-def durations_of(reader: ChunkReader) -> np.ndarray:
-    """(N,) frames of every labelled box, as cut by the chunks."""
-    corners = reader.boxes.corners[reader.boxes.teaches]
-    return corners[:, 2] - corners[:, 0]
-
-
-def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
-    """Say it when many boxes lie between the points of the pyramid: they are
-    kept, and yet nothing learns them.
-    """
-    if not isinstance(objective, DetectionObjective):
-        return
-    corners = torch.from_numpy(reader.boxes.corners[reader.boxes.teaches])
-    corners = corners[:: max(1, len(corners) // MOST_BOXES_LOOKED_AT)]
-    levels = objective.detector.levels
-    lost = float((~is_learned(corners, levels, objective.assignment)).float().mean()) if len(corners) else 0.0
-    if lost >= WORTH_SAYING:
-        log.warning(
-            "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
-            "no point learns them, and they count neither as call nor as background; "
-            "--set model.adapter=hybrid --set model.finest_level=auto looks closer",
-            100 * lost,
-            *levels[0].stride,
-        )
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:

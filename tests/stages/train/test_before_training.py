@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mast_ray.config.recipes import tiny
-from mast_ray.stages.train.work import warn_of_unlearned_boxes
+from mast_ray.stages.train.box_checks import warn_of_unlearned_boxes
 from mast_ray.tables.reading.chunk_sets import BoxTable
 from mast_ray.training.assembly import detection
 

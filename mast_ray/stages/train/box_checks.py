@@ -1,0 +1,44 @@
+"""What of its boxes a training will not learn, said before it begins."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+from torch import nn
+
+from mast_ray.boxes.assignment import is_learned
+from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.objectives import DetectionObjective
+
+log = logging.getLogger("mast.training")
+
+MOST_BOXES_LOOKED_AT = 4096  # a share is wanted, not a list
+WORTH_SAYING = 0.01
+
+
+def durations_of(reader: ChunkReader) -> np.ndarray:
+    """(N,) frames of every labelled box, as cut by the chunks."""
+    corners = reader.boxes.corners[reader.boxes.teaches]
+    return corners[:, 2] - corners[:, 0]
+
+
+def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
+    """Say it when many boxes lie between the points of the pyramid: they are
+    kept, and yet nothing learns them.
+    """
+    if not isinstance(objective, DetectionObjective):
+        return
+    corners = torch.from_numpy(reader.boxes.corners[reader.boxes.teaches])
+    corners = corners[:: max(1, len(corners) // MOST_BOXES_LOOKED_AT)]
+    levels = objective.detector.levels
+    lost = float((~is_learned(corners, levels, objective.assignment)).float().mean()) if len(corners) else 0.0
+    if lost >= WORTH_SAYING:
+        log.warning(
+            "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
+            "no point learns them, and they count neither as call nor as background; "
+            "--set model.adapter=hybrid --set model.finest_level=auto looks closer",
+            100 * lost,
+            *levels[0].stride,
+        )
