@@ -1,8 +1,11 @@
 """Baselines: the box convention in one place, the same interface, no downloads, empty batches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from rectangles import rectangle_chunks
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.config.errors import ConfigError
@@ -13,6 +16,7 @@ from mast_ray.models.baselines.convention import (
     shares_of,
     xyxy_of,
 )
+from mast_ray.models.baselines.torchvision_detectors import fcos_matches
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 
@@ -88,3 +92,40 @@ def test_base_size_is_the_published_network(name, millions):
     with torch.device("meta"):
         detector = build_detector(DetectorArchitecture(name, "base"))
     assert sum(p.numel() for p in detector.parameters()) / 1e6 == pytest.approx(millions, abs=1.0)
+
+
+@pytest.mark.parametrize("name", ["fcos", "faster_rcnn"])
+def test_what_is_done_for_all_images_at_once_equals_the_library_image_by_image(name):
+    """The library's own forward with its own transform; one chunk is empty, and one box is in
+    the second slot with none in the first.
+    """
+    torch.manual_seed(0)
+    detector = build_detector(DetectorArchitecture(name, "tiny")).train()
+    batch = rectangle_chunks(4)
+    is_object = batch.boxes.is_object.clone()
+    is_object[0, 0] = False
+    batch = replace(batch, boxes=replace(batch.boxes, is_object=is_object))
+    torch.manual_seed(1)
+    ours = {key: value.item() for key, value in detector.losses(batch).items() if key != "loss"}
+    library = GeneralizedRCNNTransform(128, 1024, [0.0], [1.0], size_divisible=32, _skip_resize=True)
+    own, detector.network.transform = detector.network.transform, library
+    label = 1 if name == "faster_rcnn" else 0
+    targets = [
+        {"boxes": corners[flags][:, [1, 0, 3, 2]], "labels": torch.full((int(flags.sum()),), label)}
+        for corners, flags in zip(batch.boxes.corners, is_object, strict=True)
+    ]
+    torch.manual_seed(1)
+    theirs = {key: value.item() for key, value in detector.network(list(batch.logmel), targets).items()}
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    detector.eval()
+    with torch.no_grad():
+        found = detector.network(list(batch.logmel))
+        detector.network.transform = own
+        again = detector.network(list(batch.logmel))
+    assert all(torch.allclose(a["boxes"], b["boxes"]) for a, b in zip(found, again, strict=True))
+
+
+def test_a_batch_without_any_box_matches_nothing():
+    anchors = torch.tensor([[0.0, 0, 8, 8], [8, 0, 16, 8]])
+    found = fcos_matches(anchors, [1, 1], torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.bool), 1.5)
+    assert found.tolist() == [[-1, -1], [-1, -1]]

@@ -1,8 +1,9 @@
 """Faster R-CNN and FCOS of torchvision on ResNet-FPN backbones of one input
 channel, class-agnostic, from scratch.
 
-Images are not resized: a chunk is 1024 x 128. Batch norms train, since there are no
-pretrained statistics to freeze.
+Images are not resized: a chunk is 1024 x 128. Batch norms train, since there are no pretrained statistics to
+freeze. What the library does image by image without need is done for all at once, with the same result: its
+FCOS waited for the device some hundred times a step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from mast_ray.boxes.batch import ChunkBatch, Detections
@@ -53,6 +55,58 @@ def fcos(size: EncoderSize) -> FCOS:
     return FCOS(backbone, num_classes=1, **_CHUNK)
 
 
+class _AsTheyAre(nn.Module):
+    """In place of the library's resizing and normalising, which here changed nothing and
+    took two copies to the device per image.
+    """
+
+    def forward(
+        self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None
+    ) -> tuple[ImageList, list[dict[str, Tensor]] | None]:
+        return ImageList(torch.stack(images), [tuple(image.shape[-2:]) for image in images]), targets
+
+    def postprocess(self, result: list[dict[str, Tensor]], *sizes: object) -> list[dict[str, Tensor]]:
+        return result
+
+
+def fcos_losses(network: FCOS, logmel: Tensor, targets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The losses of `network(list(logmel), targets)`, with all images matched at once."""
+    features = list(network.backbone(logmel).values())
+    images = ImageList(logmel, [tuple(image.shape[-2:]) for image in logmel])
+    anchors = network.anchor_generator(images, features)  # the same ones for every image
+    per_level = [level.shape[-2] * level.shape[-1] for level in features]
+    boxes = nn.utils.rnn.pad_sequence([target["boxes"] for target in targets], batch_first=True)
+    counts = torch.tensor([len(target["boxes"]) for target in targets])
+    is_box = (torch.arange(boxes.shape[1])[None] < counts[:, None]).to(logmel.device, non_blocking=True)
+    matched = fcos_matches(anchors[0], per_level, boxes, is_box, network.center_sampling_radius)
+    return network.head.compute_loss(targets, network.head(features), anchors, list(matched))
+
+
+def fcos_matches(
+    anchors: Tensor, per_level: list[int], boxes: Tensor, is_box: Tensor, radius: float
+) -> Tensor:
+    """(A, 4) anchors, (B, M, 4) xyxy boxes -> (B, A) index of the box that each anchor learns, -1: none.
+
+    The rules of FCOS.compute_loss, which loops over images: near the centre, inside, and of the level's size.
+    """
+    if boxes.shape[1] == 0:
+        return torch.full((len(boxes), len(anchors)), -1, device=anchors.device)
+    points, sizes = (anchors[:, :2] + anchors[:, 2:]) / 2, anchors[:, 2] - anchors[:, 0]
+    at, boxes = points[None, :, None], boxes[:, None]  # (1, A, 1, 2), (B, 1, M, 4)
+    centres = (boxes[..., :2] + boxes[..., 2:]) / 2
+    is_near = (at - centres).abs().amax(-1) < radius * sizes[:, None]  # (B, A, M)
+    distance = torch.cat((at - boxes[..., :2], boxes[..., 2:] - at), dim=-1)  # (B, A, M, 4)
+    farthest, is_inside = distance.amax(-1), distance.amin(-1) > 0
+    lower, upper = sizes * 4, sizes * 8
+    lower[: per_level[0]] = 0
+    upper[-per_level[-1] :] = float("inf")
+    fits = (farthest > lower[:, None]) & (farthest < upper[:, None])
+    area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    is_match = is_near & is_inside & fits & is_box[:, None]
+    value, index = (is_match.float() * (1e8 - area)).max(dim=-1)  # the smallest box of several
+    return torch.where(value < 1e-5, -1, index)
+
+
 class TorchvisionDetector(nn.Module):
     """Either detector behind MAST's interface."""
 
@@ -64,6 +118,7 @@ class TorchvisionDetector(nn.Module):
                 self.network: FasterRCNN | FCOS = faster_rcnn(size)
             case "fcos":
                 self.network = fcos(size)
+        self.network.transform = _AsTheyAre()
 
     def losses(self, batch: ChunkBatch) -> dict[str, Tensor]:
         """The library's own losses, and their sum as `loss`."""
@@ -72,7 +127,10 @@ class TorchvisionDetector(nn.Module):
             {"boxes": boxes, "labels": torch.full((len(boxes),), label, device=boxes.device)}
             for boxes in object_xyxy(batch.boxes)
         ]
-        terms = self.network(list(batch.logmel), targets)
+        if isinstance(self.network, FCOS):
+            terms = fcos_losses(self.network, batch.logmel, targets)
+        else:
+            terms = self.network(list(batch.logmel), targets)
         return {"loss": sum(terms.values()), **{name: term.detach() for name, term in terms.items()}}
 
     @torch.no_grad()
