@@ -1,0 +1,551 @@
+"""What works at the next site? An archive of real clips and scenes, many named settings trained alike on it, one table.
+
+One day at one site is labelled. The pool holds animals that the expert has not labelled, later dates and two unseen sites have
+others again (`mast synth --sources four-ways`); the last unseen site's other days are in the pool, unlabelled, and one further site
+has the few labels that choose weights and thresholds. Every row of ROWS is a list of `--set` knobs for `mast train`, `mast pretrain` or
+`mast self-train`; rows run side by side on one GPU and leave counts per recording (next_site_scores.py), so that any two of them
+can be compared with paired intervals.
+
+    python benchmarks/next_site_study.py --work DIR --clips-dir CLIPS --scenes-dir SCENES --seconds 480 --parallel 6
+    python benchmarks/next_site_study.py --work DIR --table                         # what is finished, as Markdown
+    python benchmarks/next_site_study.py --list                                     # rows and their settings
+
+Finished runs are skipped and no run is started that cannot end before the deadline, so a study may be spread over sittings: run the same
+command again. Runs of several machines are joined by copying their DIR/results folders into one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+RIVALS = ("fcos", "resnet_fpn", "mast_printed", "field", "field_pretrained", "self_trained_control")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One named setting."""
+
+    name: str
+    sets: tuple[str, ...] = ()
+    verb: Literal["train", "pretrain", "self-train"] = "train"
+    start: str = (
+        ""  # the row whose encoder (train) or detector (self-train) it starts from, with the same seed
+    )
+    with_rows: tuple[str, ...] = ()  # rows whose settings come first
+
+    def all_sets(self) -> tuple[str, ...]:
+        return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
+
+
+def _rows(*rows: Row) -> dict[str, Row]:
+    return {row.name: row for row in rows}
+
+
+# `mast_printed` names every knob that later work added, so that a change of defaults does not change the row.
+PRINTED = (
+    "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
+    "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
+    "augment.background=0.3", "augment.background_from=labelled", "augment.transplant=0",
+)  # fmt: skip
+KINDS = {
+    "gain": ("augment.gain_db=12",),
+    "equaliser": ("augment.equaliser_db=6",),
+    "shift": ("augment.frequency_shift_bins=16", "augment.shift_edges=repeat"),
+    "mix_style": ("augment.mix_style=0.7",),
+    "background": ("augment.background=1.0", "augment.background_from=pool"),
+    "transplant": ("augment.background_from=pool", "augment.transplant=0.3"),
+}
+STRONG = ("augment.most_per_example=5", *(one for sets in KINDS.values() for one in sets))
+OLD_STAGES = (
+    "self_train.curriculum=two_stage", "self_train.policy=tuned", "self_train.contrastive_on_pseudo=true", "self_train.keep=last",
+    "self_train.stage1.learning_rate=3e-4", "self_train.stage2.learning_rate=1e-4",
+)  # fmt: skip
+
+ROWS = _rows(
+    Row("fcos", (*PRINTED[2:], "model.name=fcos", "detector.learning_rate=3e-3")),
+    Row("resnet_fpn", (*PRINTED[1:], "model.name=resnet_fpn", "detector.backbone_multiplier=1.0")),
+    Row("mast_printed", PRINTED),
+    Row("hybrid", ("model.adapter=hybrid",), with_rows=("mast_printed",)),
+    Row("hybrid_4x4", ("model.finest_level=4x4",), with_rows=("hybrid",)),
+    Row("hybrid_median", ("spectrogram.background=median",), with_rows=("hybrid",)),
+    Row("hybrid_strong", STRONG, with_rows=("hybrid",)),
+    *(Row(f"hybrid_{kind}", sets, with_rows=("hybrid",)) for kind, sets in KINDS.items()),
+    Row("field", ("model.finest_level=4x4", "spectrogram.background=median", *STRONG), with_rows=("hybrid",)),
+    Row("encoder", (), "pretrain", with_rows=("field",)),
+    Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
+    Row(
+        "encoder_random",
+        ("pretrain.target=patch_normalised", "pretrain.masking=random"),
+        "pretrain",
+        with_rows=("field",),
+    ),
+    Row("field_pretrained", (), start="encoder", with_rows=("field",)),
+    Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
+    Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
+    Row("self_trained_old", OLD_STAGES, "self-train", "field", ("field",)),
+    Row("self_trained", (), "self-train", "field", ("field",)),
+    Row("self_trained_control", ("self_train.curriculum=control",), "self-train", "field", ("field",)),
+    Row("self_trained_ceiling", ("self_train.curriculum=ceiling",), "self-train", "field", ("field",)),
+)
+SUPERVISED = (
+    "fcos",
+    "resnet_fpn",
+    "mast_printed",
+    "hybrid",
+    "hybrid_4x4",
+    "hybrid_median",
+    "hybrid_strong",
+    "field",
+)
+
+
+@dataclass
+class Job:
+    """A row with a seed: the commands of one process, and when it ran."""
+
+    row: Row
+    seed: int
+    started_s: float = 0.0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}-seed{self.seed}"
+
+
+def main() -> None:
+    args = arguments()
+    if args.job:
+        run_job(Path(args.job))
+    elif args.list:
+        for row in ROWS.values():
+            print(
+                f"{row.name:<28} {row.verb:<10} {'from ' + row.start if row.start else '':<16} {' '.join(row.all_sets())}"
+            )
+    elif args.table:
+        print_table(args)
+    else:
+        args.deadline_s = time.monotonic() + args.seconds
+        args.work.mkdir(parents=True, exist_ok=True)
+        make_archive(args)
+        run_all(args)
+        print_table(args)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--work", type=Path, default=Path("runs/next_site"), help="folder of everything")
+    add("--clips-dir", default="", help="real clips (folders with recordings.csv)")
+    add("--scenes-dir", default="", help="real scenes")
+    add(
+        "--rows",
+        nargs="+",
+        default=list(SUPERVISED),
+        metavar="NAME",
+        help="rows to run, the most wanted first",
+    )
+    add("--seeds", type=int, nargs="+", default=[0, 1])
+    add("--seconds", type=float, default=480.0, help="no run is started that cannot end within this time")
+    add("--parallel", type=int, default=6, help="runs side by side")
+    add("--resume-later", action="store_true",
+        help="start runs that cannot end in time too: the next sitting goes on from their checkpoints")  # fmt: skip
+    add("--guess", type=float, default=150.0, help="seconds of a run of which none was seen yet")
+    add("--hours", type=float, default=24.0)
+    add("--labelled-hours", type=float, default=2.4)
+    add("--minutes", type=float, default=2.0, help="per recording")
+    add(
+        "--sites",
+        type=int,
+        default=7,
+        help="1 labelled, 1 for the choice of models, the unseen ones, the others pool",
+    )
+    add("--unseen-sites", type=int, default=2)
+    add("--days", type=int, default=6)
+    add("--test-days", type=int, default=2)
+    add("--density", type=float, default=20.0, help="calls per minute")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="of synth and prepare")
+    add("--size", default="small", help="encoder")
+    add("--recipe", default="field")
+    add("--epochs", type=int, default=30)
+    add("--batch-size", type=int, default=32)
+    add("--learning-rate", type=float, default=3e-4)
+    add("--pretrain-epochs", type=int, default=100)
+    add("--pretrain-batch-size", type=int, default=256)
+    add(
+        "--self-train-epochs",
+        type=int,
+        default=6,
+        help="of stage 1 and of mixed batches, in passes over the pool",
+    )
+    add("--rounds", type=int, default=1)
+    add("--validations", type=int, default=3, help="times a run is validated")
+    add(
+        "--set",
+        dest="sets",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for every row, after its own",
+    )
+    add("--table", action="store_true")
+    add("--list", action="store_true")
+    add("--rivals", nargs="+", default=list(RIVALS))
+    add("--job", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# The archive
+
+
+def make_archive(args: argparse.Namespace) -> None:
+    """Synthesise and prepare, where that is not done."""
+    archive, prepared = args.work / "archive", args.work / "prepared"
+    real = ["--clips-dir", args.clips_dir, "--scenes-dir", args.scenes_dir] if args.clips_dir else []
+    sources = ["--sources", "four-ways"] if args.clips_dir else []
+    share = str(args.labelled_hours / args.hours)
+    synth = ["synth", "--out", str(archive), "--hours", str(args.hours), "--minutes", str(args.minutes), "--sites", str(args.sites),
+             "--days", str(args.days), "--unseen-sites", str(args.unseen_sites), "--dev-sites", "1", "--test-days",
+             str(args.test_days), "--unseen-pool-sites", "1", "--labelled-share", share, "--density", str(args.density), "--processes",
+             str(args.processes), *sources, *real]  # fmt: skip
+    if not (archive / "truth.csv").exists():
+        timed("synth", [sys.executable, "-m", "mast_ray", *synth])
+    if not (prepared / "manifest.json").exists():
+        labels = ["--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv")]
+        sets = [*splits_of(archive), f"prepare.processes={args.processes}", "prepare.recordings_per_unit=16"]
+        prepare = [
+            "prepare",
+            str(archive / "audio"),
+            *labels,
+            "--out",
+            str(prepared),
+            "--runner",
+            "here",
+            *as_flags(sets),
+        ]
+        timed("prepare", [sys.executable, "-m", "mast_ray", *prepare])
+
+
+def splits_of(archive: Path) -> list[str]:
+    """The split's knobs, as the roles of the recordings say."""
+    with (archive / "recordings.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    def named(column: str, *roles: str) -> str:
+        values = {
+            row[column][:10] if column == "start_time" else row[column]
+            for row in rows
+            if row["role"] in roles
+        }
+        return f"[{', '.join(sorted(values))}]"
+
+    return [
+        f"split.ood_sites={named('site', 'site_ood')}",
+        f"split.ood_dev_sites={named('site', 'ood_dev')}",
+        f"split.ood_dates={named('start_time', 'temporal_ood')}",
+        "split.ood_pool=untested",
+    ]
+
+
+def timed(name: str, command: list[str]) -> None:
+    started_s = time.monotonic()
+    code = subprocess.run(command).returncode
+    print(f"== {name}: {time.monotonic() - started_s:.0f} s", flush=True)
+    if code not in (0, 4):
+        sys.exit(code)
+
+
+# The runs
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """Start jobs as slots come free, the most wanted first, until all are done or the deadline is near."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    waiting = jobs_of(args)
+    running: list[Job] = []
+    failed: set[str] = set()
+    seen_s = known_seconds(args)
+    try:
+        while waiting or running:
+            for job in [job for job in running if job.process is not None and job.process.poll() is not None]:
+                running.remove(job)
+                finish(job, args, failed, seen_s)
+            for job in [job for job in waiting if needs_of(job) & failed]:
+                waiting.remove(job)
+                failed.add(job.name)
+                print(f"-- {job.name}: left out, what it starts from failed", flush=True)
+            free = args.parallel - len(running)
+            left_s = args.deadline_s - time.monotonic()
+            for job in [
+                job for job in waiting if is_ready(job, args) and expected_s(job, args, seen_s) < left_s
+            ][:free]:
+                waiting.remove(job)
+                start(job, args)
+                running.append(job)
+            if not running and not any(
+                is_ready(j, args) and expected_s(j, args, seen_s) < left_s for j in waiting
+            ):
+                break
+            if left_s < (0.0 if args.resume_later else -20.0):
+                print("-- past the deadline: stopping what still runs", flush=True)
+                break
+            time.sleep(0.5)
+    finally:
+        for job in running:
+            if job.process is not None and job.process.poll() is None:
+                job.process.terminate()  # its newest checkpoint stays: the same command goes on from there
+        for job in running:
+            if job.process is not None:
+                try:
+                    job.process.wait(timeout=15.0)
+                except subprocess.TimeoutExpired:
+                    job.process.kill()
+                print(f"-- {job.name}: stopped after {time.monotonic() - job.started_s:.0f} s", flush=True)
+    for job in waiting:
+        print(f"-- {job.name}: not started", flush=True)
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """Wanted rows and what they start from, row by row, without those that are done or that this version cannot run."""
+    from mast_ray.config.errors import ConfigError
+    from mast_ray.verbs.main import config_of
+
+    names: list[str] = []
+    for name in args.rows:
+        if name not in ROWS:
+            sys.exit(f"there is no row {name!r}: --list shows them")
+        chain = [name]
+        while ROWS[chain[0]].start:
+            chain.insert(0, ROWS[chain[0]].start)
+        names += [one for one in chain if one not in names]
+    jobs = []
+    for name in names:
+        try:
+            config_of(args.recipe, None, list(sets_of(ROWS[name], 0, args)))
+        except ConfigError as error:
+            print(f"-- {name}: left out, {str(error).splitlines()[0]}", flush=True)
+            continue
+        jobs += [Job(ROWS[name], seed) for seed in args.seeds if not is_done(Job(ROWS[name], seed), args)]
+    return jobs
+
+
+def sets_of(row: Row, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
+    """Knobs of a row: those all rows share, its own, and those of the command line."""
+    epochs, often = args.epochs, max(1.0, args.epochs / args.validations)
+    pretrain_epochs = args.pretrain_epochs
+    stage1_epochs = args.self_train_epochs
+    shared = [
+        f"seed={seed}", f"model.size={args.size}", "evaluate.bootstrap=10", "cluster.reader_threads=2",
+        "cluster.checkpoint_every_steps=250",
+        f"detector.epochs={epochs}", f"detector.warmup_epochs={0.05 * epochs:.2f}", f"detector.batch_size={args.batch_size}",
+        f"detector.learning_rate={args.learning_rate}", "detector.ema_decay=0.998", "detector.unfrozen_blocks=12",
+        f"detector.backbone_multiplier={0.3 if row.start else 1.0}", f"detector.validate_every_epochs={often:.3f}",
+        f"pretrain.epochs={pretrain_epochs}", f"pretrain.warmup_epochs={0.05 * pretrain_epochs:.2f}",
+        f"pretrain.batch_size={args.pretrain_batch_size}", "pretrain.learning_rate=4e-4",
+        f"pretrain.validate_every_epochs={max(1.0, pretrain_epochs / args.validations):.3f}",
+        f"self_train.rounds={args.rounds}",
+    ]  # fmt: skip
+    for stage, number, rate in (("stage1", stage1_epochs, 3e-4), ("stage2", max(1, epochs // 4), 1e-4)):
+        knobs = {
+            "epochs": number, "warmup_epochs": 0.05 * number, "batch_size": args.batch_size, "learning_rate": rate,
+            "ema_decay": 0.998, "backbone_multiplier": 0.3, "unfrozen_blocks": 12, "unfreeze_blocks": 0,
+            "unfreeze_every_epochs": 0, "unfreeze_start_epoch": 0, "validate_every_epochs": max(1.0, number / args.validations),
+        }  # fmt: skip
+        shared += [f"self_train.{stage}.{name}={value}" for name, value in knobs.items()]
+    return (*shared, *row.all_sets(), *args.sets)
+
+
+def as_flags(sets: Sequence[str]) -> list[str]:
+    return [part for one in sets for part in ("--set", one)]
+
+
+def folder_of(job: Job, args: argparse.Namespace) -> Path:
+    return args.work / "runs" / job.row.name / f"seed{job.seed}"
+
+
+def result_of(job: Job, args: argparse.Namespace) -> Path:
+    return args.work / "results" / f"{job.name}.json"
+
+
+def is_done(job: Job, args: argparse.Namespace) -> bool:
+    """A detector is done when it is scored; what starts from it needs its weights too."""
+    if job.row.verb == "pretrain":
+        return (folder_of(job, args) / "model" / "manifest.json").exists()
+    return result_of(job, args).exists()
+
+
+def needs_of(job: Job) -> set[str]:
+    return {f"{job.row.start}-seed{job.seed}"} if job.row.start else set()
+
+
+def is_ready(job: Job, args: argparse.Namespace) -> bool:
+    return not job.row.start or is_done(Job(ROWS[job.row.start], job.seed), args)
+
+
+def known_seconds(args: argparse.Namespace) -> dict[str, float]:
+    """Row -> seconds of its slowest finished run."""
+    path = args.work / "seconds.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def expected_s(job: Job, args: argparse.Namespace, seen_s: dict[str, float]) -> float:
+    """Seconds of a run like this: of the same row, else of the slowest with the same verb, else a guess."""
+    if args.resume_later:
+        return 20.0
+    same_verb = [
+        s for name, s in seen_s.items() if name in ROWS and ROWS[name].verb == job.row.verb and name != "fcos"
+    ]
+    return 1.1 * seen_s.get(job.row.name, max(same_verb, default=args.guess))
+
+
+def start(job: Job, args: argparse.Namespace) -> None:
+    folder = folder_of(job, args)
+    folder.mkdir(parents=True, exist_ok=True)
+    order = folder / "job.json"
+    order.write_text(json.dumps({
+        "row": job.row.name, "seed": job.seed, "verb": job.row.verb, "commands": [command_of(job, args)],
+        "model": str(folder / "model") if job.row.verb != "self-train" else str(folder / "rounds"),
+        "prepared": str(args.work / "prepared"), "result": str(result_of(job, args)), "sets": sets_of(job.row, job.seed, args),
+        "recipe": args.recipe,
+    }, indent=1))  # fmt: skip
+    log = (folder / "log.txt").open("ab")
+    job.started_s = time.monotonic()
+    environment = os.environ | {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2"),
+    }
+    job.process = subprocess.Popen(
+        [sys.executable, __file__, "--job", str(order)], stdout=log, stderr=subprocess.STDOUT, env=environment
+    )
+    print(f"-- {job.name}: started", flush=True)
+
+
+def command_of(job: Job, args: argparse.Namespace) -> list[str]:
+    """The `mast` command of a job."""
+    folder, prepared = folder_of(job, args), str(args.work / "prepared")
+    flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
+    start = str(folder_of(Job(ROWS[job.row.start], job.seed), args) / "model") if job.row.start else ""
+    match job.row.verb:
+        case "pretrain":
+            return ["pretrain", prepared, "--out", str(folder / "model"), *flags]
+        case "train":
+            encoder = ["--encoder", start] if start else []
+            return ["train", prepared, "--out", str(folder / "model"), *encoder, *flags]
+        case "self-train":
+            truth = ["--truth", str(args.work / "archive" / "truth.csv")]
+            return [
+                "self-train",
+                prepared,
+                "--detector",
+                start,
+                "--out",
+                str(folder / "rounds"),
+                *truth,
+                *flags,
+            ]
+
+
+def finish(job: Job, args: argparse.Namespace, failed: set[str], seen_s: dict[str, float]) -> None:
+    spent_s = time.monotonic() - job.started_s
+    if is_done(job, args):
+        seen_s[job.row.name] = max(seen_s.get(job.row.name, 0.0), spent_s)
+        (args.work / "seconds.json").write_text(json.dumps(seen_s, indent=1))
+        print(f"-- {job.name}: done in {spent_s:.0f} s", flush=True)
+        return
+    failed.add(job.name)
+    tail = (folder_of(job, args) / "log.txt").read_text(errors="replace").splitlines()[-12:]
+    print(f"-- {job.name}: FAILED after {spent_s:.0f} s\n   " + "\n   ".join(tail), flush=True)
+
+
+# Inside a job's own process
+
+
+def run_job(order_path: Path) -> None:
+    """Train (or pretrain, or self-train) and score, in one process: imports and CUDA's start are paid once."""
+    from mast_ray.verbs.main import main as mast
+
+    order = json.loads(order_path.read_text())
+    started_s = time.monotonic()
+    for command in order["commands"]:
+        print("$ mast", *command, flush=True)
+        code = mast(command)
+        if code != 0:
+            sys.exit(code)
+    trained_s = time.monotonic() - started_s
+    if order["verb"] != "pretrain":
+        score(order, trained_s)
+    for checkpoint in Path(order["model"]).rglob("checkpoints/**/*"):
+        if checkpoint.is_file():
+            checkpoint.unlink()  # a finished run needs its weights alone, and the disk is shared
+    print(f"done in {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+def score(order: dict, trained_s: float) -> None:
+    """Counts of all test splits in one pass over their chunks, at the threshold that was chosen with the weights."""
+    from next_site_scores import SPLITS, counts_of, write_run
+
+    from mast_ray.stages.score.scoring import DEFAULT_THRESHOLD, detections_of_splits, scored_split
+    from mast_ray.tables.prepared import open_prepared
+    from mast_ray.training.model_files import read_card
+    from mast_ray.verbs.main import config_of
+
+    config = config_of(order["recipe"], None, order["sets"])
+    prepared = open_prepared(order["prepared"], config.storage)
+    folder = Path(order["model"])
+    model = str(folder / "model") if order["verb"] == "self-train" else str(folder)
+    threshold = read_card(model, config.storage).score_threshold
+    threshold = DEFAULT_THRESHOLD if threshold is None else threshold
+    started_s = time.monotonic()
+    found = detections_of_splits(model, prepared, (*SPLITS, "ood_dev"), config)
+    counts = {
+        name: counts_of(scored_split(prepared, found, name, config), threshold)
+        for name in (*SPLITS, "ood_dev")
+    }
+    facts = {
+        "row": order["row"], "seed": order["seed"], "verb": order["verb"], "threshold": threshold, "sets": order["sets"],
+        "recipe": order["recipe"], "train_s": round(trained_s, 1), "score_s": round(time.monotonic() - started_s, 1),
+    }  # fmt: skip
+    if order["verb"] == "self-train":
+        facts["rounds"] = json.loads((folder / "rounds.json").read_text())
+    else:
+        summary = json.loads((folder / "summary.json").read_text())
+        facts |= {
+            name: summary[name]
+            for name in (
+                "steps",
+                "samples",
+                "train_chunks",
+                "best_step",
+                "best",
+                "chunks_per_s",
+                "wait_share",
+            )
+        }
+    write_run(Path(order["result"]).with_suffix(""), counts, facts)
+
+
+def print_table(args: argparse.Namespace) -> None:
+    from next_site_scores import read_runs, share_of_gap, tables
+
+    runs = read_runs(args.work / "results")
+    text = tables(runs, list(ROWS), args.rivals)
+    text += share_of_gap(runs, "field", "self_trained_control", "self_trained", "self_trained_ceiling")
+    (args.work / "table.md").write_text(text)
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
