@@ -43,6 +43,7 @@ class ChunkBatch:
     boxes: PaddedBoxes
     weight: Tensor  # (B,) float32: weight of the detection loss of each chunk
     chunk_ids: tuple[str, ...] = ()
+    is_pseudo: Tensor | None = None  # (B,) bool: boxes by a model, not by an expert; None: all by experts
 
     def to(self, device: torch.device | str) -> ChunkBatch:
         return replace(
@@ -50,6 +51,7 @@ class ChunkBatch:
             logmel=self.logmel.to(device, non_blocking=True),
             boxes=self.boxes.to(device),
             weight=self.weight.to(device, non_blocking=True),
+            is_pseudo=None if self.is_pseudo is None else self.is_pseudo.to(device, non_blocking=True),
         )
 
 

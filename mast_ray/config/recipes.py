@@ -53,6 +53,8 @@ def paper() -> Config:
             "self_train.policy": "fixed",
             "self_train.stage1.confidence_weighting": "raw",
             "self_train.governor": "warn",
+            "self_train.contrastive_on_pseudo": True,
+            "self_train.keep": "last",
             "evaluate.average_precision": "11_point",
         },
     )

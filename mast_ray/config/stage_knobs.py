@@ -165,6 +165,11 @@ class DetectorTrainConfig(Section):
     """How often the validation split is scored."""
 
 
+def strong_augment() -> AugmentConfig:
+    """More kinds at once, 12 dB of level, shifts of a whole patch."""
+    return AugmentConfig(most_per_example=6, frequency_shift_bins=16, gain=1.2)
+
+
 def stage1_knobs() -> DetectorTrainConfig:
     """Stage 1 of the paper's Table 'Staged self-training': pseudo-labels only."""
     return DetectorTrainConfig(
@@ -185,11 +190,25 @@ def stage2_knobs() -> DetectorTrainConfig:
 class SelfTrainConfig(Section):
     rounds: int = Field(2, ge=1)
     """Rounds of pseudo-label, stage 1, stage 2 (paper: 1-2)."""
-    curriculum: Literal["two_stage", "stage1_only", "stage2_only", "union"] = "two_stage"
-    """The paper's curriculum, or one of its ablations."""
-    policy: Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"] = "tuned"
-    """How the confidence threshold q is chosen: fixed (paper), tuned on validation, or
-    per site and hour from the scores.
+    curriculum: Literal[
+        "two_stage", "stage1_only", "stage2_only", "union", "mixed", "mixed_then_expert", "control", "ceiling"
+    ] = "two_stage"
+    """The paper's two stages or an ablation of them; mixed: expert and pseudo-labelled chunks in every batch (then stage 2
+    with mixed_then_expert); control: as long on expert labels alone; ceiling: mixed, with --truth as the pool's labels.
+    """
+    policy: Literal[
+        "fixed", "tuned", "per_group_mixture", "per_group_quantile", "precision", "precision_pool"
+    ] = "tuned"
+    """How the confidence threshold q is chosen: fixed (paper), tuned on validation (best F1), per site and hour from
+    the scores, or for precision: carried to every site by the share of detections kept, or one for the whole pool.
+    """
+    precision_target: Share = 0.85
+    """Policies precision and precision_pool: the lowest q at which so much of what is kept is right, on ood_dev where
+    it is labelled, else on validation.
+    """
+    ignore_above: Share | Literal["auto"] = 0.0
+    """Boxes scored from here up to q are ignored, neither object nor background; 0: they are background; auto: from
+    where recall no longer rises.
     """
     threshold: Share = 0.10
     """q of the fixed policy (paper: 0.10), and the fallback of the others."""
@@ -217,6 +236,34 @@ class SelfTrainConfig(Section):
     """Weight of empty chunks kept as negatives."""
     max_chunks: int = Field(0, ge=0)
     """Use at most this many chunks of the pool per round, drawn at random; 0: all."""
+    expert_share: Share = 0.5
+    """Curriculum mixed: share of expert chunks in every batch."""
+    teacher: Literal["fixed", "moving_average"] = "moving_average"
+    """Curriculum mixed: pseudo-labels as stored at the start of the round, or made anew for every batch, before
+    augmentation, by the moving average of the student's weights.
+    """
+    teacher_every_steps: int = Field(1, ge=1)
+    """The moving-average teacher labels one batch in so many; the others keep their stored labels."""
+    teacher_boxes: int = Field(64, ge=1)
+    """Most boxes of a chunk that the moving-average teacher gives, the best first."""
+    pseudo_weight: Weight = 1.0
+    """Curriculum mixed: weight of a pseudo-labelled chunk (times its confidence) beside an expert one."""
+    contrastive_on_pseudo: bool = False
+    """Whether pseudo-labelled chunks take part in the contrastive loss (paper: yes); its negatives there are calls that
+    the teacher missed.
+    """
+    augmentation: Literal["shared", "own"] = "shared"
+    """Curricula mixed, control and ceiling: strengths as in `augment`, or own ones as in `self_train.augment`."""
+    augment: AugmentConfig = strong_augment()
+    """Strong augmentation for the student."""
+    average_with_teacher: Share | Literal["auto"] = 0.0
+    """Share of the teacher's weights in the student of a round (0: none); auto: the share in 0, 1/4, 1/2, 3/4 that is
+    best on the split that selects.
+    """
+    keep: Literal["best", "last"] = "best"
+    """Which round is delivered: the best on ood_dev where it is labelled, else on validation, the seed among them; or
+    the last (paper).
+    """
     stage1: DetectorTrainConfig = stage1_knobs()
     """Training on pseudo-labels."""
     stage2: DetectorTrainConfig = stage2_knobs()

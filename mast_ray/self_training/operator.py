@@ -144,6 +144,14 @@ def at_threshold(detections: PoolDetections, threshold: float | Floats) -> PoolD
     return detections.where(detections.score >= limit[detections.chunk])
 
 
+def in_band(detections: PoolDetections, low: Floats, is_object: Flags) -> PoolDetections:
+    """What is neither taught as an object nor as background: score >= the (C,) lower threshold, and no object.
+
+    Boxes above q that are no valid pseudo-box (too short, a whole chunk) are among them: something was heard there.
+    """
+    return detections.where((detections.score >= low[detections.chunk]) & ~is_object)
+
+
 def pseudo_boxes(
     detections: PoolDetections, threshold: float | Floats, overlap: float, validity: Validity
 ) -> PoolDetections:

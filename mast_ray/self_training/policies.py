@@ -1,5 +1,5 @@
 """Policies for the confidence threshold q: fixed, tuned on validation, or per group
-(site and hour) from the scores.
+(site and hour) from the scores, or for precision. Below q a second threshold may begin a band of boxes to ignore.
 
 A group with too few detections falls back to its site, then to the whole pool, then to the given threshold;
 the source of every group's threshold is kept, so that a report can say where q came from.
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Policy = Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile"]
+Flags = NDArray[np.bool_]
+Policy = Literal["fixed", "tuned", "per_group_mixture", "per_group_quantile", "precision", "precision_pool"]
 FEWEST_SCORES = 20  # a mixture of two on fewer scores is noise
+FEWEST_KEPT = 20  # a precision of fewer detections is no estimate
+SATURATED = 0.95  # of all hits: below their threshold hardly a call is left to find
 REGULARISATION = 1e-3  # added to variances of logits
 # A mixture is fitted to so many quantiles of more scores: 80 million of a pool take no longer.
 MOST_SCORES = 2048
@@ -85,6 +88,35 @@ def quantile_threshold(score: Floats, kept_share: float) -> float:
     return float(np.quantile(score, 1.0 - np.clip(kept_share, 0.0, 1.0)))
 
 
+def precision_threshold(score: Floats, is_hit: Flags, target: float) -> tuple[float, bool]:
+    """(lowest q at which at least `target` of the detections kept are hits, whether there is one).
+
+    Where the target is out of reach it is the q of the highest precision; NaN where too few are detected at all.
+    """
+    order = np.argsort(-score, kind="stable")
+    ordered, hits = score[order], np.cumsum(is_hit[order])
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(ordered) else order
+    kept = last + 1
+    ordered, precision = ordered[last][kept >= FEWEST_KEPT], (hits[last] / kept)[kept >= FEWEST_KEPT]
+    if not len(ordered):
+        return float("nan"), False
+    reached = precision >= target
+    if reached.any():
+        return float(ordered[reached].min()), True
+    return float(ordered[precision >= precision.max()].min()), False
+
+
+def saturation_threshold(score: Floats, is_hit: Flags) -> float:
+    """Highest threshold that still keeps SATURATED of all hits; NaN without hits."""
+    hits = np.sort(score[is_hit])[::-1]
+    return float(hits[int(np.ceil(SATURATED * len(hits))) - 1]) if len(hits) else float("nan")
+
+
+def kept_share(score: Floats, threshold: float) -> float:
+    """Share of detections at or above a threshold; 0 without detections."""
+    return float((score >= threshold).mean()) if len(score) else 0.0
+
+
 def group_thresholds(
     policy: Policy,
     score: Floats,
@@ -100,9 +132,9 @@ def group_thresholds(
     that the tuned threshold keeps (quantile matching).
     """
     num_groups = len(site_of_group)
-    if policy in ("fixed", "tuned"):
+    if policy in ("fixed", "tuned", "precision_pool"):
         return GroupThresholds(np.full(num_groups, threshold), (policy,) * num_groups)
-    if policy == "per_group_quantile":
+    if policy in ("per_group_quantile", "precision"):
         estimate: Callable[[Floats], float | None] = lambda values: quantile_threshold(values, kept_share)  # noqa: E731
     else:
         estimate = mixture_threshold

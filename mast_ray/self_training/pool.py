@@ -34,7 +34,7 @@ from mast_ray.tables.schemas import LABELS
 Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
 PARTS = ["classification", "centerness"]
-PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32())])
+PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32()), ("is_ignored", pa.bool_())])
 
 
 def read_pool(
@@ -134,6 +134,11 @@ def keys_of(chunks: ChunkSet) -> Ints:
     return chunks.recording.astype(np.int64) << 32 | chunks.chunk
 
 
+def objects_of(table: pa.Table) -> pa.Table:
+    """The rows of a table of pseudo-labels that are objects."""
+    return table.filter(pc.invert(table.column("is_ignored")))
+
+
 @dataclass(frozen=True, eq=False)
 class ChunkGroups:
     """Groups that share a threshold."""
@@ -161,6 +166,14 @@ def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     return ChunkGroups(group.astype(np.int64), codes // 25, tuple(labels))
 
 
+def site_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
+    """One group per site."""
+    sites = pc.fill_null(prepared.recordings.column("site"), "").combine_chunks().dictionary_encode()
+    codes, group = np.unique(sites.indices.to_numpy()[chunks.recording], return_inverse=True)
+    names = tuple(sites.dictionary[int(code)].as_py() or "(no site)" for code in codes)
+    return ChunkGroups(group.astype(np.int64), codes.astype(np.int64), names)
+
+
 def _floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
     return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
 
@@ -171,13 +184,17 @@ def pseudo_table(
     pseudo: PoolDetections,
     limit: NDArray[np.float64],
     lineage: dict[str, str],
+    ignored: PoolDetections | None = None,
 ) -> pa.Table:
     """Pseudo-boxes as labels of their chunks; every row names its model, policy and
     round, and the threshold it passed.
 
-    `limit` is the threshold of every chunk (C,).
+    `limit` is the threshold of every chunk (C,); `ignored` boxes are below it, or no valid pseudo-boxes.
     """
-    order = np.lexsort((-pseudo.score, pseudo.chunk))
+    num_objects = len(pseudo.score)
+    pseudo = pseudo if ignored is None else joined([pseudo, ignored], pseudo.num_chunks)
+    is_ignored = np.arange(len(pseudo.score)) >= num_objects
+    order = np.lexsort((-pseudo.score, is_ignored, pseudo.chunk))
     chunk = pseudo.chunk[order]
     boxes = pseudo.boxes[order].copy()
     number = chunks.chunk[chunk].astype(np.int64)
@@ -188,7 +205,7 @@ def pseudo_table(
     columns = {
         "recording_id": ids, "begin_s": begin_s, "end_s": end_s, "low_hz": low_hz, "high_hz": high_hz,
         "label": pa.repeat("", len(order)), "score": pseudo.score[order], "source": pa.repeat(source, len(order)),
-        "chunk": number, "threshold": limit[chunk],
+        "chunk": number, "threshold": limit[chunk], "is_ignored": is_ignored[order],
     }  # fmt: skip
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in PSEUDO]
     return pa.Table.from_arrays(arrays, schema=PSEUDO.with_metadata(lineage))

@@ -79,7 +79,10 @@ def detection(
         knobs.lambda_cls, knobs.lambda_box, knobs.lambda_iou, knobs.lambda_centerness, knobs.lambda_con
     )
     contrastive = ContrastiveSettings(
-        knobs.contrastive_temperature, knobs.contrastive_positives, knobs.contrastive_negatives
+        knobs.contrastive_temperature,
+        knobs.contrastive_positives,
+        knobs.contrastive_negatives,
+        on_pseudo=config.self_train.contrastive_on_pseudo,
     )
     with _seeded(config.seed):
         detector = build_detector(architecture_of(config.model))

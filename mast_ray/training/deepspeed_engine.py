@@ -192,6 +192,10 @@ class DeepSpeedEngine:
             weights |= {name: to_host(value) for name, value in averaged}
         return weights
 
+    def shared_averages(self) -> dict[str, Tensor] | None:
+        """Each rank holds pieces only: there is no whole average to look at during a step."""
+        return None
+
     # Fragments: the piece of each parameter's fp32 master copy that this rank owns
     # (ZeRO 1 and 2), or all of it.
 

@@ -63,6 +63,8 @@ class Engine(Protocol):
 
     def averaged_weights(self) -> dict[str, Tensor]: ...
 
+    def shared_averages(self) -> dict[str, Tensor] | None: ...
+
 
 def choose_precision(requested: Literal["auto", "fp32", "bf16", "fp16"], device: torch.device) -> Precision:
     """bf16 on GPUs, fp32 on CPUs, unless named."""

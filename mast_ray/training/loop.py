@@ -232,7 +232,7 @@ def begin_step(objective: torch.nn.Module, parts: list[MicroBatch]) -> None:
     """
     begin = getattr(objective, "begin_step", None)
     if begin is not None:
-        begin([part.batch.boxes for part in parts] if len(parts) > 1 else [])
+        begin([part.batch for part in parts] if len(parts) > 1 else [])
 
 
 def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: int, part: int) -> None:

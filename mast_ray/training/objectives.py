@@ -48,6 +48,7 @@ class ContrastiveSettings:
     num_positives: int = 4
     num_negatives: int = 32
     max_anchors: int = 16
+    on_pseudo: bool = True  # whether pseudo-labelled chunks take part
 
 
 FIXED_SLOTS = 256
@@ -159,7 +160,7 @@ class DetectionObjective(nn.Module):
         self._contrastive_term = self._contrastive
         self._shared: SharedCounts | None = None  # of a step in several micro-batches
 
-    def begin_step(self, parts: Sequence[PaddedBoxes]) -> None:
+    def begin_step(self, parts: Sequence[ChunkBatch]) -> None:
         """Count positives and anchors over all micro-batches of a step: each is divided by
         the same numbers, as in one batch.
 
@@ -169,11 +170,19 @@ class DetectionObjective(nn.Module):
             self._shared = None
             return
         levels, most = self.detector.levels, self.contrastive.max_anchors
-        positives = [(assign(boxes, levels, self.assignment).box_index >= 0).sum() for boxes in parts]
-        anchors = [boxes.is_object.sum(1).clamp(max=most).sum() for boxes in parts]
+        positives = [(assign(part.boxes, levels, self.assignment).box_index >= 0).sum() for part in parts]
+        anchors = [
+            (part.boxes.is_object.sum(1).clamp(max=most) * self._contrasts(part)).sum() for part in parts
+        ]
         self._shared = SharedCounts(
             *(mean_over_workers(torch.stack(counts).float().mean()) for counts in (positives, anchors))
         )
+
+    def _contrasts(self, batch: ChunkBatch) -> Tensor:
+        """(B,) which chunks take part in the contrastive loss."""
+        if self.contrastive.on_pseudo or batch.is_pseudo is None:
+            return torch.ones_like(batch.weight, dtype=torch.bool)
+        return ~batch.is_pseudo
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
         """Make the draws of the next forward depend on the step only.
@@ -213,7 +222,8 @@ class DetectionObjective(nn.Module):
             noise = ContrastiveNoise(order[rows, :num_slots], jitter[rows, :num_anchors])
         boxes = batch.boxes
         # Tensors only: a compiled step must not be specialised to chunk ids.
-        return batch.logmel, boxes.corners, boxes.is_object, boxes.is_ignored, batch.weight, *noise
+        flags = (boxes.is_object, boxes.is_ignored)
+        return batch.logmel, boxes.corners, *flags, batch.weight, self._contrasts(batch), *noise
 
     def step_losses(self, logmel: Tensor, *inputs: Tensor) -> dict[str, Tensor]:
         """The losses of what `step_inputs` made."""
@@ -233,6 +243,7 @@ class DetectionObjective(nn.Module):
         is_object: Tensor,
         is_ignored: Tensor,
         chunk_weight: Tensor,
+        contrasts: Tensor,
         order_noise: Tensor,
         jitter_noise: Tensor,
     ) -> tuple[DetectionSums, tuple[Tensor, Tensor] | None]:
@@ -252,7 +263,7 @@ class DetectionObjective(nn.Module):
         if projection is None or self.weights.contrastive == 0:
             return sums, None
         noise = ContrastiveNoise(order_noise, jitter_noise)
-        return sums, self._contrastive_term(outputs, boxes, noise, projection)
+        return sums, self._contrastive_term(outputs, boxes, noise, projection, contrasts)
 
     def _weighted(
         self, sums: DetectionSums, contrastive: tuple[Tensor, Tensor] | None, num_chunks: int
@@ -283,7 +294,12 @@ class DetectionObjective(nn.Module):
         return {"loss": total, **{name: term.detach() for name, term in terms.items()}}
 
     def _contrastive(
-        self, outputs: HeadOutputs, boxes: PaddedBoxes, noise: ContrastiveNoise, projection: ProjectionHead
+        self,
+        outputs: HeadOutputs,
+        boxes: PaddedBoxes,
+        noise: ContrastiveNoise,
+        projection: ProjectionHead,
+        contrasts: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The contrastive loss of this worker's anchors, and how many there are."""
         settings, detector = self.contrastive, self.detector
@@ -297,10 +313,9 @@ class DetectionObjective(nn.Module):
         sizes = [num_anchors, num_anchors * settings.num_positives, settings.num_negatives]
         anchors, positives, negatives = vectors.split(sizes, dim=1)
         positives = positives.unflatten(1, (num_anchors, settings.num_positives))
-        loss = contrastive_loss(
-            anchors, chosen.is_anchor, positives, negatives, chosen.is_negative, settings.tau
-        )
-        return loss, chosen.is_anchor.sum()
+        is_anchor = chosen.is_anchor & contrasts[:, None]
+        loss = contrastive_loss(anchors, is_anchor, positives, negatives, chosen.is_negative, settings.tau)
+        return loss, is_anchor.sum()
 
 
 class BaselineObjective(nn.Module):

@@ -209,6 +209,12 @@ class TorchEngine:
             }
         return weights
 
+    def shared_averages(self) -> dict[str, Tensor] | None:
+        """The averages themselves by name, on the device, moving with every step; None: no average."""
+        if self.average is None:
+            return None
+        return dict(zip(self._averaged_names(), self.average.averages, strict=True))
+
     def _grouped_names(self) -> list[str]:
         return [name for group in self.groups for name in group.names]
 

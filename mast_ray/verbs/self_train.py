@@ -9,9 +9,11 @@ HELP = """Improve a detector with the unlabelled pool: it labels the pool, a stu
 (stage 2), and becomes the next teacher.
 
 PREPARED, --detector and --out are folders or s3:// prefixes; OUT/model is the result, OUT/rounds.json its figures per round on every split with
-the threshold frozen from validation. Curricula by name: `--set self_train.curriculum=two_stage|stage1_only|stage2_only|union`; policies for the
-threshold: `--set self_train.policy=fixed|tuned|per_group_mixture|per_group_quantile`. When pseudo-labels collapse between rounds, the governor stops
-and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do."""
+the threshold frozen from validation. The best round on `ood_dev` (where it is labelled, else on validation) is delivered, and never a student that is
+worse there than its teacher. Curricula by name: `--set self_train.curriculum=two_stage|stage1_only|stage2_only|union|mixed|mixed_then_expert`, and
+what they are measured against: `control` (as long on expert labels) and `ceiling` (the pool's labels from --truth). Policies for the threshold:
+`--set self_train.policy=fixed|tuned|per_group_mixture|per_group_quantile|precision|precision_pool`. When pseudo-labels collapse between rounds, the
+governor stops and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truth",
         default="",
-        help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels only",
+        help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels; labels with curriculum=ceiling",
     )
     parser.add_argument(
         "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
@@ -47,5 +49,6 @@ def run(args: argparse.Namespace) -> int:
     if result["stopped"]:
         print(f"stopped at {result['stopped']}")
     final = result["final"]
+    print(f"kept: {final.get('why', 'the last round')}")
     print(f"model of round {final['round']}: {args.out}/model")
     return 0

@@ -12,6 +12,7 @@ from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
     chunk_weights,
+    in_band,
     is_valid,
     pseudo_boxes,
     survives_suppression,
@@ -107,3 +108,12 @@ def test_scores_are_made_anew_from_classification_and_centerness():
     assert last.parts.tolist() == [[0.16, 0.81]] and last.score.tolist() == [0.81]
     with pytest.raises(DataError, match=r"leave self_train\.score_weight at 0\.5"):
         weighed(replace(stored, parts=None), 0.7)
+
+
+def test_between_two_thresholds_boxes_are_neither_object_nor_background():
+    short = (100.0, 20.0, 105.0, 40.0)
+    detections = pool([(0, LONG, 0.9), (0, LONG, 0.5), (0, LONG, 0.2), (1, LONG, 0.5), (1, short, 0.9)])
+    is_object = (detections.score >= 0.7) & is_valid(detections, Validity())
+    ignored = in_band(detections, np.array([0.3, 0.6, 0.0]), is_object)
+    # 0.9 is an object, 0.2 background; chunk 1 begins its band at 0.6, and what is too short there was still heard
+    assert list(zip(ignored.chunk.tolist(), ignored.score.tolist(), strict=True)) == [(0, 0.5), (1, 0.9)]

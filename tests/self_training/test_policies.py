@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from mast_ray.self_training.policies import group_thresholds, mixture_threshold, quantile_threshold, two_parts
+from mast_ray.self_training.policies import (
+    FEWEST_KEPT,
+    group_thresholds,
+    kept_share,
+    mixture_threshold,
+    precision_threshold,
+    quantile_threshold,
+    saturation_threshold,
+    two_parts,
+)
 
 
 def sigmoid(x):
@@ -83,3 +92,46 @@ def test_two_parts_are_those_of_least_squared_distance():
         for cut in range(1, 40)
     ]
     assert two_parts(values)[0][0] == pytest.approx((np.argmin(cost) + 1) / 40)
+
+
+def test_the_threshold_for_precision_is_the_lowest_at_which_enough_of_what_is_kept_is_right():
+    score = np.repeat([0.9, 0.7, 0.5, 0.3], 10)
+    is_hit = np.concatenate([np.arange(10) < hits for hits in (10, 10, 7, 1)])
+    # kept 10 (too few to judge), 20, 30, 40: precision 1, 1, 0.9, 0.7
+    assert precision_threshold(score, is_hit, 0.85) == (0.5, True)
+    assert precision_threshold(score, is_hit, 0.9) == (0.5, True)
+    assert precision_threshold(score, is_hit, 0.95) == (0.7, True)
+    assert precision_threshold(score, is_hit, 0.5) == (0.3, True)
+
+
+def test_a_precision_out_of_reach_gives_the_most_precise_threshold_and_says_so():
+    score, is_hit = np.repeat([0.8, 0.4], 20), np.arange(40) % 2 == 0
+    is_hit[:20] = np.arange(20) < 12
+    assert precision_threshold(score, is_hit, 0.85) == (0.8, False)  # 12 of 20, then 22 of 40
+    value, is_reached = precision_threshold(
+        np.full(FEWEST_KEPT - 1, 0.9), np.ones(FEWEST_KEPT - 1, bool), 0.5
+    )
+    assert np.isnan(value) and not is_reached
+
+
+def test_the_band_begins_where_nineteen_of_twenty_hits_are_above():
+    score = np.linspace(0.95, 0.0, 20)  # steps of 0.05
+    assert saturation_threshold(score, np.ones(20, bool)) == pytest.approx(0.05)
+    only_high = score >= 0.5  # ten hits: all of them are needed for 0.95
+    assert saturation_threshold(score, only_high) == pytest.approx(0.5)
+    assert np.isnan(saturation_threshold(score, np.zeros(20, bool)))
+
+
+def test_precision_is_carried_to_a_site_by_the_share_it_keeps_and_thin_sites_take_that_of_the_pool():
+    loud, quiet, thin = np.linspace(0.5, 1.0, 101), np.linspace(0.0, 0.5, 101), np.array([0.9])
+    score, group = np.concatenate([loud, quiet, thin]), np.repeat([0, 1, 2], [101, 101, 1])
+    found = group_thresholds("precision", score, group, np.arange(3), 0.7, kept_share=0.2, min_detections=50)
+    assert found.threshold[:2] == pytest.approx([0.9, 0.4])
+    assert found.source == ("group", "group", "pool") and found.threshold[2] == np.quantile(score, 0.8)
+    alike = group_thresholds("precision_pool", score, group, np.arange(3), 0.7, 0.2, 50)
+    assert alike.threshold.tolist() == [0.7] * 3
+
+
+def test_the_share_kept_counts_a_score_at_the_threshold_and_is_0_of_nothing():
+    assert kept_share(np.array([0.2, 0.5, 0.8, 0.9]), 0.5) == 0.75
+    assert kept_share(np.zeros(0), 0.5) == 0.0

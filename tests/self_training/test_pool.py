@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from mast_ray.self_training.operator import PoolDetections
-from mast_ray.self_training.pool import chunk_groups, pool_of_table, pseudo_table
+from mast_ray.self_training.pool import chunk_groups, objects_of, pool_of_table, pseudo_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet
 
 
@@ -59,6 +59,19 @@ def test_pseudo_boxes_survive_the_way_through_the_table():
     back = pool_of_table(table, archive(), pool)
     assert back.chunk.tolist() == [0, 1, 2]
     assert np.allclose(back.boxes, boxes.boxes[[1, 2, 0]], atol=1e-6)
+
+
+def test_ignored_boxes_travel_with_the_pseudo_boxes_and_are_told_apart():
+    pool = chunks((0, 0), (0, 1))
+    of = lambda *rows: PoolDetections(  # noqa: E731
+        np.array([r[0] for r in rows]),
+        np.array([[10.0, 3.0, 90.0, 8.0]] * len(rows)),
+        np.array([r[1] for r in rows]),
+        2,
+    )
+    table = pseudo_table(archive(), pool, of((1, 0.6)), np.array([0.5, 0.5]), {}, of((1, 0.9), (0, 0.2)))
+    assert table["is_ignored"].to_pylist() == [True, False, True]  # by chunk, objects first
+    assert pool_of_table(objects_of(table), archive(), pool).score.tolist() == pytest.approx([0.6])
 
 
 def test_rows_of_other_chunks_and_unknown_recordings_are_left_out():

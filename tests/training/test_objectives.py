@@ -11,6 +11,7 @@ from mast_ray.models.detector import DetectorArchitecture, MastDetector
 from mast_ray.models.masking import Masking
 from mast_ray.training.loop import MicroBatch, begin_step
 from mast_ray.training.objectives import (
+    ContrastiveSettings,
     DetectionObjective,
     DetectionWeights,
     ReconstructionObjective,
@@ -191,3 +192,19 @@ def test_compiled_steps_are_one_graph_and_agree_with_eager(objective, reconstruc
         before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         eager(dataclasses.replace(batch, chunk_ids=("other", "names")))
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
+
+
+def test_pseudo_labelled_chunks_stay_out_of_the_contrastive_term_when_asked():
+    """With the only boxes in a pseudo-labelled chunk nothing is left to contrast; the detection losses stay."""
+    settings = ContrastiveSettings(on_pseudo=False)
+    objective = detection(contrastive=settings)
+    expert = example()
+    pseudo = dataclasses.replace(expert, is_pseudo=torch.tensor([True, False]))
+    assert value(objective, expert, "contrastive") > 0 == value(objective, pseudo, "contrastive")
+    assert value(objective, pseudo, "overlap") == value(objective, expert, "overlap")
+    both = example([BOXES[0], BOXES[0][:1]])
+    objective.seed_step(3)
+    apart = value(objective, dataclasses.replace(both, is_pseudo=torch.tensor([False, True])), "contrastive")
+    objective.seed_step(3)
+    alone = value(objective, dataclasses.replace(both, boxes=pad_boxes([BOXES[0], BOXES[1]])), "contrastive")
+    assert apart == pytest.approx(alone, rel=1e-5)

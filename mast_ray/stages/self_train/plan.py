@@ -4,6 +4,9 @@ folders, without starting anything.
 
 from __future__ import annotations
 
+import math
+
+from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
 from mast_ray.stages.score.split_scores import splits_present
@@ -13,6 +16,7 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.data.labels import expert_chunks
+from mast_ray.training.data.mixed_reader import expert_count
 from mast_ray.training.files.model_files import read_card
 from mast_ray.training.schedule import schedule_of
 
@@ -38,7 +42,8 @@ def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
             lines.append(_line(stage, f"round{number}/pseudo", "no inference"))
         for step in steps_of(knobs.curriculum):
             section = knobs.stage1 if step.section == "self_train.stage1" else knobs.stage2
-            count = experts if step.labels == "expert" else most + (experts if step.labels == "both" else 0)
+            mixed = math.ceil(most * section.batch_size / (section.batch_size - experts_in(section, knobs)))
+            count = {"expert": experts, "pseudo": most, "both": most + experts}.get(step.labels, mixed)
             bound = "" if step.labels == "expert" else "at most "
             schedule = schedule_of(section, count)
             lines.append(
@@ -50,6 +55,11 @@ def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
             )
         lines.append(_line(stage, f"round{number}/evaluation", f"{held} chunks"))
     return "\n".join(lines)
+
+
+def experts_in(section: DetectorTrainConfig, knobs: SelfTrainConfig) -> int:
+    """Expert chunks in a mixed batch."""
+    return expert_count(section.batch_size, knobs.expert_share)
 
 
 def _line(stage: Storage, name: str, what: str) -> str:

@@ -27,6 +27,7 @@ from mast_ray.self_training.operator import (
     Validity,
     at_threshold,
     chunk_weights,
+    in_band,
     is_valid,
 )
 from mast_ray.self_training.policies import group_thresholds
@@ -34,9 +35,11 @@ from mast_ray.self_training.pool import (
     ChunkGroups,
     chunk_groups,
     keys_of,
+    objects_of,
     pool_of_table,
     pseudo_table,
     read_pool,
+    site_groups,
 )
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
 from mast_ray.stages.score.split_scores import score_chunks
@@ -55,7 +58,7 @@ from mast_ray.training.data.labels import PSEUDO_LABELS, LabelSource, pseudo_lab
 STAGE, FIGURES_FILE = "pseudo", "figures.json"
 _POLICY_KNOBS = {
     "policy", "threshold", "min_group_detections", "nms_overlap", "min_duration_s", "min_bins", "empty_chunks",
-    "empty_weight", "max_chunks",
+    "empty_weight", "max_chunks", "precision_target", "ignore_above",
 }  # fmt: skip
 
 
@@ -64,9 +67,11 @@ class Teacher:
     """Whose detections they are, and what its validation says about thresholds."""
 
     model_sha: str
-    threshold: float  # tuned on validation, or what stands in for it
+    threshold: float  # tuned on validation or chosen for precision, or what stands in for it
     kept_share: float  # of validation candidates at that threshold
     round: int
+    saturated: float = 0.0  # threshold below which hardly a call is left to find; 0: not known
+    saturated_share: float = 0.0  # of validation candidates at that one
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,21 +113,44 @@ def make_pseudo_labels(
             chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7])
         )
         lineage = {"model": teacher.model_sha, "policy": knobs.policy, "round": str(teacher.round)}
-        table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage)
-        for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table).items():
+        table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage, labelled.ignored)
+        limits = (labelled.limit, labelled.low)
+        for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table, limits).items():
             write_table(stage, name, content)
         figures = _figures(prepared, chunks, labelled) | {"train_chunks": len(chosen), "policy": knobs.policy}
         stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
-        counts = {"boxes": len(table), "chunks": len(chunks), "train_chunks": len(chosen)}
+        counts = {
+            "boxes": len(labelled.boxes.score),
+            "ignored_boxes": len(labelled.ignored.score),
+            "chunks": len(chunks),
+            "train_chunks": len(chosen),
+        }
         write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
-    boxes = pool_of_table(read_table(stage, PSEUDO_LABELS), prepared, chunks)
+    boxes = pool_of_table(objects_of(read_table(stage, PSEUDO_LABELS)), prepared, chunks)
     return PseudoLabels(source, boxes, chunks, json.loads(stage.read_bytes(FIGURES_FILE)))
+
+
+def make_truth_labels(config: Config, prepared: Prepared, truth: pa.Table, out: str) -> LabelSource:
+    """The truth of the pool in the form of pseudo-labels: what perfect ones would be. Every chunk of the pool is
+    trained on, those without a call as well.
+    """
+    stage, chunks = open_storage(out, config.storage), chunks_of_split(prepared, "pool")
+    rng = np.random.default_rng([config.seed, 7])
+    everything = np.arange(len(chunks))
+    chosen, weight = drawn_chunks(everything, np.ones(len(chunks)), config.self_train.max_chunks, rng)
+    content = "".join(
+        text_hash(write_table(stage, name, table))
+        for name, table in pseudo_label_tables(prepared, chunks, chosen, weight, truth).items()
+    )
+    return LabelSource("truth", stage.url, text_hash(content))
 
 
 @dataclass(frozen=True, eq=False)
 class _Labelled:
     boxes: PoolDetections
+    ignored: PoolDetections
     limit: NDArray[np.float64]  # (C,) threshold of every chunk
+    low: NDArray[np.float64]  # (C,) where its band of ignored boxes begins; the threshold itself: no band
     groups: ChunkGroups
     threshold_of_group: NDArray[np.float64]
     source_of_group: tuple[str, ...]
@@ -132,17 +160,35 @@ def _labelled(
     knobs: SelfTrainConfig, prepared: Prepared, chunks: ChunkSet, detections: Storage, teacher: Teacher
 ) -> _Labelled:
     threshold = knobs.threshold if knobs.policy == "fixed" else teacher.threshold
-    by_group = knobs.policy.startswith("per_group")
-    lowest = 0.0 if by_group else threshold
+    first_ignored = _first_ignored(knobs, teacher)
+    by_group = knobs.policy in ("per_group_mixture", "per_group_quantile", "precision")
+    lowest = 0.0 if by_group else min(threshold, first_ignored)
     found = read_pool(detections, prepared, chunks, lowest, knobs.nms_overlap, knobs.score_weight)
-    possible = found.where(is_valid(found, validity_of(knobs)))
-    groups = chunk_groups(prepared, chunks)
-    chosen = group_thresholds(
-        knobs.policy, possible.score, groups.group[possible.chunk], groups.site_of_group, threshold,
-        teacher.kept_share, knobs.min_group_detections,
-    )  # fmt: skip
-    limit = chosen.threshold[groups.group] if len(chunks) else np.zeros(0)
-    return _Labelled(at_threshold(possible, limit), limit, groups, chosen.threshold, chosen.source)
+    is_possible = is_valid(found, validity_of(knobs))
+    possible = found.where(is_possible)
+    groups = (site_groups if knobs.policy == "precision" else chunk_groups)(prepared, chunks)
+    matched = (possible.score, groups.group[possible.chunk], groups.site_of_group)
+    fewest = knobs.min_group_detections
+    chosen = group_thresholds(knobs.policy, *matched, threshold, teacher.kept_share, fewest)
+    low = np.full(len(chosen.threshold), first_ignored)
+    if knobs.policy == "precision" and knobs.ignore_above == "auto":
+        low = group_thresholds(
+            "precision", *matched, first_ignored, teacher.saturated_share, fewest
+        ).threshold
+    low = np.minimum(low, chosen.threshold)
+    limit, low = (values[groups.group] if len(chunks) else np.zeros(0) for values in (chosen.threshold, low))
+    is_object = is_possible & (found.score >= limit[found.chunk])
+    ignored = in_band(found, low if knobs.ignore_above else np.full(len(chunks), np.inf), is_object)
+    return _Labelled(
+        at_threshold(possible, limit), ignored, limit, low, groups, chosen.threshold, chosen.source
+    )
+
+
+def _first_ignored(knobs: SelfTrainConfig, teacher: Teacher) -> float:
+    """Where the band of ignored boxes begins before it is carried to sites; 1: nowhere."""
+    if knobs.ignore_above == "auto":
+        return teacher.saturated or teacher.threshold
+    return float(knobs.ignore_above) or 1.0
 
 
 def drawn_chunks(
@@ -166,11 +212,13 @@ def _figures(prepared: Prepared, chunks: ChunkSet, labelled: _Labelled) -> dict[
     )
     return {
         "figures": asdict(pool_figures(labelled.boxes)),
+        "ignored_per_chunk": len(labelled.ignored.score) / max(1, len(chunks)),
         "boxes_per_chunk_by_site": by_site,
         "thresholds": [
             {"group": name, "threshold": value, "source": source} for name, value, source in groups
         ],
         "threshold": float(np.mean(labelled.limit)) if len(labelled.limit) else 0.0,
+        "ignore_above": float(np.mean(labelled.low)) if len(labelled.low) else 0.0,
     }
 
 

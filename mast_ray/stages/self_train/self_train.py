@@ -3,10 +3,11 @@ stages that each skip what is done.
 
 OUT/round0/evaluation            the seed detector on every held-out split
 OUT/roundN/detections, pseudo    what the teacher finds in the pool, and the pseudo-labels made of it
-OUT/roundN/stage1, stage2        the student (its averaged weights are the next teacher); union in that ablation
+OUT/roundN/stage1, stage2        the student (its averaged weights are the next teacher); mixed, union, control or
+                                 ceiling in those curricula; averaged where it is averaged with its teacher
 OUT/roundN/evaluation            the student on every held-out split
-OUT/rounds.json, rounds.parquet  one row of figures per round
-OUT/model                        the last student that the governor accepts, with its threshold (given `ood_dev`: the best on that)
+OUT/rounds.json, rounds.parquet  one row of figures per round; which was kept, and why
+OUT/model                        the best of the seed and the students that the governor accepts, with its threshold
 """
 
 from __future__ import annotations
@@ -21,27 +22,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mast_ray.config.errors import DataError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config, ModelConfig
-from mast_ray.evaluation.metrics import best_threshold
+from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.recordings.annotations.reading import read_annotations
-from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of, weight_drift
+from mast_ray.self_training.choice import Choice, best_round
+from mast_ray.self_training.curriculum import needs_pseudo_labels, needs_truth, steps_of, weight_drift
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
-from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
-from mast_ray.self_training.pool import keys_of, read_pool
+from mast_ray.self_training.operator import PoolDetections
+from mast_ray.self_training.pool import keys_of
 from mast_ray.stages.score.model_scores import evaluate_model
-from mast_ray.stages.score.split_scores import ModelScores, score_chunks
+from mast_ray.stages.score.split_scores import ModelScores
+from mast_ray.stages.self_train.averaging import average_with_teacher
 from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import (
     PseudoLabels,
-    Teacher,
     agreement_f1,
     make_pseudo_labels,
+    make_truth_labels,
     quality,
-    validity_of,
 )
 from mast_ray.stages.self_train.round_table import ROUNDS, round_row, rounds_text, write_rounds
+from mast_ray.stages.self_train.teacher_thresholds import teacher_of
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.outputs import refuse_other_settings
@@ -69,6 +72,7 @@ _FREE_KNOBS = {
     "governor",
     "governor_density_ratio",
     "governor_min_agreement",
+    "keep",
 }  # may change between runs: more rounds
 
 
@@ -76,6 +80,10 @@ def run_self_train(
     config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = "ray"
 ) -> dict[str, Any]:
     """Self-train a detector on the pool of a prepared archive; returns {"rounds", "final", "stopped"}."""
+    if needs_truth(config.self_train.curriculum) and not truth:
+        raise ConfigError(
+            "self_train.curriculum=ceiling trains on the truth of the pool: give it by --truth (truth.csv of `mast synth`)"
+        )
     stage = open_storage(out, config.storage)
     refuse_foreign(stage, STAGE)
     archive = open_prepared(prepared, config.storage)
@@ -184,7 +192,11 @@ class _SelfTraining:
             before = pseudo
             if number < config.self_train.rounds:
                 log.info("%s", rounds_text(rows, config.evaluate.average_precision))
-        return self._finished(self._chosen(generations), rows, stopped)
+                chosen = self._chosen(generations)
+                log.info("so far, %s", chosen.why)
+                self._delivered(generations[chosen.place])
+        chosen = self._chosen(generations)
+        return self._finished(generations[chosen.place], chosen.why, rows, stopped)
 
     def _folder(self, number: int, name: str) -> str:
         return self.stage.at(f"round{number}/{name}").url
@@ -199,31 +211,14 @@ class _SelfTraining:
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
         run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
-        about = Teacher(teacher.card.weights_sha256, *self._threshold(teacher), number)
+        evaluation = open_storage(self._folder(teacher.round, "evaluation"), self.config.storage)
+        about = teacher_of(
+            self.config, self.archive, evaluation, teacher.scores, teacher.card.weights_sha256, number
+        )
         detections = open_storage(found, self.config.storage)
         return make_pseudo_labels(
             self.config, self.archive, detections, self._folder(number, "pseudo"), about
         )
-
-    def _threshold(self, teacher: _Generation) -> tuple[float, float]:
-        """Threshold of the teacher, and the share of validation candidates at or above it: what
-        quantile matching keeps in every group. Scores that are weighed otherwise than the detector's
-        own have a threshold of their own.
-        """
-        threshold, knobs = teacher.scores.threshold, self.config.self_train
-        if "val" not in teacher.scores.splits:
-            return threshold, 0.0
-        chunks = chunks_of_split(self.archive, "val")
-        stage = open_storage(self._folder(teacher.round, "evaluation"), self.config.storage)
-        found = read_pool(
-            stage, self.archive, chunks, overlap=knobs.nms_overlap, score_weight=knobs.score_weight
-        )
-        if knobs.score_weight != EVEN_WEIGHT:
-            scored = score_chunks(self.archive, chunks, found, self.archive.labels, self.config)
-            own = best_threshold(scored.matches)
-            threshold = own if np.isfinite(own) else threshold
-        score = found.score[is_valid(found, validity_of(knobs))]
-        return threshold, float((score >= threshold).mean()) if len(score) else 0.0
 
     def _judged(
         self, pseudo: PseudoLabels | None, before: PseudoLabels | None
@@ -259,13 +254,16 @@ class _SelfTraining:
         return reason
 
     def _trained(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
-        folder = {"teacher": teacher.model}
-        for step in steps_of(self.config.self_train.curriculum):
-            labels = (
-                LabelSource()
-                if step.labels == "expert" or pseudo is None
-                else replace(pseudo.source, name=step.labels)
-            )
+        folder, knobs = {"teacher": teacher.model}, self.config.self_train
+        for step in steps_of(knobs.curriculum):
+            labels = LabelSource()
+            if step.labels == "truth":
+                assert self.truth is not None
+                labels = make_truth_labels(
+                    self.config, self.archive, self.truth, self._folder(number, "truth")
+                )
+            elif step.labels != "expert" and pseudo is not None:
+                labels = replace(pseudo.source, name=step.labels)
             folder[step.name] = self._folder(number, step.name)
             log.info("round %d, %s: training on %s labels", number, step.name, step.labels)
             run_train_detector(
@@ -277,7 +275,17 @@ class _SelfTraining:
                 init_detector=folder[step.start],
                 runner=self.runner,
             )
-        return folder[step.name]
+        if not knobs.average_with_teacher:
+            return folder[step.name]
+        return average_with_teacher(
+            self.config,
+            self.archive,
+            teacher.model,
+            folder[step.name],
+            self._folder(number, "averaged"),
+            knobs.average_with_teacher,
+            self.runner,
+        )
 
     def _about(
         self, pseudo: PseudoLabels | None, agreement: float | None, verdict: Verdict
@@ -294,6 +302,7 @@ class _SelfTraining:
             own = quality(self.config, self.archive, pseudo, pseudo.chunks, self.truth)
             row |= {f"pool_{name}": value for name, value in own.items()}
         row |= pseudo.figures["figures"] | {"pseudo_threshold": pseudo.figures["threshold"]}
+        row |= {name: pseudo.figures[name] for name in ("ignored_per_chunk", "ignore_above")}
         row |= {
             "train_chunks": pseudo.figures["train_chunks"],
             "agreement_f1": agreement,
@@ -312,23 +321,31 @@ class _SelfTraining:
             "encoder_drift": weight_drift(weights[teacher.round], after, "encoder."),
         }
 
-    def _chosen(self, generations: list[_Generation]) -> _Generation:
-        """The last student; where a development split under shift is given, the best on
-        that. Test splits are never asked.
-        """
-        if "ood_dev" not in generations[0].scores.splits:
-            return generations[-1]
-        f1 = [g.scores.table["ood_dev"]["f1"]["estimate"] for g in generations]
-        return generations[int(np.argmax(np.nan_to_num(f1, nan=-1.0)))]
+    def _chosen(self, generations: list[_Generation]) -> Choice:
+        """Which generation is delivered, and why. Test splits are never asked."""
+        last, split = len(generations) - 1, selection_split(self.archive)
+        if self.config.self_train.keep == "last" and split != "ood_dev":
+            return Choice(last, f"round {generations[last].round} is the last (self_train.keep=last)")
+        if split not in generations[0].scores.splits:
+            return Choice(
+                last, f"round {generations[last].round} is the last: no split is held out to choose on"
+            )
+        f1 = [float(g.scores.table[split]["f1"]["estimate"]) for g in generations]
+        return best_round(f1, [g.round for g in generations], split)
 
-    def _finished(self, final: _Generation, rows: list[dict[str, Any]], stopped: str) -> dict[str, Any]:
-        weights, card = read_model(final.model, "detector", self.config.storage)
+    def _delivered(self, kept: _Generation) -> dict[str, Any]:
+        """A generation as OUT/model, with the threshold of its validation."""
+        weights, card = read_model(kept.model, "detector", self.config.storage)
         threshold = (
-            final.scores.threshold if final.scores.threshold_from == "validation" else card.score_threshold
+            kept.scores.threshold if kept.scores.threshold_from == "validation" else card.score_threshold
         )
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
-        made = {"round": final.round, "model_sha": card.weights_sha256, "threshold": threshold}
-        return write_rounds(self.stage, rows, final=made, stopped=stopped)
+        return {"round": kept.round, "model_sha": card.weights_sha256, "threshold": threshold}
+
+    def _finished(
+        self, kept: _Generation, why: str, rows: list[dict[str, Any]], stopped: str
+    ) -> dict[str, Any]:
+        return write_rounds(self.stage, rows, final=self._delivered(kept) | {"why": why}, stopped=stopped)
 
 
 def kept_figures(scores: ModelScores) -> PoolFigures:

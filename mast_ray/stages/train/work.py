@@ -22,6 +22,8 @@ from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
+from mast_ray.stages.train.data import chunk_reader, training_data
+from mast_ray.stages.train.student import augment_of, is_taught_online, online_teacher, weighting_of
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
@@ -38,11 +40,9 @@ from mast_ray.training.assembly import (
     with_finest_level,
 )
 from mast_ray.training.data.augmenting import StepAugmentation, background_bank
-from mast_ray.training.data.feed import ReaderFeed, Weighting, compiled_slots
+from mast_ray.training.data.feed import ReaderFeed
 from mast_ray.training.data.labels import (
     LabelSource,
-    attach_boxes,
-    labelled_chunks,
     quiet_chunks,
     refuse_untaught,
 )
@@ -60,9 +60,12 @@ log = logging.getLogger("mast.training")
 CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
-WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
+_STUDENT_KNOBS = {
+    "expert_share", "teacher", "teacher_every_steps", "teacher_boxes", "pseudo_weight", "contrastive_on_pseudo",
+    "nms_overlap", "min_duration_s", "min_bins", "empty_chunks", "empty_weight",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,9 @@ class PretrainTask:
         objective = reconstruction(config)
         if self.knobs.init:
             load_encoder_weights(objective, self.knobs.init, config, normalisation)
-        reader = _reader(prepared, pool, config, self.knobs.batch_size, worker)
+        reader = chunk_reader(prepared, pool, config, self.knobs.batch_size, worker)
         inputs = Inputs(normalisation, config.spectrogram.tail, worker.device, _precision(config, worker))
-        held_reader = _reader(prepared, held, config, self.knobs.batch_size, worker)
+        held_reader = chunk_reader(prepared, held, config, self.knobs.batch_size, worker)
         validation = MaskedErrorValidation(objective, held_reader, inputs, config.evaluate.batch_size)
         schedule = schedule_of(self.knobs, len(pool))
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
@@ -121,9 +124,8 @@ class DetectorTask:
     def run(self, worker: Worker) -> dict[str, Any]:
         config, knobs, prepared = self.config, self.knobs, _archive(self)
         normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
-        labelled = labelled_chunks(prepared, self.labels, config)
-        reader = _reader(prepared, labelled.chunks, config, knobs.batch_size, worker)
-        attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s, config.labels.time_only)
+        data = training_data(prepared, self.labels, config, knobs, worker)
+        reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
         untaught = refuse_untaught(reader.boxes, num_labels, self.prepared)
         if untaught and worker.rank == 0:
@@ -138,16 +140,17 @@ class DetectorTask:
             warn_of_unlearned_boxes(objective, reader)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, inputs, worker)
-        schedule = schedule_of(knobs, len(reader))
+        schedule = schedule_of(knobs, data.samples_per_epoch)
         engine = engine_of(objective, config, knobs, schedule, worker, self.section)
-        strength = AugmentStrength.of_config(config.augment)
+        strengths = augment_of(config, self.labels)
+        strength = AugmentStrength.of_config(strengths)
         bank = None
         if strength.needs_bank and knobs.augment_probability > 0:
             quiet = partial(quiet_chunks, reader, prepared, labelled, config)
             bank = background_bank(
                 prepared,
                 quiet,
-                config.augment.background_from,
+                strengths.background_from,
                 normalisation,
                 tail,
                 worker.device,
@@ -161,24 +164,26 @@ class DetectorTask:
             seed=config.seed,
             device=worker.device,
             noise_bank=bank,
-            hidden_boxes=config.augment.hidden_boxes,
+            hidden_boxes=strengths.hidden_boxes,
         )
+        compiled = config.model.compiles_on(worker.device.type)
+        taught_slots = config.self_train.teacher_boxes if is_taught_online(config, self.labels) else 0
         feed = ReaderFeed(
-            reader,
+            data.reader,
             worker,
             schedule,
             normalisation,
             tail=tail,
             augmentation=augmentation if knobs.augment_probability > 0 else None,
-            weighting=WEIGHTING[knobs.confidence_weighting],
-            least_slots=compiled_slots(reader.boxes.counts())
-            if config.model.compiles_on(worker.device.type)
-            else 0,
+            weighting=weighting_of(knobs, self.labels),
+            least_slots=max(data.least_slots(), taught_slots) if compiled else 0,
+            labeller=online_teacher(config, self.labels, objective, engine, inputs.precision, compiled),
+            pseudo_weight=config.self_train.pseudo_weight,
         )
         identity = run_identity(self, prepared)
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
         card = _card("detector", config, inputs, prepared, result)
-        return _finished(self, worker, objective, card, result, schedule, len(reader))
+        return _finished(self, worker, objective, card, result, schedule, len(data.reader))
 
     def _validation(
         self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
@@ -195,7 +200,7 @@ class DetectorTask:
             held,
             prepared.labels,
             batch_size=self.config.evaluate.batch_size,
-            num_threads=_threads(self.config),
+            num_threads=self.config.cluster.reader_threads,
             min_remnant_s=self.config.spectrogram.min_remnant_s,
         )
         return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
@@ -233,7 +238,10 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
     }
     parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
     if isinstance(task, DetectorTask):
-        parts["augment"] = task.config.augment.model_dump(mode="json")
+        parts["augment"] = augment_of(task.config, task.labels).model_dump(mode="json")
+        if task.labels.name != "expert":
+            own = task.config.self_train.model_dump(mode="json", include=_STUDENT_KNOBS)
+            parts |= {f"self_train.{key}": value for key, value in own.items()}
         parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
         if task.config.labels.time_only != "ignore":
             parts["labels.time_only"] = task.config.labels.time_only
@@ -263,24 +271,6 @@ def _archive(task: PretrainTask | DetectorTask) -> Prepared:
     """The prepared archive, its chunks read with or without their background as the settings say."""
     prepared = open_prepared(task.prepared, task.config.storage)
     return with_background(prepared, task.config.spectrogram.background)
-
-
-def _reader(
-    prepared: Prepared, chunks: ChunkSet, config: Config, batch_size: int, worker: Worker
-) -> ChunkReader:
-    return ChunkReader(
-        prepared,
-        chunks,
-        batch_size=batch_size,
-        lanes=config.cluster.lanes,
-        seed=config.seed,
-        num_threads=_threads(config),
-        pin_memory=worker.device.type == "cuda",
-    )
-
-
-def _threads(config: Config) -> int:
-    return config.cluster.reader_threads
 
 
 def _precision(config: Config, worker: Worker) -> Any:

@@ -97,7 +97,9 @@ class BoxTable:
 
     start: NDArray[np.int64]  # (N + 1,)
     corners: NDArray[np.float32]  # (K, 4) frames and bins of the chunk
-    is_ignored: NDArray[np.bool_]  # (K,) neither call nor background: uncertain, or never gone through
+    is_ignored: NDArray[
+        np.bool_
+    ]  # (K,) neither call nor background: uncertain, doubted by a teacher, or never gone through
     is_time_only: NDArray[np.bool_]  # (K,) a call is there, its band is unknown
     label_row: NDArray[np.int64]  # (K,) row of the labels table; -1 for an ignored region
     score: NDArray[np.float32]  # (K,) 1 for expert labels
@@ -174,6 +176,9 @@ def box_table(
     if is_found.any():
         boxes[is_found] = boxes_from_seconds_hertz(*measures, rounding="none")[0][is_found]
     boxes[no_band, 1], boxes[no_band, 3] = 0, NUM_BINS
+    is_doubted = np.zeros(len(labels), bool)  # pseudo-labels between two thresholds
+    if "is_ignored" in labels.column_names:
+        is_doubted = pc.fill_null(labels.column("is_ignored"), False).to_numpy()
     kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
     boxes, rows = boxes[kept], rows[kept]
 
@@ -201,7 +206,8 @@ def box_table(
     corners = cut.corners[found][by_chunk].astype(np.float32)
     is_region = origin >= num_labels
     label_row = np.where(is_region, -1, origin)
-    return BoxTable(start, corners, is_region, no_band[origin] & ~is_region, label_row, score[origin])
+    is_ignored = is_region | is_doubted[origin]
+    return BoxTable(start, corners, is_ignored, no_band[origin] & ~is_ignored, label_row, score[origin])
 
 
 def _with_regions(labels: pa.Table | None, ignored: pa.Table) -> pa.Table:

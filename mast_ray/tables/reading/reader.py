@@ -39,6 +39,11 @@ from mast_ray.tables.reading.sample_order import EpochOrder, Window, check_world
 CACHE_BYTES = 2 << 30  # a set whose blocks fit is kept in memory after the first pass
 
 
+CHUNK_TENSORS = (
+    "values", "scale", "offset", "valid_frames", "weight", "sample_index", "is_pseudo", "limits",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class RawChunks:
     """Chunks as stored; value = offset + scale * stored."""
@@ -50,15 +55,17 @@ class RawChunks:
     boxes: PaddedBoxes
     weight: Tensor  # (B,) float32
     sample_index: Tensor  # (B,) int64: place in the run's global order, a seed that no worker count changes
+    is_pseudo: Tensor  # (B,) bool: boxes by a model, not by an expert
+    limits: Tensor  # (B, 2) float32: scores from which a teacher's boxes are objects, and are ignored
     chunk_ids: tuple[str, ...]
     background: Tensor | None = None  # (B, 2, F) float32 of both segments, where the archive is read with it
+    num_expert: int | None = None  # chunks in front that experts labelled, where the rest are pseudo-labelled
 
     def __len__(self) -> int:
         return len(self.values)
 
     def to(self, device: torch.device | str) -> RawChunks:
-        names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in CHUNK_TENSORS}
         background = self.background
         if background is not None:
             background = background.to(device, non_blocking=True)
@@ -95,6 +102,8 @@ class ChunkReader:
         order, self._block_start = sort_by_block(found)
         self.chunks = chunks.take(order)
         self.boxes = box_table(prepared, self.chunks, labels, min_score, min_remnant_s, ignored)
+        self.is_pseudo = np.zeros(len(chunks), bool)
+        self.limits = np.ones((len(chunks), 2), np.float32)
         self.batch_size, self.seed = batch_size, seed
         self.lanes = lanes_of(batch_size, lanes)
         self.num_threads = num_threads or min(8, os.cpu_count() or 1)
@@ -220,6 +229,8 @@ class ChunkReader:
             self.boxes.padded(chunks),
             torch.from_numpy(self.chunks.weight[chunks]),
             torch.zeros(len(chunks), dtype=torch.int64),
+            torch.from_numpy(self.is_pseudo[chunks]),
+            torch.from_numpy(self.limits[chunks]),
             tuple(f"{self._names[r]}:{k}" for r, k in zip(recording, number, strict=True)),
             self._background(chunks),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -24,14 +24,14 @@ from torch.nn import functional
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.reading.reader import ChunkReader, RawChunks
+from mast_ray.tables.reading.reader import CHUNK_TENSORS, RawChunks
 from mast_ray.training.loop import MicroBatch
 from mast_ray.training.objectives import mean_over_workers
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import Worker
 
-Weighting = Literal["ones", "as_given", "mean_one"]
+Weighting = Literal["ones", "as_given", "mean_one", "mean_one_of_pseudo"]
 LEAST_SLOTS, MOST_FIXED_SLOTS = 16, 64
 AHEAD = 3  # batches on the device before they are needed
 OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
@@ -45,12 +45,29 @@ class Augmentation(Protocol):
     def __call__(self, batch: ChunkBatch, step: int, rows: Tensor) -> ChunkBatch: ...
 
 
+class Labeller(Protocol):
+    """Gives pseudo-labelled chunks of a normalised batch other boxes and weights, before they are augmented."""
+
+    def __call__(self, batch: ChunkBatch, raw: RawChunks, step: int) -> ChunkBatch: ...
+
+
+class Reader(Protocol):
+    """Where raw chunks come from: the same global batch for a step whatever the number of workers."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def epoch(
+        self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0
+    ) -> Iterator[RawChunks]: ...
+
+
 class ReaderFeed:
     """Micro-batches of one worker, step by step, across epochs."""
 
     def __init__(
         self,
-        reader: ChunkReader,
+        reader: Reader,
         worker: Worker,
         schedule: Schedule,
         normalisation: Normalisation,
@@ -59,7 +76,10 @@ class ReaderFeed:
         augmentation: Augmentation | None = None,
         weighting: Weighting = "as_given",
         least_slots: int = 0,
+        labeller: Labeller | None = None,
+        pseudo_weight: float = 1.0,
     ) -> None:
+        self.labeller, self.pseudo_weight = labeller, pseudo_weight
         self.reader, self.worker, self.schedule = reader, worker, schedule
         self.normalisation, self.tail = normalisation, tail
         self.augmentation, self.weighting = augmentation, weighting
@@ -72,24 +92,32 @@ class ReaderFeed:
         for step, raw in enumerate(
             on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step
         ):
-            match self.weighting:
-                case "ones":
-                    raw = replace(raw, weight=torch.ones_like(raw.weight))
-                case "mean_one":
-                    raw = replace(
-                        raw, weight=raw.weight / mean_over_workers(raw.weight.mean()).clamp(min=1e-6)
-                    )
-            size = len(raw) // self.schedule.accumulate
-            for part in range(self.schedule.accumulate):
-                yield self._batch(
-                    step, raw if size == len(raw) else rows_of(raw, part * size, (part + 1) * size)
-                )
+            parts = parts_of(raw, self.schedule.accumulate)
+            batches = [self._labelled(step, part) for part in parts]
+            weights = self._weights(torch.cat([batch.weight for batch in batches]), parts)
+            for part, batch, weight in zip(parts, batches, weights, strict=True):
+                yield self._augmented(step, part, replace(batch, weight=weight))
 
-    def _batch(self, step: int, raw: RawChunks) -> MicroBatch:
-        batch, rows = (
-            batch_of(raw, self.normalisation, self.tail),
-            raw.sample_index % self.schedule.batch_size,
-        )
+    def _labelled(self, step: int, raw: RawChunks) -> ChunkBatch:
+        batch = batch_of(raw, self.normalisation, self.tail)
+        return batch if self.labeller is None else self.labeller(batch, raw, step)
+
+    def _weights(self, weight: Tensor, parts: Sequence[RawChunks]) -> Sequence[Tensor]:
+        """Weights of the chunks of every micro-batch, given those of the whole step on this worker."""
+        match self.weighting:
+            case "ones":
+                weight = torch.ones_like(weight)
+            case "mean_one":
+                weight = weight / mean_over_workers(weight.mean()).clamp(min=1e-6)
+            case "mean_one_of_pseudo":
+                is_pseudo = torch.cat([part.is_pseudo for part in parts])
+                total, count = (weight * is_pseudo).sum(), is_pseudo.sum()
+                mean = mean_over_workers(total) / mean_over_workers(count.float()).clamp(min=1e-6)
+                weight = torch.where(is_pseudo, weight / mean.clamp(min=1e-6) * self.pseudo_weight, 1.0)
+        return weight.split([len(part) for part in parts])
+
+    def _augmented(self, step: int, raw: RawChunks, batch: ChunkBatch) -> MicroBatch:
+        rows = raw.sample_index % self.schedule.batch_size
         if self.least_slots:
             batch = replace(batch, boxes=bucketed(batch.boxes, self.least_slots))
         if self.augmentation is not None:
@@ -122,14 +150,18 @@ class ReaderFeed:
 def batch_of(raw: RawChunks, normalisation: Normalisation, tail: Tail) -> ChunkBatch:
     """Stored chunks -> normalised batch on the same device."""
     logmel = normalisation(raw.values, raw.scale, raw.offset, tail, raw.background)
-    return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids)
+    return ChunkBatch(logmel, raw.boxes, raw.weight, raw.chunk_ids, raw.is_pseudo)
 
 
 def bucketed(boxes: PaddedBoxes, least: int = LEAST_SLOTS) -> PaddedBoxes:
     """Slots padded to `least`, or to a power of two above it: a compiled step is built for few shapes."""
-    slots = boxes.is_object.shape[1]
-    missing = max(least, 1 << (slots - 1).bit_length()) - slots
-    if missing == 0:
+    return with_slots(boxes, max(least, 1 << (boxes.is_object.shape[1] - 1).bit_length()))
+
+
+def with_slots(boxes: PaddedBoxes, num_slots: int) -> PaddedBoxes:
+    """Boxes in at least so many slots; the new ones are empty."""
+    missing = num_slots - boxes.is_object.shape[1]
+    if missing <= 0:
         return boxes
     return PaddedBoxes(
         functional.pad(boxes.corners, (0, 0, 0, missing)),
@@ -147,16 +179,30 @@ def compiled_slots(boxes_per_chunk: NDArray[np.int64]) -> int:
     return min(MOST_FIXED_SLOTS, max(LEAST_SLOTS, 1 << (most - 1).bit_length()))
 
 
-def rows_of(raw: RawChunks, begin: int, end: int) -> RawChunks:
-    """Some consecutive chunks of a raw batch."""
-    names = ("values", "scale", "offset", "valid_frames", "weight", "sample_index")
+def parts_of(raw: RawChunks, count: int) -> list[RawChunks]:
+    """A raw batch in `count` equal parts; where experts' chunks are in front, they are so in every part."""
+    if count == 1:
+        return [raw]
+    size, experts = len(raw) // count, raw.num_expert or 0
+    parts, begin = [], experts
+    for part in range(count):
+        low, high = (experts * number // count for number in (part, part + 1))
+        end = begin + size - (high - low)
+        parts.append(_joined_rows(raw, slice(low, high), slice(begin, end)))
+        begin = end
+    return parts
+
+
+def _joined_rows(raw: RawChunks, expert: slice, other: slice) -> RawChunks:
+    take = lambda tensor: torch.cat([tensor[expert], tensor[other]])  # noqa: E731
     boxes = raw.boxes
     return replace(
         raw,
-        **{name: getattr(raw, name)[begin:end] for name in names},
-        boxes=PaddedBoxes(boxes.corners[begin:end], boxes.is_object[begin:end], boxes.is_ignored[begin:end]),
-        chunk_ids=raw.chunk_ids[begin:end],
-        background=None if raw.background is None else raw.background[begin:end],
+        **{name: take(getattr(raw, name)) for name in CHUNK_TENSORS},
+        boxes=PaddedBoxes(take(boxes.corners), take(boxes.is_object), take(boxes.is_ignored)),
+        chunk_ids=raw.chunk_ids[expert] + raw.chunk_ids[other],
+        num_expert=None if raw.num_expert is None else expert.stop - expert.start,
+        background=None if raw.background is None else take(raw.background),
     )
 
 
@@ -222,8 +268,7 @@ def on_device(
 def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
     boxes = (raw.boxes.corners, raw.boxes.is_object, raw.boxes.is_ignored)
     background = () if raw.background is None else (raw.background,)
-    own = (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.weight, raw.sample_index)
-    return (*own, *boxes, *background)
+    return (*(getattr(raw, name) for name in CHUNK_TENSORS), *boxes, *background)
 
 
 def _copied(

@@ -2,8 +2,8 @@
 labels, pseudo-labels, or both.
 
 Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `pseudo_labels.parquet`
-(recording_id, chunk, begin_s, end_s, low_hz, high_hz in the recording, score) and `pseudo_chunks.parquet`
-(recording_id, chunk, weight: the chunks to train on). Legend: N chunks, K boxes.
+(recording_id, chunk, begin_s, end_s, low_hz, high_hz in the recording, score, is_ignored) and `pseudo_chunks.parquet`
+(recording_id, chunk, weight, threshold, ignore_above: the chunks to train on). Legend: N chunks, K boxes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from mast_ray.tables.prepared import Prepared, read_table
 from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, TimeOnly, box_table, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 
+NO_LIMITS = (1.0, 1.0)  # thresholds of a chunk that no teacher labels
 PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
 
 
 @dataclass(frozen=True)
 class LabelSource:
-    """Whose boxes: `expert` (train split), `pseudo` (a folder of pseudo-labels), or `both`
-    (experts win where they looked).
+    """Whose boxes: `expert` (train split), `pseudo` (a folder of pseudo-labels), or `both` (experts win where they
+    looked). `mixed` is both with a share of each in every batch; `truth` is the same with a folder of true labels;
+    `control` is expert labels for as many steps as `mixed` would take.
     """
 
-    name: Literal["expert", "pseudo", "both"] = "expert"
+    name: Literal["expert", "pseudo", "both", "mixed", "truth", "control"] = "expert"
     folder: str = ""  # of the pseudo-labels
     content: str = (
         ""  # hash of what the folder holds: a run goes on only with the same pseudo-labels, wherever they lie
@@ -50,6 +52,15 @@ class LabelledChunks:
     chunks: ChunkSet
     experts: frozenset[int] | None  # keys of chunks whose boxes are the experts'; None: all
     pseudo: pa.Table | None
+    limits: dict[int, tuple[float, float]] | None = (
+        None  # key of a chunk -> its thresholds, where they were kept
+    )
+
+    def part(self, whose: Literal["expert", "pseudo"]) -> LabelledChunks:
+        """Only the chunks with expert boxes, or only the others."""
+        assert self.experts is not None
+        is_expert = np.array([key in self.experts for key in _keys(self.chunks).tolist()], bool)
+        return replace(self, chunks=self.chunks.take(is_expert == (whose == "expert")))
 
 
 def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> LabelledChunks:
@@ -70,8 +81,9 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
         pseudo_chunks.column("chunk").to_numpy().astype(np.int32),
         pseudo_chunks.column("weight").to_numpy().astype(np.float32),
     )
+    limits = _limits(pseudo_chunks, chunks)
     if source.name == "pseudo":
-        return LabelledChunks(chunks, frozenset(), labels)
+        return LabelledChunks(chunks, frozenset(), labels, limits)
     expert = expert_chunks(prepared, config)
     seen = frozenset(_keys(expert).tolist())
     others = chunks.take(np.array([key not in seen for key in _keys(chunks).tolist()], bool))
@@ -80,7 +92,14 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
         np.concatenate([expert.chunk, others.chunk]),
         np.concatenate([expert.weight, others.weight]),
     )
-    return LabelledChunks(both, seen, labels)
+    return LabelledChunks(both, seen, labels, limits)
+
+
+def _limits(pseudo_chunks: pa.Table, chunks: ChunkSet) -> dict[int, tuple[float, float]] | None:
+    if "threshold" not in pseudo_chunks.column_names:
+        return None
+    columns = (pseudo_chunks.column(name).to_pylist() for name in ("threshold", "ignore_above"))
+    return dict(zip(_keys(chunks).tolist(), zip(*columns, strict=True), strict=True))
 
 
 def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
@@ -106,7 +125,7 @@ def attach_boxes(
     min_remnant_s: float = 0.1,
     time_only: TimeOnly = "ignore",
 ) -> None:
-    """Give a reader made without labels the boxes of its chunks."""
+    """Give a reader made without labels the boxes of its chunks, and say which are pseudo-labelled."""
     expert = box_table(
         prepared, reader.chunks, prepared.labels, min_remnant_s=min_remnant_s, ignored=prepared.ignored
     )
@@ -115,8 +134,11 @@ def attach_boxes(
         reader.boxes = expert
         return
     pseudo = box_table(prepared, reader.chunks, labelled.pseudo, min_remnant_s=min_remnant_s)
-    is_expert = np.array([key in labelled.experts for key in _keys(reader.chunks).tolist()], bool)
-    reader.boxes = _chosen(expert, pseudo, is_expert)
+    keys = _keys(reader.chunks).tolist()
+    is_expert = np.array([key in labelled.experts for key in keys], bool)
+    reader.boxes, reader.is_pseudo = _chosen(expert, pseudo, is_expert), ~is_expert
+    if labelled.limits is not None:
+        reader.limits = np.array([labelled.limits.get(key, NO_LIMITS) for key in keys], np.float32)
 
 
 def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
@@ -180,9 +202,10 @@ def pseudo_label_tables(
     chosen: NDArray[np.int64],
     weight: NDArray[np.float64],
     boxes: pa.Table,
+    limits: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> dict[str, pa.Table]:
-    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks`
-    with weights, and their boxes.
+    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks` with weights, and their
+    boxes. `limits`: upper and lower threshold of every one of `chunks`, for a teacher that labels them again.
     """
     ids = np.array(prepared.recording_ids, object)[chunks.recording[chosen]]
     columns = {
@@ -190,6 +213,8 @@ def pseudo_label_tables(
         "chunk": pa.array(chunks.chunk[chosen], pa.int32()),
     }
     columns["weight"] = pa.array(np.asarray(weight, np.float32))
+    for name, values in zip(("threshold", "ignore_above"), limits or (), strict=False):
+        columns[name] = pa.array(values[chosen].astype(np.float32))
     return {PSEUDO_LABELS: boxes, PSEUDO_CHUNKS: pa.table(columns)}
 
 

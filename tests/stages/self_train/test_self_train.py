@@ -107,7 +107,11 @@ def test_two_rounds_leave_figures_of_every_split_pseudo_labels_and_a_model(undis
         assert row["weight_drift"] > 0 and row["train_chunks"] > 0
     assert rows[1]["agreement_f1"] is None and 0 <= rows[2]["agreement_f1"] <= 1
     final = read_card(undisturbed / "model")
-    assert final.weights_sha256 == read_card(undisturbed / "round2" / "stage2").weights_sha256
+    kept = json.loads((undisturbed / "rounds.json").read_text())["final"]
+    students = ["round1/stage2", "round2/stage2"]
+    shas = [kept["model_sha"], *(read_card(undisturbed / name).weights_sha256 for name in students)]
+    f1 = [row["val_f1"]["estimate"] for row in rows]
+    assert kept["round"] == f1.index(max(f1)) and final.weights_sha256 == shas[kept["round"]]
     assert len(pq.read_table(undisturbed / "rounds.parquet")) == 3
     assert round_series(read_rows(open_storage(undisturbed), "rounds.json"))  # a report can draw them
 
@@ -177,6 +181,7 @@ def test_ablations_run_the_stages_they_name(archive, config, detector, tmp_path,
     knobs = {
         "self_train.curriculum": curriculum,
         "self_train.rounds": 1,
+        "self_train.keep": "last",
         "self_train.empty_chunks": "negative",
     }
     result = run_self_train(
@@ -199,12 +204,18 @@ def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_
     assert read_card(tmp_path / "model").weights_sha256 == read_card(detector).weights_sha256
 
 
-@pytest.mark.parametrize("policy", ["tuned", "per_group_mixture", "per_group_quantile"])
+@pytest.mark.parametrize(
+    "policy", ["tuned", "per_group_mixture", "per_group_quantile", "precision", "precision_pool"]
+)
 def test_other_policies_write_where_every_threshold_came_from(archive, config, detector, tmp_path, policy):
     knobs = {"self_train.policy": policy, "self_train.rounds": 1, "self_train.min_group_detections": 10,
-             "self_train.stage1.max_steps": 1, "self_train.stage2.max_steps": 1}  # fmt: skip
+             "self_train.stage1.max_steps": 1, "self_train.stage2.max_steps": 1,
+             "self_train.ignore_above": "auto"}  # fmt: skip
     run_self_train(apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner="here")
     figures = json.loads((tmp_path / "round1/pseudo/figures.json").read_text())
     sources = {group["source"] for group in figures["thresholds"]}
-    assert sources <= ({"tuned"} if policy == "tuned" else {"group", "site", "pool", "fixed"})
+    one_for_all = policy in ("tuned", "precision_pool")
+    assert sources <= ({policy} if one_for_all else {"group", "site", "pool", "fixed"})
+    if policy == "precision":
+        assert {group["group"] for group in figures["thresholds"]} == {"S0", "S1"}
     assert figures["figures"]["num_chunks"] > 0

@@ -1,0 +1,99 @@
+"""The student of a round averaged with its teacher: a stage of its own, cheap beside a training.
+
+OUT holds the averaged model and grid.json: share of the teacher's weights -> F1 on the split that selects. The models
+in between are tried one by one, each as a resumable stage below OUT/tried, and removed when the choice is made.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.metrics import best_threshold, summarise
+from mast_ray.evaluation.split_truth import selection_split
+from mast_ray.self_training.curriculum import averaged_weights
+from mast_ray.stages.score.split_scores import score_split, splits_present
+from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.storage.stage_folders import (
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import Prepared
+from mast_ray.training.files.model_files import read_card, read_model, write_model
+
+log = logging.getLogger("mast.self_train")
+
+STAGE, GRID, TRIED = "average", "grid.json", "tried"
+TEACHER_SHARES = (0.0, 0.25, 0.5, 0.75)  # 0: the student as it was trained
+
+
+def average_with_teacher(
+    config: Config,
+    archive: Prepared,
+    teacher: str,
+    student: str,
+    out: str,
+    share: float | Literal["auto"],
+    runner: Runner,
+) -> str:
+    """A model between teacher and student into OUT, which is returned; `auto` tries TEACHER_SHARES."""
+    stage = open_storage(out, config.storage)
+    refuse_foreign(stage, STAGE)
+    cards = [read_card(model, config.storage) for model in (teacher, student)]
+    inputs = {"teacher": cards[0].weights_sha256, "student": cards[1].weights_sha256}
+    key = text_hash(json.dumps([share, config.evaluate.model_dump(mode="json")], sort_keys=True))
+    if is_current(read_manifest(stage), STAGE, key, inputs):
+        return out
+    grid: dict[str, float] = {}
+    if share == "auto":
+        grid = _tried(config, archive, teacher, student, stage, runner)
+        chosen = max(TEACHER_SHARES, key=lambda value: (grid.get(str(value), -1.0), -value))
+    else:
+        chosen = share
+    _write_average(config, teacher, student, stage, chosen)
+    stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
+    log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")
+    for entry in list(stage.list(TRIED)):
+        stage.delete(entry.key)
+    write_manifest(stage, STAGE, config, key, inputs, {"tried": len(grid)}, datetime.now(UTC))
+    return out
+
+
+def _tried(
+    config: Config, archive: Prepared, teacher: str, student: str, stage: Storage, runner: Runner
+) -> dict[str, float]:
+    """F1 at its own best threshold of every share, on the split that selects; empty without such a split."""
+    split = selection_split(archive)
+    if split not in splits_present(archive):
+        log.warning(
+            "self_train.average_with_teacher=auto needs a labelled split to choose on: none is averaged"
+        )
+        return {}
+    grid = {}
+    for share in TEACHER_SHARES:
+        folder = stage.at(f"{TRIED}/{share:.2f}")
+        _write_average(config, teacher, student, folder.at("model"), share)
+        found = folder.at("evaluation")
+        run_pseudo_label(
+            config, folder.at("model").url, archive.storage.url, found.url, splits=(split,), runner=runner
+        )
+        matches = score_split(archive, found, split, config).matches
+        f1 = summarise(matches, best_threshold(matches)).f1
+        grid[str(share)] = f1 if math.isfinite(f1) else 0.0
+    return grid
+
+
+def _write_average(config: Config, teacher: str, student: str, folder: Storage, share: float) -> None:
+    (before, _), (after, card) = (
+        read_model(model, "detector", config.storage) for model in (teacher, student)
+    )
+    write_model(folder, averaged_weights(before, after, share), replace(card, metrics={}))

@@ -1,0 +1,94 @@
+"""The thresholds that held-out labels give a teacher, and the share of its candidates that each keeps there.
+
+Shares are what carries a threshold to another site: there, the same share of the detections is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.metrics import best_threshold
+from mast_ray.evaluation.split_truth import selection_split
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
+from mast_ray.self_training.policies import kept_share, precision_threshold, saturation_threshold
+from mast_ray.self_training.pool import read_pool
+from mast_ray.stages.score.split_scores import ModelScores, score_chunks
+from mast_ray.stages.self_train.pseudo_stage import Teacher, validity_of
+from mast_ray.storage.storage import Storage
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+
+log = logging.getLogger("mast.self_train")
+
+
+def teacher_of(
+    config: Config, archive: Prepared, evaluation: Storage, scores: ModelScores, model_sha: str, number: int
+) -> Teacher:
+    """What is known of the teacher of a round from its detections on held-out splits."""
+    held = _HeldOut(config, archive, evaluation)
+    threshold, share = held.tuned(scores)
+    about = Teacher(model_sha, threshold, share, number)
+    knobs, split = config.self_train, selection_split(archive)
+    for_precision = knobs.policy in ("precision", "precision_pool")
+    if split not in scores.splits or not (for_precision or knobs.ignore_above == "auto"):
+        return about
+    chunks, found = held.candidates(split)
+    matches = score_chunks(archive, chunks, found, archive.labels, config).matches
+    score, is_hit = matches.score, matches.is_true_positive
+    if for_precision:
+        chosen, is_reached = precision_threshold(score, is_hit, knobs.precision_target)
+        threshold = chosen if np.isfinite(chosen) else threshold
+        if not is_reached:
+            log.warning(
+                "round %d: self_train.precision_target=%g is not reached on %s: q %.3f is the most precise",
+                number, knobs.precision_target, split, threshold,
+            )  # fmt: skip
+        about = replace(about, threshold=threshold, kept_share=kept_share(score, threshold))
+    low = saturation_threshold(score, is_hit)
+    if np.isfinite(low):
+        about = replace(about, saturated=low, saturated_share=kept_share(score, low))
+    return about
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """A teacher's stored detections on held-out splits."""
+
+    config: Config
+    archive: Prepared
+    evaluation: Storage
+
+    def tuned(self, scores: ModelScores) -> tuple[float, float]:
+        """Threshold tuned on validation, and the share of validation candidates at or above it. Scores that are
+        weighed otherwise than the detector's own have a threshold of their own.
+        """
+        threshold = scores.threshold
+        if "val" not in scores.splits:
+            return threshold, 0.0
+        if self.config.self_train.score_weight != EVEN_WEIGHT:
+            chunks, found = self.detections("val")
+            own = best_threshold(
+                score_chunks(self.archive, chunks, found, self.archive.labels, self.config).matches
+            )
+            threshold = own if np.isfinite(own) else threshold
+        return threshold, kept_share(self.candidates("val")[1].score, threshold)
+
+    def detections(self, split: str) -> tuple[ChunkSet, PoolDetections]:
+        """What was found in a split, suppressed as pseudo-labels are."""
+        knobs, chunks = self.config.self_train, chunks_of_split(self.archive, split)
+        return chunks, read_pool(
+            self.evaluation,
+            self.archive,
+            chunks,
+            overlap=knobs.nms_overlap,
+            score_weight=knobs.score_weight,
+        )
+
+    def candidates(self, split: str) -> tuple[ChunkSet, PoolDetections]:
+        """Those of them that could be pseudo-boxes at some threshold."""
+        chunks, found = self.detections(split)
+        return chunks, found.where(is_valid(found, validity_of(self.config.self_train)))

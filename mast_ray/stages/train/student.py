@@ -1,0 +1,70 @@
+"""What differs where a student is trained: its augmentation, the weights of its chunks, and its teacher."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.stage_knobs import AugmentConfig, DetectorTrainConfig
+from mast_ray.config.tree import Config
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S
+from mast_ray.training.assembly import network_of
+from mast_ray.training.data.feed import Weighting
+from mast_ray.training.data.labels import LabelSource
+from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings
+from mast_ray.training.engine import Engine, Precision
+
+WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
+
+
+def augment_of(config: Config, labels: LabelSource) -> AugmentConfig:
+    """Strengths of augmentation: a student may have its own, and so may what it is compared with."""
+    is_student = labels.name in ("mixed", "truth", "control")
+    own = is_student and config.self_train.augmentation == "own"
+    return config.self_train.augment if own else config.augment
+
+
+def weighting_of(knobs: DetectorTrainConfig, labels: LabelSource) -> Weighting:
+    """Confidence is a matter of pseudo-labels: in mixed batches an expert's chunk weighs 1."""
+    match labels.name:
+        case "mixed":
+            return "ones" if knobs.confidence_weighting == "none" else "mean_one_of_pseudo"
+        case "truth" | "control":
+            return "ones"
+    return WEIGHTING[knobs.confidence_weighting]
+
+
+def is_taught_online(config: Config, labels: LabelSource) -> bool:
+    return labels.name == "mixed" and config.self_train.teacher == "moving_average"
+
+
+def online_teacher(
+    config: Config,
+    labels: LabelSource,
+    objective: nn.Module,
+    engine: Engine,
+    precision: Precision,
+    compiled: bool,
+) -> OnlineTeacher | None:
+    """The moving average of a run as the teacher of its own pseudo-labelled chunks, where that is asked for."""
+    knobs = config.self_train
+    if not is_taught_online(config, labels):
+        return None
+    averages = engine.shared_averages()
+    if averages is None:
+        raise ConfigError(
+            f"self_train.teacher=moving_average needs whole averages, which engine {engine.name} does not keep:\n"
+            "use --set cluster.engine=torch, or --set self_train.teacher=fixed"
+        )
+    settings = TeacherSettings(
+        config.evaluate.score_floor,
+        knobs.nms_overlap,
+        knobs.teacher_boxes,
+        knobs.min_duration_s / FRAME_SHIFT_S,
+        knobs.min_bins,
+        knobs.empty_weight if knobs.empty_chunks == "negative" else 0.0,
+        knobs.teacher_every_steps,
+    )
+    prefix, network = network_of(objective)
+    own = {name.removeprefix(prefix): value for name, value in averages.items() if name.startswith(prefix)}
+    return OnlineTeacher(network, own, settings, precision, compiled=compiled)
