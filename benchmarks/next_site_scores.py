@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from mast_ray.evaluation.intervals import RecordingSums, figures, limits
+from mast_ray.evaluation.intervals import limits
 
 Floats = NDArray[np.float64]
 SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unseen sites"}
@@ -44,7 +44,7 @@ def counts_of(scored: Any, threshold: float) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {
         "recordings": np.array(scored.truth.recordings.ids, dtype=str),
         "sites": site_of_recording,
-        "sums": sums.sums.astype(np.float32),
+        "sums": sums.sums[:, :3].astype(np.float32),  # kept, hits, truths
         "hits": _joined(sums.ranked_hits),
         "alarms": _joined(sums.ranked_alarms),
     }
@@ -73,6 +73,14 @@ def write_run(stem: Path, splits: dict[str, dict[str, NDArray[Any]]], facts: dic
     stem.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
+class Sums(NamedTuple):
+    """Counts of R recordings."""
+
+    sums: Floats  # (R, 3) detections kept, hits, truths
+    hits: Floats  # (R, K) by score, best first, at all thresholds
+    alarms: Floats  # (R, K)
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """One row with one seed."""
@@ -82,14 +90,11 @@ class Run:
     facts: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
 
-    def sums(self, split: str, sites: Sequence[str] = ()) -> RecordingSums:
+    def sums(self, split: str, sites: Sequence[str] = ()) -> Sums:
         """Sums of the recordings of a split, of some sites only if named."""
         chosen = self.is_at(split, sites)
-        hits, alarms = (
-            self.arrays[f"{split}.{name}"][chosen].astype(np.float64) for name in ("hits", "alarms")
-        )
-        sums = self.arrays[f"{split}.sums"][chosen].astype(np.float64)
-        return RecordingSums(sums, sparse.csr_array(hits), sparse.csr_array(alarms))
+        columns = ("sums", "hits", "alarms")
+        return Sums(*(self.arrays[f"{split}.{name}"][chosen].astype(np.float64) for name in columns))
 
     def is_at(self, split: str, sites: Sequence[str] = ()) -> NDArray[np.bool_]:
         own = self.arrays[f"{split}.sites"]
@@ -175,11 +180,16 @@ def _weights(place: NDArray[Any], over: str, rng: np.random.Generator) -> Floats
     return weights
 
 
-def _figure(sums: RecordingSums, weights: Floats, name: str) -> Floats:
+def _figure(sums: Sums, weights: Floats, name: str) -> Floats:
+    """(B,) F1 at the threshold, or area under the curve of precision over recall, for (B, R) weights of recordings."""
+    kept, hits, truths = (weights @ sums.sums[:, :3]).T
     if name == "f1":
-        kept, hits, truths = (weights @ sums.sums[:, :3]).T
         return 2 * hits / np.maximum(kept + truths, 1e-9)
-    return figures(sums, weights)[name]
+    ranked_hits, ranked_alarms = weights @ sums.hits, weights @ sums.alarms
+    found = np.cumsum(ranked_hits, axis=1)
+    precision = found / np.maximum(found + np.cumsum(ranked_alarms, axis=1), 1e-9)
+    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    return (ranked_hits * envelope).sum(axis=1) / np.maximum(truths, 1e-9)
 
 
 def mean_figure(runs: Iterable[Run], split: str, sites: Sequence[str] = (), figure: str = "f1") -> float:
@@ -187,7 +197,7 @@ def mean_figure(runs: Iterable[Run], split: str, sites: Sequence[str] = (), figu
     values = []
     for run in runs:
         sums = run.sums(split, sites)
-        values.append(float(_figure(sums, np.ones((1, sums.num_recordings)), figure)[0]))
+        values.append(float(_figure(sums, np.ones((1, len(sums.sums))), figure)[0]))
     return float(np.mean(values)) if values else float("nan")
 
 

@@ -499,7 +499,7 @@ def score(order: dict, trained_s: float) -> None:
 
     from mast_ray.stages.score.scoring import DEFAULT_THRESHOLD, detections_of_splits, scored_split
     from mast_ray.tables.prepared import open_prepared
-    from mast_ray.training.model_files import read_card
+    from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.main import config_of
 
     config = config_of(order["recipe"], None, order["sets"])

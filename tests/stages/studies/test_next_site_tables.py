@@ -1,0 +1,118 @@
+"""Tables of the next-site study, worked by hand from counts of four recordings at two sites."""
+
+import numpy as np
+import pytest
+from next_site_scores import Gain, Run, mean_figure, paired_gain, read_runs, share_of_gap, tables, write_run
+from next_site_study import ROWS, SUPERVISED, Job, needs_of
+
+
+def arrays(kept, hits, truths, sites=("A", "A", "B", "B")):
+    """Counts of a split: every hit is ranked first, every false alarm last."""
+    kept, hits, truths = (np.array(column, np.float32) for column in (kept, hits, truths))
+    zeros = np.zeros_like(kept)
+    bins = {f"{name}_{part}": np.zeros((len(kept), size), np.uint16)
+            for name, size in (("duration", 7), ("bandwidth", 6)) for part in ("truth", "found")}  # fmt: skip
+    bins["duration_truth"][:, 2], bins["duration_found"][:, 2] = truths, hits
+    return {
+        "recordings": np.array([f"r{n}" for n in range(len(kept))]),
+        "sites": np.array(sites),
+        "sums": np.stack([kept, hits, truths, zeros, zeros, zeros], axis=1),
+        "hits": np.stack([hits, zeros], axis=1).astype(np.uint16),
+        "alarms": np.stack([zeros, kept - hits], axis=1).astype(np.uint16),
+    } | bins
+
+
+def run(row, seed, *counts):
+    own = {f"{split}.{name}": array
+           for split in ("test", "temporal_ood", "site_ood") for name, array in arrays(*counts).items()}  # fmt: skip
+    return Run(row, seed, {"row": row, "seed": seed, "samples": 10, "chunks_per_s": 5.0}, own)
+
+
+TRUTHS = [10, 10, 10, 10]
+
+
+def test_f1_is_that_of_all_recordings_together_and_the_mean_over_seeds():
+    first = run("a", 0, [10, 10, 10, 10], [5, 5, 5, 5], TRUTHS)  # 20 of 40 right: 2 * 20 / (40 + 40)
+    second = run("a", 1, [20, 20, 20, 20], [10, 10, 10, 10], TRUTHS)  # 2 * 40 / (80 + 40)
+    assert mean_figure([first], "site_ood") == pytest.approx(0.5)
+    assert mean_figure([first, second], "site_ood") == pytest.approx((0.5 + 2 / 3) / 2)
+    assert mean_figure([first], "site_ood", figure="ap_area") == pytest.approx(
+        0.5
+    )  # right as far as recall goes
+
+
+def test_a_site_is_scored_from_its_own_recordings():
+    one = run("a", 0, [10, 10, 10, 10], [10, 10, 5, 5], TRUTHS)
+    assert mean_figure([one], "site_ood", ("A",)) == pytest.approx(1.0)
+    assert mean_figure([one], "site_ood", ("B",)) == pytest.approx(0.5)
+
+
+def test_a_gain_that_is_the_same_in_every_recording_has_no_spread():
+    before = [run("a", seed, [10] * 4, [5] * 4, TRUTHS) for seed in (0, 1)]
+    after = [run("b", seed, [10] * 4, [6] * 4, TRUTHS) for seed in (0, 1)]
+    gain = paired_gain(before, after, "site_ood")
+    assert gain is not None and gain.seeds == 2
+    assert (gain.estimate, gain.low, gain.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_only_seeds_that_both_rows_have_are_compared():
+    before = [run("a", 0, [10] * 4, [5] * 4, TRUTHS)]
+    after = [run("b", 0, [10] * 4, [7] * 4, TRUTHS), run("b", 1, [10] * 4, [0] * 4, TRUTHS)]
+    gain = paired_gain(before, after, "site_ood")
+    assert gain is not None and gain.seeds == 1 and gain.estimate == pytest.approx(0.2)
+    assert paired_gain(before, after[1:], "site_ood") is None
+
+
+def test_a_gain_at_one_of_two_sites_is_surer_over_recordings_than_over_sites():
+    before = [run("a", 0, [10] * 4, [5, 5, 5, 5], TRUTHS)]
+    after = [run("b", 0, [10] * 4, [9, 9, 5, 5], TRUTHS)]
+    over_recordings = paired_gain(before, after, "site_ood")
+    over_sites = paired_gain(before, after, "site_ood", over="sites")
+    assert over_recordings is not None and over_sites is not None
+    assert over_recordings.estimate == over_sites.estimate == pytest.approx(0.2)
+    assert over_sites.low == pytest.approx(0.0) and over_sites.high == pytest.approx(0.4)
+
+
+def test_rows_that_were_scored_on_other_recordings_are_refused():
+    other = run("b", 0, [10] * 4, [5] * 4, TRUTHS)
+    other.arrays["site_ood.recordings"] = np.array(["x", "r1", "r2", "r3"])
+    with pytest.raises(ValueError, match="same recordings"):
+        paired_gain([run("a", 0, [10] * 4, [5] * 4, TRUTHS)], [other], "site_ood")
+
+
+def test_runs_are_read_as_they_were_written_and_make_all_tables(tmp_path):
+    for row, hits in (("mast_printed", 5), ("hybrid", 6)):
+        one = run(row, 0, [10] * 4, [hits] * 4, TRUTHS)
+        splits: dict = {}
+        for key, array in one.arrays.items():
+            splits.setdefault(key.split(".")[0], {})[key.split(".")[1]] = array
+        write_run(tmp_path / f"{row}-seed0", splits, one.facts)
+    text = tables(read_runs(tmp_path), list(ROWS), ["mast_printed"])
+    assert "| mast_printed | 0 | 0.500 (0.500) |" in text
+    assert "| hybrid | 1 | **+0.100** [+0.100, +0.100] |" in text
+    assert "| hybrid | 0.000 | 0.000 | 0.600 |" in text  # calls of 0.1 to 0.2 s
+
+
+def test_the_share_of_the_gap_counts_from_supervised_to_ceiling():
+    runs = [
+        run(name, 0, [10] * 4, [hits] * 4, TRUTHS)
+        for name, hits in (("s", 5), ("c", 5), ("t", 6), ("top", 9))
+    ]
+    assert "25 % of the gap closed" in share_of_gap(runs, "s", "c", "t", "top")
+    assert share_of_gap(runs[:3], "s", "c", "t", "top") == ""
+
+
+def test_a_gain_is_bold_only_beyond_noise():
+    assert Gain(0.1, 0.05, 0.15, 2).text() == "**+0.100** [+0.050, +0.150]"
+    assert Gain(0.1, -0.05, 0.15, 2).text() == "+0.100 [-0.050, +0.150]"
+
+
+def test_every_row_starts_from_a_row_and_later_settings_win():
+    for row in ROWS.values():
+        assert not row.start or row.start in ROWS
+        assert all(name in ROWS for name in row.with_rows)
+    assert set(SUPERVISED) <= set(ROWS)
+    assert needs_of(Job(ROWS["field_pretrained"], 1)) == {"encoder-seed1"}
+    chosen = dict(one.split("=") for one in ROWS["field"].all_sets())
+    assert (chosen["model.adapter"], chosen["model.finest_level"]) == ("hybrid", "4x4")
+    assert chosen["spectrogram.background"] == "median" and chosen["augment.gain_db"] == "12"
