@@ -112,6 +112,11 @@ class LabelsConfig(Section):
     """Names that mean no animal (noise, rain, human, ...) are left out and codes for unknown are uncertain, or every
     label is a call (paper). labels.include names calls whatever they mean.
     """
+    listened_for: tuple[str, ...] = ()
+    """Names or patterns of the labels that the annotators marked, where they left all others unmarked; empty: they
+    marked every animal. Unless labels.include asks for no more than these, what lies outside their boxes is neither call
+    nor background.
+    """
     time_only: Literal["ignore", "teach"] = "ignore"
     """Labels without frequencies, in training: neither call nor background, or calls that teach time and no band.
     They are scored in time either way.

@@ -32,7 +32,7 @@ from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import run_here
 from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
-from mast_ray.tables.labels.matching import annotations_hash, annotations_of, refuse_unknown
+from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.preparing.birdeep import birdeep_labels
 from mast_ray.tables.preparing.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.preparing.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
@@ -60,6 +60,13 @@ class PrepareInputs:
     table: str = ""
     exclude: tuple[str, ...] = SYNTHETIC_COPIES
     dataset: Literal["plain", "birdeep", "birdset"] = "plain"
+    columns: tuple[tuple[str, str], ...] = ()
+    listened: str = ""
+    skip_missing: bool = False
+
+    @property
+    def labels(self) -> AnnotationSource:
+        return AnnotationSource(self.annotations, self.columns, self.listened, self.skip_missing)
 
 
 def prepare(
@@ -83,9 +90,12 @@ def prepare(
         sites, table_text = sites or places, table_text or repr(sorted(places.by_path.items()))
     elif inputs.dataset == "birdeep" and not inputs.annotations:
         annotations = birdeep_labels(archive, paths)
-    if inputs.annotations:
-        annotations = annotations_of(inputs.annotations, paths, config.storage, archive)
-    refuse_unknown(annotations, inputs.annotations or archive.url, archive.url, paths, inputs.exclude)
+    if inputs.annotations or inputs.listened:
+        annotations = annotations_of(inputs.labels, paths, config.storage, archive, inputs.exclude)
+    else:
+        refuse_unknown(
+            annotations, archive.url, archive.url, paths, inputs.exclude, skip_missing=inputs.skip_missing
+        )
     chosen = chosen_labels(annotations, config.labels)
     source_of_labels = inputs.annotations or archive.url
     if annotations.annotated_paths:

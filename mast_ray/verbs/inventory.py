@@ -7,8 +7,12 @@ import json
 import os
 from pathlib import Path
 
+from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
+
 USES_CONFIG = True
-HELP = "List an archive: files, hours, sites, dates, rates, faults by reason, an estimate of time. Reads headers only."
+HELP = """List an archive: files, hours, sites, dates, rates, faults by reason, an estimate of time. Reads headers only.
+
+With --annotations also how many boxes each label has, and what would be left out and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,19 +23,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=int, default=0, metavar="N", help="read only N headers and extrapolate"
     )
+    add_annotation_arguments(parser)
     parser.add_argument("--json", default="", metavar="FILE", help="also write the numbers")
 
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.storage.storage import open_storage
+    from mast_ray.tables.labels.choice import chosen_labels
+    from mast_ray.tables.labels.matching import AnnotationSource, annotations_of
     from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
     from mast_ray.tables.preparing.site_table import site_table_of
 
     archive = open_storage(args.archive, args.config.storage)
     listing = list_archive(archive)
-    sites, _ = site_table_of(args.table, [item.path for item in listing.items], args.config.storage)
+    paths = [item.path for item in listing.items]
+    sites, _ = site_table_of(args.table, paths, args.config.storage)
+    labels = None
+    if args.annotations or args.listened:  # before the headers: a mistake in a table shows at once
+        source = AnnotationSource(
+            args.annotations, columns_of(args.columns), args.listened, args.skip_missing
+        )
+        labels = chosen_labels(
+            annotations_of(source, paths, args.config.storage, archive), args.config.labels
+        )
     inventory = take_inventory(archive, listing.items, args.config.audio, sites, sample=args.sample)
     print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    if labels is not None:
+        print("\n".join(labels.lines()))
     if args.json:
         Path(args.json).write_text(json.dumps(vars(inventory), indent=1))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
+from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
 
 USES_CONFIG = True
 HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.
@@ -16,9 +17,7 @@ nothing to do. Every recording ends as done or in rejects.parquet with its reaso
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("archive", help="folder or s3:// prefix of recordings")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument(
-        "--annotations", default="", help="annotation file or folder (Raven, Audacity, CSV, AOEF, COCO, ...)"
-    )
+    add_annotation_arguments(parser)
     parser.add_argument(
         "--table",
         default="",
@@ -43,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.prepare import PrepareInputs, prepare
 
     inputs = PrepareInputs(
-        args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset
-    )
+        args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
+        columns_of(args.columns), args.listened, args.skip_missing,
+    )  # fmt: skip
     return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

@@ -10,6 +10,7 @@ from pathlib import Path
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
+from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
 from mast_ray.verbs.pipeline import Step, method_table, run_steps
 
 HELP = """From a folder of recordings and a few expert boxes to a detector, its figures, boxes for every recording and a report.
@@ -30,9 +31,7 @@ SPLITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", required=True, help="folder or s3:// prefix of recordings")
-    parser.add_argument(
-        "--annotations", required=True, help="annotation file or folder (Raven, Audacity, CSV, AOEF, ...)"
-    )
+    add_annotation_arguments(parser, required=True)
     parser.add_argument(
         "--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ..."
     )
@@ -73,8 +72,7 @@ def _prepare(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> Ste
     table = ("--table", args.table) if args.table else ()
     argv = (
         args.audio,
-        "--annotations",
-        args.annotations,
+        *annotation_argv(args),
         *table,
         "--out",
         str(out / "prepared"),

@@ -11,7 +11,7 @@ import pytest
 
 from mast_ray.recordings.annotations.model import merge_annotations
 from mast_ray.recordings.annotations.paths import list_files
-from mast_ray.recordings.annotations.reading import read_annotated_list, read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations, read_listened
 from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
 from mast_ray.recordings.decoding.reading import open_recording
@@ -210,7 +210,7 @@ def test_the_annotation_tables_of_the_soundscapes_are_read(shared_data):
 
 def test_a_list_of_annotated_recordings_adds_those_without_events(shared_data):
     folder = shared_data / "soundscapes/nips4bplus"
-    listed = read_annotated_list(folder / "labelled.csv", root=folder)
+    listed = read_listened(folder / "labelled.csv", root=folder)
     found = merge_annotations([read_annotations(folder / "annotations.csv", root=folder), listed])
     assert (len(found.annotations), len(found.annotated_paths)) == (5775, 687)
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed, least_facts
+from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed, Span, least_facts
 
 VERSION = "1.1.0"
 LABEL_KEYS = (
@@ -31,6 +31,11 @@ LABEL_KEYS = (
     "order",
     "genus",
 )
+ANNOTATIONS = (
+    "clip_annotations", "clip_predictions", "sound_event_annotations", "sound_event_predictions",
+)  # fmt: skip
+DONE = frozenset({"completed", "verified"})  # states of an annotation task
+EDGE_S = 0.01  # a clip may end a frame before its recording
 _NAMESPACE = uuid.UUID("6f1e1c0a-7f5f-4f62-9d3e-3c2b8c0f6d11")
 
 
@@ -44,6 +49,11 @@ def is_aoef(document: Any) -> bool:
 
 def parse(document: Any, source: str) -> Parsed:
     data = document["data"]
+    if not any(data.get(key) for key in ANNOTATIONS):
+        raise DataError(
+            f"{source}: AOEF of a {str(data['collection_type']).replace('_', ' ')}, without any annotation in it:\n"
+            "export the annotation project or the annotations from whombat"
+        )
     try:
         recordings = {entry["uuid"]: entry for entry in data.get("recordings") or ()}
         tags = {entry["id"]: (str(entry["key"]), str(entry["value"])) for entry in data.get("tags") or ()}
@@ -54,6 +64,7 @@ def parse(document: Any, source: str) -> Parsed:
             for key in ("clip_annotations", "clip_predictions")
             for entry in data.get(key) or ()
         ]
+        spans = _spans(data, recordings)
         annotations, problems = [], []
         for key in ("sound_event_annotations", "sound_event_predictions"):
             for entry in data.get(key) or ():
@@ -67,7 +78,47 @@ def parse(document: Any, source: str) -> Parsed:
             f"{source}: broken AOEF ({error!r}):\nexport it again from whombat or soundevent"
         ) from error
     mentioned = dict.fromkeys([*gone_through, *(annotation.path for annotation in annotations)])
-    return Parsed(tuple(annotations), tuple(mentioned), tuple(problems))
+    return Parsed(tuple(annotations), tuple(mentioned), tuple(problems), spans)
+
+
+def _spans(data: Mapping[str, Any], recordings: Mapping[str, Any]) -> tuple[Span, ...]:
+    """The clips that were gone through, of recordings that they do not cover wholly.
+
+    In a project, a clip's task says whether it is done; where no task of a project says anything, all are.
+    """
+    clips = {entry["uuid"]: entry for entry in data.get("clips") or ()}
+    states = {
+        task["clip"]: {badge.get("state") for badge in task.get("status_badges") or ()}
+        for task in data.get("tasks") or ()
+    }
+    says_done = any(state & DONE for state in states.values())
+    spans: dict[str, list[Span]] = {}
+    for key in ("clip_annotations", "clip_predictions"):
+        for entry in data.get(key) or ():
+            clip = clips[entry["clip"]]
+            recording = recordings[clip["recording"]]
+            own = spans.setdefault(clip["recording"], [])
+            if says_done and not states.get(entry["clip"], set()) & DONE:
+                continue
+            factor = float(recording.get("time_expansion") or 1.0)
+            begin_s, end_s = float(clip["start_time"]) * factor, float(clip["end_time"]) * factor
+            own.append(Span(str(recording["path"]), begin_s, end_s))
+    partly: list[Span] = []
+    for identity, own in spans.items():
+        factor = float(recordings[identity].get("time_expansion") or 1.0)
+        duration_s = float(recordings[identity].get("duration") or 0.0) * factor
+        if not _covers(own, duration_s):
+            partly += own or [Span(str(recordings[identity]["path"]), 0.0, 0.0)]
+    return tuple(partly)
+
+
+def _covers(spans: Sequence[Span], duration_s: float) -> bool:
+    at_s = 0.0
+    for span in sorted(spans, key=lambda span: span.begin_s):
+        if span.begin_s > at_s + EDGE_S:
+            return False
+        at_s = max(at_s, span.end_s)
+    return bool(spans) and at_s >= duration_s - EDGE_S
 
 
 def _annotation(

@@ -1,17 +1,19 @@
 """Any table with a column for begin and end, by well-known column names or by a mapping; also what this
 package itself writes.
 
-Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score, verdict.
+Mapping keys: file, begin_s, end_s, duration_s, low_hz, high_hz, low_khz, high_khz, label, score, verdict, listened_begin_s,
+listened_end_s.
 Frequencies are hertz unless the column says kHz or the table is warbleR's (bottom.freq, top.freq: kHz). A
 row with a file but neither begin nor end says that the recording was gone through and holds no event.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.model import Annotation, Parsed, Said
+from mast_ray.recordings.annotations.model import Annotation, Parsed, Said, Span
 from mast_ray.recordings.annotations.tabular import (
     column_lookup,
     defused,
@@ -54,6 +56,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "score": ("score", "confidence", "probability"),
     "verdict": ("verdict",),
+    "listened_begin_s": ("listened_begin_s", "listened_start_s", "listened_begin", "listened_start", "clip_begin_s", "clip_start_s"),
+    "listened_end_s": ("listened_end_s", "listened_end", "clip_end_s"),
 }  # fmt: skip
 
 YES = frozenset({"y", "yes", "1", "true", "t", "right", "call"})  # verdicts of a reviewer
@@ -88,13 +92,16 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     if "begin_s" not in chosen or not ({"end_s", "duration_s"} & set(chosen)):
         raise DataError(
             f"{source}: no columns for begin and end among {', '.join(table.columns) or 'nothing'}:\n"
-            "map them, e.g. begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1 file=recording label=species"
+            "map them, e.g. --columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1 label=species"
         )
     annotations, mentioned, problems = [], [], []
+    spans: dict[Span, None] = {}
     for where, values in numbered(table.rows, source):
         path = values.get(chosen.get("file", ""), "")
         mentioned.append(path)
         try:
+            if (span := _listened(values, chosen, path)) is not None:
+                spans[span] = None
             annotation = _annotation(values, chosen, path)
         except ValueError as error:
             problems.append(f"{where}: {error}")
@@ -103,7 +110,51 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             annotations.append(annotation)
     if not mentioned and "file" not in chosen:
         mentioned.append("")
-    return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))
+    return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems), tuple(spans))
+
+
+def _listened(values: Mapping[str, str], chosen: Mapping[str, str], path: str) -> Span | None:
+    """The part of the recording that was gone through, where a row says so."""
+    begin_s, end_s = (
+        number(values.get(chosen.get(name, ""), "")) for name in ("listened_begin_s", "listened_end_s")
+    )
+    if begin_s is None or end_s is None:
+        return None
+    if end_s <= begin_s:
+        raise ValueError("what was listened to ends before it begins")
+    return Span(path, begin_s, end_s)
+
+
+def parse_listened(text: str, source: str) -> Parsed:
+    """A table whose rows say what was gone through: a recording, or a part of it, for all labels or for one."""
+    table = parse_table(text, source)
+    chosen = chosen_columns(table.columns, {}, source)
+    if "file" not in chosen:
+        raise DataError(
+            f"{source}: no column names a file (found: {', '.join(table.columns) or 'nothing'}):\n"
+            "give it a column 'file' with paths relative to the archive, and begin_s and end_s for parts of a recording"
+        )
+    labels_of: dict[tuple[str, float, float], list[str]] = {}  # "" among them: for all
+    problems = []
+    for where, values in numbered(table.rows, source):
+        path, label = values[chosen["file"]], values.get(chosen.get("label", ""), "")
+        try:
+            begin_s, end_s = (number(values.get(chosen.get(name, ""), "")) for name in ("begin_s", "end_s"))
+            if begin_s is None and end_s is None:
+                begin_s, end_s = 0.0, math.inf
+            if begin_s is None or end_s is None or end_s <= begin_s:
+                raise ValueError("begin or end time is missing or in the wrong order")
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+            continue
+        labels_of.setdefault((path, begin_s, end_s), []).append(label)
+    whole = {path for (path, _, end_s), labels in labels_of.items() if end_s == math.inf and "" in labels}
+    spans = tuple(
+        Span(*place, () if "" in labels else tuple(dict.fromkeys(labels)))
+        for place, labels in labels_of.items()
+        if place[0] not in whole
+    )
+    return Parsed((), tuple(dict.fromkeys(path for path, _, _ in labels_of)), tuple(problems), spans)
 
 
 def _annotation(values: Mapping[str, str], chosen: Mapping[str, str], path: str) -> Annotation | None:

@@ -47,6 +47,7 @@ class AnnotationSet:
     annotations: tuple[Annotation, ...] = ()
     annotated_paths: frozenset[str] = frozenset()
     unresolved: tuple[str, ...] = ()  # recordings named in the tables that are nowhere under the root
+    num_unresolved: int = 0  # their annotations
     problems: tuple[str, ...] = ()  # rows or files that were left out, and why
     spans: tuple[Span, ...] = ()  # of annotated recordings that were gone through in part; others are wholly
     notes: tuple[str, ...] = ()  # what was taken for granted, to be said
@@ -100,6 +101,7 @@ def merge_annotations(sets: Sequence[AnnotationSet]) -> AnnotationSet:
         annotations=tuple(a for one in sets for a in one.annotations),
         annotated_paths=frozenset().union(*(one.annotated_paths for one in sets)),
         unresolved=tuple(dict.fromkeys(name for one in sets for name in one.unresolved)),
+        num_unresolved=sum(one.num_unresolved for one in sets),
         problems=tuple(problem for one in sets for problem in one.problems),
         spans=tuple(dict.fromkeys(span for one in sets for span in one.spans if span.path not in whole)),
         notes=tuple(dict.fromkeys(note for one in sets for note in one.notes)),

@@ -50,25 +50,53 @@ def read_annotations(
         raise DataError(f"{path}: no such annotation file or folder")
     base = Path(root).resolve() if root is not None else None
     if not path.is_dir():
-        return parse_annotations(
-            _content(path), _relative(path, base), format, index=index, columns=columns or {}
-        )
-    sets = []
+        return parse_annotations(_content(path), _relative(path, base), format, index=index, columns=columns)
     names = annotation_files(list_files(path))
-    for name in names:
-        file = path / name
+    files = {_relative(path / name, base) if base is not None else name: path / name for name in names}
+    contents = ((name, _content(file)) for name, file in files.items())
+    return parse_folder(contents, str(path), format, index=index, columns=columns, is_alone=len(names) == 1)
+
+
+def parse_folder(
+    files: Iterable[tuple[str, bytes]],
+    source: str,
+    format: ReadFormat | Literal["auto"] = "auto",
+    *,
+    index: RecordingIndex | None = None,
+    columns: Mapping[str, str] | None = None,
+    is_alone: bool = False,
+) -> AnnotationSet:
+    """Every annotation file of a folder, by name and content; a mapping of columns is for the tables that have them."""
+    sets = []
+    is_used = not columns
+    for name, content in files:
         try:
-            relative = _relative(file, base) if base is not None else name
+            fits = bool(columns) and has_columns(content, name, columns or {})
+            is_used |= fits
             sets.append(
                 parse_annotations(
-                    _content(file), relative, format, index=index, columns=columns, is_alone=len(names) == 1
+                    content, name, format, index=index, columns=columns if fits else None, is_alone=is_alone
                 )
             )
         except DataError as error:  # a folder also holds other tables: say so and go on
             sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
+    if not is_used:
+        raise DataError(
+            f"{source}: no table has the columns {', '.join((columns or {}).values())}:\n"
+            "write their names as in the header, e.g. --columns begin_s=T0 end_s=T1"
+        )
     if not any(one.annotated_paths or one.unresolved for one in sets):
-        raise DataError(f"{path}: no annotations in this folder:\nsupported are {', '.join(READ_FORMATS)}")
+        why = sets[0].problems[0] if sets else f"of {', '.join(ANNOTATION_SUFFIXES)} there is none"
+        raise DataError(
+            f"{source}: no annotations in this folder ({why}):\nsupported are {', '.join(READ_FORMATS)}"
+        )
     return merge_annotations(sets)
+
+
+def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
+    """Whether a table has every column of a mapping."""
+    header = parse_table(first_line(decoded(content[:65_536], name)), name).columns
+    return set(columns.values()) <= set(header)
 
 
 def annotation_files(names: Iterable[str]) -> list[str]:
@@ -76,25 +104,27 @@ def annotation_files(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
 
 
-def read_annotated_list(
+def read_listened(
     path: str | os.PathLike[str],
     *,
     root: str | os.PathLike[str] | None = None,
     recordings: Iterable[str] | None = None,
 ) -> AnnotationSet:
-    """A table that only names recordings an expert has gone through (a column
-    `file` or the like), events or not.
+    """A table of what was gone through (a column `file`, or the like), events or not.
+
+    With begin and end a row speaks of a part of its recording, without them of all of it; a label says that only
+    this one was listened for.
     """
     path = Path(path)
-    table = parse_table(decoded(_content(path), path.name), path.name)
-    column = generic_csv.chosen_columns(table.columns, {}, path.name).get("file")
-    if column is None:
-        raise DataError(
-            f"{path}: no column names a file:\ngive it a column 'file' with paths relative to the root"
-        )
-    mentioned = tuple(dict.fromkeys(values[column] for _, values in table.rows if values[column]))
+    if not path.is_file():
+        raise DataError(f"{path}: no such table of recordings that were gone through")
     base = Path(root).resolve() if root is not None else None
-    return _resolved(Parsed((), mentioned), _relative(path, base), _index(root, recordings))
+    return parse_listened(_content(path), _relative(path, base), _index(root, recordings))
+
+
+def parse_listened(content: bytes, name: str, index: RecordingIndex | None = None) -> AnnotationSet:
+    """The same from bytes."""
+    return _resolved(generic_csv.parse_listened(decoded(content, name), name), name, index)
 
 
 def parse_annotations(
@@ -123,7 +153,7 @@ def parse_annotations(
         if format in ("aoef", "coco") or (format == "auto" and text.lstrip()[:1] in ("{", "["))
         else None
     )
-    chosen = detect_format(text, document, name) if format == "auto" else format
+    chosen = detect_format(text, document, name, columns or {}) if format == "auto" else format
     match chosen:
         case "raven":
             parsed = raven.parse(text, name, columns or {})
@@ -147,8 +177,10 @@ def parse_annotations(
     return _resolved(parsed, name, index, is_alone)
 
 
-def detect_format(text: str, document: Any, name: str) -> ReadFormat:
-    """Format by content, never by suffix alone."""
+def detect_format(text: str, document: Any, name: str, columns: Mapping[str, str]) -> ReadFormat:
+    """Format by content, never by suffix alone; a table whose times are mapped by the user is read by that mapping."""
+    if document is None and {"begin_s", "end_s", "duration_s", "file"} & columns.keys():
+        return "csv"
     if document is not None:
         if aoef.is_aoef(document):
             return "aoef"
@@ -168,7 +200,7 @@ def detect_format(text: str, document: Any, name: str) -> ReadFormat:
         return "csv"
     raise DataError(
         f"{name}: not an annotation file that is known here (begins with {header[:60]!r}):\n"
-        f"name its format ({', '.join(READ_FORMATS)}) or map its columns, e.g. begin_s=T0 end_s=T1"
+        "map its columns, e.g. --columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1"
     )
 
 
@@ -202,6 +234,7 @@ def _resolved(
         annotations=tuple(annotations),
         annotated_paths=frozenset(path for path in found.values() if path),
         unresolved=tuple(reference or name for reference, path in found.items() if not path),
+        num_unresolved=len(parsed.annotations) - len(annotations),
         problems=parsed.problems,
         spans=tuple(spans),
         notes=tuple(notes),

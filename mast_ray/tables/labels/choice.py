@@ -19,6 +19,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.tables.labels.cleaning import LabelNote, note_of, possible_boxes, single_boxes
+from mast_ray.tables.labels.spans import listens_for_all, outside_spans
 
 Role = Literal["call", "uncertain", "no_animal", "left_out"]
 SHOWN_LABELS = 12
@@ -61,6 +62,7 @@ class ChosenLabels:
     uncertain: tuple[Annotation, ...]
     counts: dict[Role, Counter[str]]
     notes: tuple[LabelNote, ...]
+    listens_for_some: bool = False  # and more is asked for: what lies outside the boxes is no background
 
     def lines(self) -> list[str]:
         """What became of every label, before any work is done with them."""
@@ -76,6 +78,15 @@ class ChosenLabels:
             lines.append(
                 f"  {in_time:,} of them have no frequencies: they teach nothing but time, and that with "
                 "labels.time_only=teach only"
+            )
+        if partly := len({span.path for span in self.calls.spans}):
+            lines.append(
+                f"  {partly:,} recordings were gone through in part: the rest is neither call nor background"
+            )
+        if self.listens_for_some:
+            lines.append(
+                "  the annotators listened for labels.listened_for only: nothing outside their boxes is background; "
+                "labels.include with these names makes it background"
             )
         titles: dict[Role, str] = {
             "uncertain": "uncertain, neither call nor background",
@@ -95,6 +106,10 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         "are marked as no call by their table and are left out", [a for a in possible if a.said == "no_call"]
     )
     possible = [a for a in possible if a.said != "no_call"]
+    outside = outside_spans(possible, found.spans)
+    notes += note_of("lie outside what was gone through and are left out", outside)
+    unheard = set(map(id, outside))
+    possible = [a for a in possible if id(a) not in unheard]
     refuse_unmatched({a.label for a in possible}, knobs)
     by_role: dict[Role, list[Annotation]] = {"call": [], "uncertain": [], "no_animal": [], "left_out": []}
     for annotation in possible:
@@ -107,6 +122,7 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         tuple(by_role["uncertain"]),
         {role: Counter(a.label for a in own) for role, own in by_role.items()},
         (*notes, *merged),
+        not listens_for_all(knobs.listened_for, knobs),
     )
 
 

@@ -10,9 +10,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.tables.labels.choice import ChosenLabels
 from mast_ray.tables.labels.cleaning import LabelNote, note_of
+from mast_ray.tables.labels.spans import unheard_parts
 from mast_ray.tables.schemas import IGNORED, LABELS
 
 
@@ -63,10 +66,17 @@ def labels_table(
     return _by_recording([(*row, source) for row in rows], recordings, LABELS), notes
 
 
-def ignored_table(uncertain: Iterable[Annotation], recordings: pa.Table) -> pa.Table:
+def ignored_table(chosen: ChosenLabels, recordings: pa.Table, knobs: LabelsConfig) -> pa.Table:
     """Regions that are neither call nor background, with the reason."""
-    kept, _ = inside_recordings(uncertain, recordings)
-    rows = {(a.path, a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, "uncertain") for a in kept}
+    kept, _ = inside_recordings(chosen.uncertain, recordings)
+    rows: set[tuple] = {(a.path, a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, "uncertain") for a in kept}
+    paths, durations_s = (recordings.column(name).to_pylist() for name in ("path", "duration_s"))
+    parts = unheard_parts(chosen.calls, dict(zip(paths, durations_s, strict=True)), knobs)
+    rows |= {
+        (path, begin_s, end_s, None, None, "", "not_gone_through")
+        for path, gaps in parts.items()
+        for begin_s, end_s in gaps
+    }
     return _by_recording(rows, recordings, IGNORED)
 
 

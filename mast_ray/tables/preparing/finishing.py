@@ -40,7 +40,9 @@ from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
 from mast_ray.tables.statistics import pool_moments
 
 DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
-LABEL_KNOBS = tuple(f"labels.{name}" for name in ("include", "exclude", "uncertain", "no_animal"))
+LABEL_KNOBS = tuple(
+    f"labels.{name}" for name in ("include", "exclude", "uncertain", "no_animal", "listened_for")
+)
 TABLE_KNOBS = (
     *DECODE_KNOBS,
     *LABEL_KNOBS,
@@ -213,7 +215,7 @@ def finish(
     labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
     refuse_no_labels(labels, notes, recordings, annotation_source)
     unheard, unheard_example = unheard_labels(labels, recordings)
-    ignored = ignored_table(chosen.uncertain, recordings)
+    ignored = ignored_table(chosen, recordings, config.labels)
     index = index_table(stage, recordings, items, commits)
     backgrounds = background_table(stage, recordings, items, commits)
     hashes = {

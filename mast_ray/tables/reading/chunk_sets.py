@@ -22,6 +22,9 @@ from mast_ray.spectrogram.grid import FRAME_SHIFT_S, NUM_BINS, SEGMENT_FRAMES, b
 from mast_ray.tables.dealing.splits import chunk_ranges
 from mast_ray.tables.prepared import Prepared
 
+EDGE_FRAMES = (
+    12  # a remnant of a region at the border of a chunk, and the frames that straddle a recording's end
+)
 TimeOnly = Literal["ignore", "teach"]
 
 
@@ -208,6 +211,21 @@ def box_table(
     label_row = np.where(is_region, -1, origin)
     is_ignored = is_region | is_doubted[origin]
     return BoxTable(start, corners, is_ignored, no_band[origin] & ~is_ignored, label_row, score[origin])
+
+
+def heard_chunks(prepared: Prepared, chunks: ChunkSet) -> ChunkSet:
+    """Chunks without those of which nothing was gone through and that hold no call: they would teach nothing."""
+    unheard = prepared.ignored.filter(pc.equal(prepared.ignored.column("why"), "not_gone_through"))
+    if not len(unheard):
+        return chunks
+    table = box_table(prepared, chunks, prepared.labels, ignored=unheard)
+    of_chunk = np.repeat(np.arange(len(chunks)), table.counts())
+    length = (table.corners[:, 2] - table.corners[:, 0]) * table.is_ignored
+    covered = np.bincount(of_chunk, length, minlength=len(chunks))
+    calls = np.bincount(of_chunk, ~table.is_ignored, minlength=len(chunks))
+    first_frame = chunks.chunk.astype(np.int64) * SEGMENT_FRAMES
+    valid = (prepared.num_frames[chunks.recording] - first_frame).clip(0, 2 * SEGMENT_FRAMES)
+    return chunks.take((calls > 0) | (covered < valid - EDGE_FRAMES))
 
 
 def _with_regions(labels: pa.Table | None, ignored: pa.Table) -> pa.Table:

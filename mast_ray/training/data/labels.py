@@ -21,7 +21,14 @@ from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.splits import pick_budget
 from mast_ray.tables.prepared import Prepared, read_table
-from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, TimeOnly, box_table, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import (
+    BoxTable,
+    ChunkSet,
+    TimeOnly,
+    box_table,
+    chunks_of_split,
+    heard_chunks,
+)
 from mast_ray.tables.reading.reader import ChunkReader
 
 NO_LIMITS = (1.0, 1.0)  # thresholds of a chunk that no teacher labels
@@ -103,8 +110,8 @@ def _limits(pseudo_chunks: pa.Table, chunks: ChunkSet) -> dict[int, tuple[float,
 
 
 def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
-    """Chunks of the train split, or as many of them as `split.budget_chunks` allows."""
-    chunks = chunks_of_split(prepared, "train")
+    """Chunks of the train split that were gone through, or as many of them as `split.budget_chunks` allows."""
+    chunks = heard_chunks(prepared, chunks_of_split(prepared, "train"))
     if not config.split.budget_chunks:
         return chunks
     start_s = prepared.recordings.column("start_utc").cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6

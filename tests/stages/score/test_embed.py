@@ -64,7 +64,7 @@ def test_a_box_is_seen_in_the_chunk_that_shows_most_of_it_most_centrally():
     )
     event = np.array([7, 7, 7, 3, 3, 5])
     ignored = np.array([False] * 5 + [True])
-    table = BoxTable(np.array([0, 2, 6]), corners, ignored, event, np.ones(6, np.float32))
+    table = BoxTable(np.array([0, 2, 6]), corners, np.zeros(6, bool), ignored, event, np.ones(6, np.float32))
     # Event 3: both chunks show 100 frames, 572 is nearer to the middle than 60. Event
     # 7: 200 frames in the second box.
     assert best_views(table).tolist() == [4, 1]

@@ -168,7 +168,8 @@ def test_padding_without_a_loop_gives_what_pad_boxes_gives():
     start = np.concatenate(([0], np.cumsum(counts)))
     corners = rng.random((start[-1], 4)).astype(np.float32)
     ignored = rng.random(start[-1]) < 0.3
-    table = BoxTable(start, corners, ignored, np.arange(start[-1]), np.ones(start[-1], np.float32))
+    none = np.zeros(start[-1], bool)
+    table = BoxTable(start, corners, ignored, none, np.arange(start[-1]), np.ones(start[-1], np.float32))
     chunks = rng.permutation(20)[:7]
     spans = [slice(start[c], start[c + 1]) for c in chunks]
     expected = pad_boxes(

@@ -1,0 +1,107 @@
+"""Which labels are calls: by name, by pattern, and by what names mean in the common tools."""
+
+import pytest
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field, paper
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls, role_of
+from mast_ray.tables.labels.cleaning import single_boxes
+
+
+def knobs(**settings):
+    return apply_overrides(field(), {f"labels.{name}": value for name, value in settings.items()}).labels
+
+
+def found(*labels):
+    boxes = tuple(Annotation("a.wav", n, n + 0.5, 1000, 2000, label) for n, label in enumerate(labels))
+    return AnnotationSet(boxes, frozenset({"a.wav", "silent.wav"}))
+
+
+@pytest.mark.parametrize(
+    ("label", "settings", "role"),
+    [
+        ("Turdus merula", {}, "call"),
+        ("", {}, "call"),
+        ("unknown bird", {}, "call"),  # an animal, whatever it is
+        ("alarm", {}, "call"),
+        ("NOISE", {}, "no_animal"),
+        ("Human_non-vocal", {}, "no_animal"),
+        ("no  call", {}, "no_animal"),
+        ("NoID", {}, "uncertain"),
+        ("Don't Know", {}, "uncertain"),
+        ("???", {}, "uncertain"),
+        ("noise", {"no_animal": "keep"}, "call"),
+        ("noise", {"include": ("noise",)}, "call"),
+        ("Turdus merula", {"include": ("turdus*",)}, "call"),
+        ("Parus major", {"include": ("turdus*",)}, "left_out"),
+        ("", {"include": ("turdus*",)}, "left_out"),
+        ("Turdus merula", {"include": ("turdus*",), "exclude": ("* merula",)}, "left_out"),
+        ("Turdus merula", {"include": ("turdus*",), "uncertain": ("*merula",)}, "uncertain"),
+        ("7", {"include": (7, 8)}, "call"),  # numbers are names too
+    ],
+)
+def test_what_a_label_is_taken_for(label, settings, role):
+    assert role_of(label, knobs(**settings)) == role
+
+
+def test_as_printed_in_the_paper_every_label_is_a_call():
+    assert {role_of(label, paper().labels) for label in ("noise", "unknown", "wren")} == {"call"}
+
+
+def test_every_label_is_counted_before_any_work():
+    chosen = chosen_labels(found("wren", "wren", "tit", "rain", "unk", "dog"), knobs(exclude=("dog",)))
+    assert chosen.lines() == [
+        "labels: 3 calls in 1 recordings, 1 more gone through without a call: wren 2, tit 1",
+        "  1 uncertain, neither call nor background: unk 1",
+        "  1 no animal by their name, left out (labels.no_animal=keep or labels.include keeps them): rain 1",
+        "  1 left out as chosen by labels.include and labels.exclude: dog 1",
+    ]
+    assert [a.label for a in chosen.uncertain] == ["unk"]
+
+
+def test_a_pattern_that_fits_no_label_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"labels\.include names 'Turdus merla'.*\n.*'Turdus merula'"):
+        chosen_labels(found("Turdus merula", "Parus major"), knobs(include=("Turdus merla",)))
+
+
+def test_boxes_of_which_none_is_a_call_are_refused_by_what_they_are():
+    boxes = found("rain", "rain", "?")
+    with pytest.raises(DataError, match=r"not one of its 3 boxes is a call: they are rain 2, \? 1"):
+        refuse_no_calls(boxes, chosen_labels(boxes, knobs()), "boxes.csv")
+
+
+def test_tables_that_are_really_empty_are_annotations():
+    nothing = AnnotationSet((), frozenset({"a.wav"}))
+    refuse_no_calls(nothing, chosen_labels(nothing, knobs()), "tables")
+
+
+def box(begin_s, end_s, low_hz, high_hz, label="", path="a.wav"):
+    return Annotation(path, begin_s, end_s, low_hz, high_hz, label)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (box(1.0, 2.0, 1000, 3000), True),
+        (box(1.009, 1.992, 1000, 3000), True),  # within a frame
+        (box(1.012, 2.0, 1000, 3000), False),
+        (box(1.0, 2.012, 1000, 3000), False),
+        (box(1.0, 2.0, 1030, 3060), True),  # a bin is 33 Hz high at 1 kHz, 72 Hz at 3 kHz
+        (box(1.0, 2.0, 1040, 3000), False),
+        (box(1.0, 2.0, 1000, 3100), False),
+        (box(1.0, 2.0, 1000, 3000, path="b.wav"), False),
+        (box(1.0, 2.0, None, None), False),  # a label in time says something else
+    ],
+)
+def test_two_boxes_are_the_same_within_a_frame_and_a_bin(other, is_same):
+    kept, notes = single_boxes([box(1.0, 2.0, 1000, 3000), other])
+    assert len(kept) == (1 if is_same else 2) and len(notes) == is_same
+
+
+def test_of_the_same_box_twice_the_label_is_kept_whichever_has_it():
+    kept, _ = single_boxes([box(1, 2, None, None), box(1, 2, None, None, "wren")])
+    assert kept == [box(1, 2, None, None, "wren")]
+    kept, notes = single_boxes([box(1, 2, 20000, 30000, "bat"), box(1, 2, 20000, 30000, "myotis")])
+    assert kept == [box(1, 2, 20000, 30000, "bat")] and notes[0].count == 1
