@@ -218,6 +218,8 @@ class RepeatedChunks:
                 boxes=pad_boxes(list(torch.cat([low, low + size + 2.0], dim=-1))),
                 weight=torch.ones(batch),
                 sample_index=index,
+                is_pseudo=torch.zeros(batch, dtype=torch.bool),
+                limits=torch.ones(batch, 2),
                 chunk_ids=tuple(map(str, index.tolist())),
             )
             self.batches.append(raw)
