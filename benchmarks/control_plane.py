@@ -39,6 +39,7 @@ from mast_ray.stages.detect.work import (
     partition_folder,
     put_file,
 )
+from mast_ray.stages.runner import RUNNERS
 from mast_ray.storage.entries import Entry
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.stage_folders import read_manifest
@@ -125,7 +126,7 @@ def _rows(items: Sequence[Item]) -> pa.Table:
 
 
 def make_fake_work(stage: Storage) -> Callable[[Any], Callable[[], Work]]:
-    return lambda slots: _Maker(stage)
+    return lambda workers: _Maker(stage)
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ def simulate(
     times = {"listing_s": lap()}
     sweep = Sweep(archive, stage, items, config, None, {"model": "fake"})
     times["ordering_s"] = lap()
-    code = sweep.run(runner, make_fake_work(stage))  # type: ignore[arg-type]
+    code = sweep.run(RUNNERS[runner], make_fake_work(stage))
     times["run_s"] = lap()
     assert code == 4 and sweep.code_if_done() == 4
-    _, pending = sweep.plan(_any_slots())
+    _, pending = sweep.plan(_any_workers())
     times["planning_a_resume_s"] = lap()
     assert not pending
     manifest = read_manifest(stage)
@@ -180,10 +181,10 @@ def simulate(
     }
 
 
-def _any_slots() -> Any:
-    from mast_ray.stages.detect.plan import Slots
+def _any_workers() -> Any:
+    from mast_ray.stages.detect.plan import Workers
 
-    return Slots("cpu", 1, 1.0)
+    return Workers("cpu", 1, 1.0)
 
 
 def main() -> None:

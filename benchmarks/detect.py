@@ -41,8 +41,10 @@ from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.stages.detect.detect import Sweep, settings_of
 from mast_ray.stages.detect.load_work import WorkMaker, inference_knobs, work_of
-from mast_ray.stages.detect.plan import decode_lanes, local_slots, slots_of
+from mast_ray.stages.detect.plan import decode_lanes, workers_of
 from mast_ray.stages.detect.work import DetectWork
+from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import read_commits
 from mast_ray.tables.preparing.inventory import list_archive
@@ -159,18 +161,18 @@ def sweep(
     sweeping = Sweep(source, stage, items, config, None, settings_of(config, card, 0.0, ""))
     if runner == "ray":
         wanted_bytes = ARCHIVE_BYTES if torch.cuda.is_available() else 0
-        sweeping.run("ray", WorkMaker(str(model), source, stage, config, None, 0.0, wanted_bytes))
+        sweeping.run(ON_RAY, WorkMaker(str(model), source, stage, config, None, 0.0, wanted_bytes))
     else:  # the detector that was loaded and compiled before
         work._archive, work._stage = source, stage
-        sweeping.run("here", lambda slots: lambda: work)
+        sweeping.run(HERE, lambda workers: lambda: work)
     wall_s = time.perf_counter() - begun_s
     notes: dict[str, float] = {}
     for commit in read_commits(stage):
         for name, value in commit.notes.items():
             notes[name] = notes.get(name, 0.0) + value
-    slots = slots_of(config, os.cpu_count() or 1, torch.cuda.device_count())
-    actors = 1 if runner == "here" else slots.num_actors
-    lanes = work._decode.num_lanes if runner == "here" else decode_lanes(config.detect, slots)
+    workers = workers_of(config, Resources(os.cpu_count() or 1, torch.cuda.device_count()))
+    actors = 1 if runner == "here" else workers.num_actors
+    lanes = work._decode.num_lanes if runner == "here" else decode_lanes(config.detect, workers)
     return {
         "workers": actors,
         "wall_s": wall_s,
@@ -216,7 +218,7 @@ def plain_loop(
     """One file after the other, as a short script does it: read, resample, log-mel,
     windows, model. No stitching, no tables.
     """
-    knobs = inference_knobs(config, local_slots(config), 0)
+    knobs = inference_knobs(config, workers_of(config, HERE.resources()), 0)
     normalise, logmel, audio_s = card.normaliser(), LogMel(), 0.0
     begun_s = time.perf_counter()
     for path in sorted(p for p in archive.rglob("*.*") if p.is_file()):
@@ -271,8 +273,8 @@ def main() -> None:
     args = parser.parse_args()
     recipe = tiny() if args.size == "tiny" else field()
     config = config_of(recipe.recipe, None, [f"model.size={args.size}", "audio.timezone=UTC", *args.sets])
-    slots = local_slots(config)
-    device = torch.device(slots.device)
+    workers = workers_of(config, HERE.resources())
+    device = torch.device(workers.device)
     folder = Path(tempfile.mkdtemp(prefix="mast-detect-"))
     result: dict[str, Any] = {
         "machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__, "size": args.size,
@@ -291,13 +293,21 @@ def main() -> None:
         begun_s = time.perf_counter()
         wanted_bytes = ARCHIVE_BYTES if device.type == "cuda" else 0
         work = work_of(
-            detector, card, config, slots, open_storage(folder), open_storage(folder), None, 0.0, wanted_bytes
+            detector,
+            card,
+            config,
+            workers,
+            open_storage(folder),
+            open_storage(folder),
+            None,
+            0.0,
+            wanted_bytes,
         )
         bare = bare_rate(work, min(args.seconds, 10.0))
         knobs = work.detector.knobs
         result |= {
             "batch_size": knobs.batch_size, "precision": knobs.precision, "compile": knobs.compile,
-            "decode_threads": decode_lanes(config.detect, slots), "score_floor": knobs.score_floor,
+            "decode_threads": decode_lanes(config.detect, workers), "score_floor": knobs.score_floor,
             "load_and_compile_s": time.perf_counter() - begun_s,
             "bare_windows_per_s": bare, "bare_x_real_time": bare * HOP_S,
         }  # fmt: skip

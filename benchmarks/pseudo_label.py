@@ -31,6 +31,7 @@ from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector
 from mast_ray.models.build import build_detector
 from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.stages.runner import RUNNERS
 from mast_ray.stages.self_train.pseudo_label import MakePoolWork, PoolTask, PoolWork, run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import read_commits
@@ -65,7 +66,12 @@ def main() -> None:
         out = Path(scratch) / "out"
         begun_s = time.perf_counter()
         counts = run_pseudo_label(
-            config, model, prepared, str(out), runner=args.runner, chunks_per_unit=args.chunks_per_unit
+            config,
+            model,
+            prepared,
+            str(out),
+            runner=RUNNERS[args.runner],
+            chunks_per_unit=args.chunks_per_unit,
         )["counts"]
         wall_s = time.perf_counter() - begun_s
         rate, num_units = stage_rate(out)

@@ -27,6 +27,7 @@ import torch
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.config.tree import Config
+from mast_ray.stages.runner import RUNNERS
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
@@ -148,9 +149,9 @@ def trained(what: str, engine: str, prepared: str, args: argparse.Namespace) -> 
     shutil.rmtree(out, ignore_errors=True)
     config = config_of(what, engine, args)
     if what == "pretrain":
-        summary = run_pretrain(config, prepared, str(out), runner=args.runner)
+        summary = run_pretrain(config, prepared, str(out), runner=RUNNERS[args.runner])
     else:
-        summary = run_train_detector(config, prepared, str(out), runner=args.runner)
+        summary = run_train_detector(config, prepared, str(out), runner=RUNNERS[args.runner])
     rows = [row for row in read_metrics(open_storage(out)) if row["kind"] == "train"]
     start = {"step": 0, "samples": 0}
     steady = [(row, before) for before, row in pairwise([start, *rows]) if before["step"] >= args.warmup]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import ray.data
@@ -22,6 +22,7 @@ import ray.data
 import mast_ray
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.signals import interruptible
+from mast_ray.storage.spread import Resources
 
 QUIET = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
@@ -71,17 +72,6 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
-
-
-class Resources(NamedTuple):
-    """What a cluster has, in all."""
-
-    num_cpus: float
-    num_gpus: float
-
-    def wants_gpus(self, use_gpu: str) -> bool:
-        """Whether `cluster.use_gpu` and what there is add up to work on GPUs."""
-        return use_gpu == "yes" or (use_gpu == "auto" and self.num_gpus > 0)
 
 
 def cluster_resources() -> Resources:

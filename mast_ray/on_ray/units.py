@@ -18,6 +18,7 @@ import ray.data
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.on_ray.session import quiet_ray_data
+from mast_ray.storage.spread import Spread
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import UnitReport, Work, run_unit
 from mast_ray.storage.units import (
@@ -34,38 +35,31 @@ def run_units(
     stage: Storage,
     units: Sequence[Unit],
     run: str,
-    work: Work | None = None,
-    *,
-    make_work: Callable[[], Work] | None = None,
-    num_cpus: float = 1.0,
-    num_gpus: float = 0.0,
-    num_actors: int = 1,
-    max_deaths: int = 3,
-    timeout_s: float = 900.0,
+    make_work: Callable[[], Work],
+    spread: Spread,
 ) -> Iterator[UnitReport]:
-    """Run every unit somewhere on the cluster and yield reports as they come.
-
-    `work` runs in tasks; `make_work` is called once in each of `num_actors` actors and its result runs there.
+    """Run every unit somewhere on the cluster and yield reports as they come. Work is made once in every actor;
+    for plain tasks it is made here and travels.
     """
     if not units:
         return
     quiet_ray_data()
     commit_here = stage.has_conditional_put()
     options = {
-        "stage": stage, "run": run, "max_deaths": max_deaths, "timeout_s": timeout_s, "commit_here": commit_here,
+        "stage": stage, "run": run, "max_deaths": spread.max_deaths, "timeout_s": spread.timeout_s,
+        "commit_here": commit_here,
     }  # fmt: skip
     rows = [{"unit": unit_to_json(unit)} for unit in units]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-    resources: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus or None}
-    if make_work is not None:
+    resources: dict[str, Any] = {"num_cpus": spread.num_cpus, "num_gpus": spread.num_gpus or None}
+    if spread.num_actors:
         dataset = dataset.map_batches(
             _UnitActor, fn_constructor_kwargs={"make_work": make_work, **options}, batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=num_actors), **resources,
+            compute=ray.data.ActorPoolStrategy(size=spread.num_actors), **resources,
         )  # fmt: skip
     else:
-        assert work is not None, "either work or make_work"
         dataset = dataset.map_batches(
-            _run_batch, fn_kwargs={"work": work, **options}, batch_size=1, **resources
+            _run_batch, fn_kwargs={"work": make_work(), **options}, batch_size=1, **resources
         )
     try:
         for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -17,8 +16,10 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.lease import Lease, lease_or_stop
 from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
+from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     SCHEMA_VERSION,
     is_current,
@@ -29,7 +30,6 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
-from mast_ray.storage.unit_runner import run_here
 from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
@@ -73,7 +73,7 @@ def prepare(
     inputs: PrepareInputs,
     config: Config,
     *,
-    runner: Literal["ray", "here"] = "ray",
+    runner: Runner = ON_RAY,
     dry_run: bool = False,
 ) -> int:
     """Inventory, units, tables; returns the exit code."""
@@ -127,7 +127,7 @@ class _Preparation:
     config: Config
     listing: Listing
     sites: SiteTable | None
-    runner: str
+    runner: Runner
 
     def run(
         self, key: str, hashes: dict[str, str], chosen: ChosenLabels, source: str, table_hash: str
@@ -165,23 +165,14 @@ class _Preparation:
 
     def _work_off(self, pending: list[Unit], lease: Lease) -> None:
         work = PrepareWork.of(self.archive, self.stage, self.config, self.sites)
-        max_deaths, timeout_s = self.config.prepare.max_attempts, self.config.prepare.recording_timeout_s
-        with ExitStack() as stack:
-            if self.runner == "ray":
-                from mast_ray.on_ray.session import ray_session
-                from mast_ray.on_ray.units import run_units
-
-                stack.enter_context(ray_session())
-                reports = run_units(
-                    self.stage, pending, lease.run, work, max_deaths=max_deaths, timeout_s=timeout_s
-                )
-            else:
-                reports = run_here(
-                    self.stage, pending, lease.run, work, max_deaths, timeout_s, self.config.prepare.processes
-                )
-            num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
+        knobs = self.config.prepare
+        spread = Spread(
+            num_processes=knobs.processes, max_deaths=knobs.max_attempts, timeout_s=knobs.recording_timeout_s
+        )
+        num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
+        with self.runner.session():
             progress = UnitProgress("prepare", num_items, num_bytes)
-            for report in reports:
+            for report in self.runner.run_units(self.stage, pending, lease.run, lambda: work, spread):
                 progress.add(report)
             progress.close()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Train and score several methods with the same data, augmentation, samples and evaluation, over several seeds.
 
 Writes the paper's tables (in-domain, temporal, cross-site) as Markdown, CSV and LaTeX with 95 % intervals; differences within noise are
@@ -34,9 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="FILE",
         help="AudioMAE's public weights (.safetensors), for that method",
-    )
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="Ray tasks, or this process alone"
     )
     parser.add_argument("--dry-run", action="store_true", help="list the runs only")
 

@@ -6,7 +6,7 @@ import argparse
 
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.
 
 MODEL, ARCHIVE and --out are folders or s3:// prefixes. Detections are stored down to evaluate.score_floor: a threshold is applied when
@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="store only detections from this score on (default: all)",
     )
-    add("--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process")
     add("--dry-run", action="store_true", help="inventory and plan only")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """How many labels are enough, and which to draw next.
 
 mast label-budget PREPARED --out DIR --budgets 25,50,100
@@ -48,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("samples", "epochs"),
         default="samples",
         help="train every cell equally long, or equally often over its chunks",
-    )
-    curves.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="Ray tasks, or this process alone"
     )
     plan = parser.add_argument_group("plan")
     plan.add_argument("--num", type=int, default=20, metavar="N", help="chunks to choose (default 20)")

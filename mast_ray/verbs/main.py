@@ -98,8 +98,13 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
             parser.add_argument("--config", dest="config_file", default=None, help="YAML record of a run")
             parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
                                 help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
+        if getattr(module, "USES_RUNNER", False):
+            parser.add_argument("--runner", choices=("ray", "here"), default="ray",
+                                help="spread the work over Ray, or stay in this process")  # fmt: skip
         module.add_arguments(parser)
         args = parser.parse_args(argv)
+        if getattr(module, "USES_RUNNER", False):
+            args.runner = runner_named(args.runner)
         if getattr(module, "USES_CONFIG", False):
             args.config = config_of(args.recipe, args.config_file, args.sets)
         with interruptible():
@@ -138,6 +143,13 @@ def _report_os_error(error: OSError) -> int:
         case _:
             print(f"error: {error}\nrun again with --debug for the traceback", file=sys.stderr)
             return TEMPORARY
+
+
+def runner_named(name: str):
+    """The value behind --runner."""
+    from mast_ray.stages.runner import RUNNERS
+
+    return RUNNERS[name]
 
 
 def config_of(recipe: str | None, config_file: str | None, sets: list[str]):

@@ -7,7 +7,7 @@ import argparse
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.
 
 ARCHIVE and --out are folders or s3:// prefixes. Interrupted, the same command goes on where it was; finished, it has
@@ -31,9 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("plain", "birdeep", "birdset"),
         default="plain",
         help="layout of a public data set that brings its own labels",
-    )
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
     )
     parser.add_argument("--dry-run", action="store_true", help="inventory and plan only")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Pretrain an encoder on the pool of a prepared archive: hide most of every spectrogram, learn to fill it in.
 
 PREPARED and --out are folders or s3:// prefixes. --out becomes a model folder (weights.safetensors, card.json) with metrics.jsonl and
@@ -14,9 +14,6 @@ tensorboard/ beside it. Interrupted, the same command goes on where it was, with
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone"
-    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and every derived quantity only"
     )

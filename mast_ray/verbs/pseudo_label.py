@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Run a detector over the pool of a prepared archive and store what it finds, once per model.
 
 MODEL is a folder written by `mast train` or `mast self-train`; PREPARED and --out are folders or s3:// prefixes. Detections are stored per
@@ -27,9 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         help="chunks committed together (default: by size of the pool)",
-    )
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="actors on Ray, or this process alone"
     )
 
 

@@ -20,7 +20,7 @@ HELP = """From a folder of recordings and a few expert boxes to a detector, its 
 
 Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
 goes on where it was."""
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 SPLITS = {
     "val": "validation",
     "test": "in-domain test",
@@ -42,13 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="limit of all training together (default: 30 on CPU, none on GPU)",
     )
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from mast_ray.on_ray.session import ray_session
     from mast_ray.verbs.main import config_of, run_verb
 
     has_gpu = _has_gpu(args.config)
@@ -56,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(recipe, args.config_file, args.sets)
     knobs = _knobs(recipe, args.config_file, args.sets)
     out = Path(args.out)
-    with ray_session() if args.runner == "ray" else _nothing():
+    with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):
             return code
@@ -77,14 +73,14 @@ def _prepare(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> Ste
         "--out",
         str(out / "prepared"),
         "--runner",
-        args.runner,
+        args.runner.name,
         *knobs,
     )
     return Step("prepare: what is there, log-mel tables, labels, splits", "prepare", argv)
 
 
 def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> list[Step]:
-    prepared, runner = str(out / "prepared"), ("--runner", args.runner)
+    prepared, runner = str(out / "prepared"), ("--runner", args.runner.name)
     table = ("--table", args.table) if args.table else ()
     final = str(out / "self_trained" / "model")
     return [
@@ -157,9 +153,3 @@ def _has_gpu(config: Config) -> bool:
     import torch
 
     return config.cluster.use_gpu != "no" and torch.cuda.is_available()
-
-
-def _nothing():
-    import contextlib
-
-    return contextlib.nullcontext()

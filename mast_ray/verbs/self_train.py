@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Improve a detector with the unlabelled pool: it labels the pool, a student learns from these labels (stage 1) and then from the experts'
 (stage 2), and becomes the next teacher.
 
@@ -24,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truth",
         default="",
         help="truth of the whole archive (truth.csv of `mast synth`), for figures of the pseudo-labels; labels with curriculum=ceiling",
-    )
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="spread over Ray, or stay in this process"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and what of it is done")
 

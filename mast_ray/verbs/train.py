@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Literal
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Train a detector on the labelled chunks of a prepared archive, from a pretrained encoder.
 
 PREPARED, --encoder and --out are folders or s3:// prefixes. --out becomes a model folder with the averaged weights of the best validation
@@ -29,9 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--section", choices=("detector", "self_train.stage1", "self_train.stage2"), default="detector",
                         help="config section whose knobs are used")  # fmt: skip
-    parser.add_argument(
-        "--runner", choices=("ray", "here"), default="ray", help="Ray Train workers, or this process alone"
-    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and every derived quantity only"
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Search the settings of self-training by F1 on validation (or `--set tune.objective_split=ood_dev`), never on a test split.
 
 First the post-processing (q policy and value, suppression, validity) over detections that are stored once, thousands of settings in seconds.
 Then loss weights, q, empty weight and learning-rate factors (`tune.parameters`) by short stage 1 + 2 trainings on Ray Tune with early stopping;
-several trials run at once. OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
+several trials run at once (always on Ray, whatever --runner says of inference). OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
 goes on: finished trials are not run again."""
 
 
@@ -25,12 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--only", choices=("post", "training"), default="", help="one of the two searches (default: both)"
-    )
-    parser.add_argument(
-        "--runner",
-        choices=("ray", "here"),
-        default="ray",
-        help="where inference runs; trials always run on Ray",
     )
 
 

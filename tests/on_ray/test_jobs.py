@@ -12,6 +12,7 @@ from synthetic_model import write_tiny_detector
 from tones import Tone, committed_keys, write_tones
 
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import open_storage
 from mast_ray.verbs.main import config_of, run_verb
 
@@ -67,9 +68,7 @@ def test_a_detect_job_that_loses_a_raylet_writes_what_a_plain_process_writes(
 
 def test_a_pretrain_job_writes_a_model_folder(cluster, archive, tmp_path):
     prepared = tmp_path / "prepared"
-    assert (
-        prepare(PrepareInputs(str(archive), str(prepared)), config_of("tiny", None, []), runner="here") == 0
-    )
+    assert prepare(PrepareInputs(str(archive), str(prepared)), config_of("tiny", None, []), runner=HERE) == 0
     knobs = [part for text in ("pretrain.max_steps=2", "pretrain.batch_size=4") for part in ("--set", text)]
     done = cluster.submit(
         "jobs/pretrain.py", str(prepared), "--out", str(tmp_path / "encoder"), "--recipe", "tiny", *knobs

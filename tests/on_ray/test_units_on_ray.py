@@ -7,6 +7,7 @@ import ray
 from poison_work import HeldModel, work
 
 from mast_ray.on_ray.units import run_units
+from mast_ray.storage.spread import Spread
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Item, plan_units, read_commits, tally
 
@@ -33,7 +34,7 @@ def test_a_crashing_and_a_hanging_file_are_quarantined_and_harm_nobody(cluster, 
     names[3], names[9] = "03segfault.wav", "09hang.wav"
     listed = items(*names)
     units = plan_units(listed, 4, 10**9)
-    reports = list(run_units(stage, units, "run", work, timeout_s=3.0))
+    reports = list(run_units(stage, units, "run", lambda: work, Spread(timeout_s=3.0)))
     commits = read_commits(stage)
     outcomes = {o.item_id: o for c in commits for o in c.outcomes}
     assert sum(r.num_items for r in reports) == 12 and tally(listed, commits) == (12, 10, 2)
@@ -45,7 +46,7 @@ def test_actors_build_their_work_once_and_hold_it(cluster, tmp_path):
     stage = open_storage(tmp_path)
     listed = items(*[f"{n}.wav" for n in range(20)])
     units = plan_units(listed, 4, 10**9)
-    list(run_units(stage, units, "run", make_work=HeldModel, num_actors=2))
+    list(run_units(stage, units, "run", HeldModel, Spread(2)))
     commits = read_commits(stage)
     assert tally(listed, commits).done == 20
     assert len({o.record["pid"] for c in commits for o in c.outcomes}) <= 2
@@ -54,5 +55,5 @@ def test_actors_build_their_work_once_and_hold_it(cluster, tmp_path):
 def test_a_crashing_file_in_an_actor_is_quarantined_too(cluster, tmp_path):
     stage = open_storage(tmp_path)
     listed = items("0.wav", "1segfault.wav", "2.wav", "3.wav", "4.wav")
-    list(run_units(stage, plan_units(listed, 4, 10**9), "run", make_work=HeldModel, num_actors=1))
+    list(run_units(stage, plan_units(listed, 4, 10**9), "run", HeldModel, Spread(1)))
     assert tally(listed, read_commits(stage)) == (5, 4, 1)

@@ -22,6 +22,7 @@ from mast_ray.soundscapes.archive import write_archive
 from mast_ray.soundscapes.damage import REASON_OF_KIND, damage_archive
 from mast_ray.soundscapes.plan import SoundscapeSpec
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import map_keys
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -44,7 +45,7 @@ def clean(archive, tmp_path_factory):
     inputs = PrepareInputs(
         str(archive / "audio"), str(out), str(archive / "annotations"), str(archive / "recordings.csv")
     )
-    assert prepare(inputs, field(), runner="here") == 4  # some are damaged
+    assert prepare(inputs, field(), runner=HERE) == 4  # some are damaged
     return out
 
 

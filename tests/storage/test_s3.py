@@ -13,6 +13,7 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.config.tree import StorageConfig
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import map_keys, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -226,7 +227,7 @@ def test_an_archive_prepared_on_s3_is_read_through_faults_like_one_on_disk(endpo
         inputs = PrepareInputs(
             "s3://archive/noise", "s3://archive/prepared", str(noise_archive.parent / "labels.csv")
         )
-        assert prepare(inputs, config, runner="here") == 4
+        assert prepare(inputs, config, runner=HERE) == 4
         remote = open_prepared("s3://archive/prepared", config.storage)
         for name in ("recordings", "index", "labels", "splits"):
             assert getattr(remote, name).equals(getattr(prepared, name))

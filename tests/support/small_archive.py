@@ -8,6 +8,7 @@ import soundfile
 from mast_ray.config.recipes import tiny
 from mast_ray.config.tree import Config
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 
 RATE_HZ = 16_000
 
@@ -52,5 +53,5 @@ def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16) -> Pat
         soundfile.write(path, samples.astype(np.float32), RATE_HZ, "PCM_16")
     (root / "labels.csv").write_text("\n".join(rows) + "\n")
     inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
-    assert prepare(inputs, small_config(), runner="here") == 0
+    assert prepare(inputs, small_config(), runner=HERE) == 0
     return root / "prepared"

@@ -11,6 +11,7 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
 from mast_ray.config.tree import Config
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 
 RATE_HZ, SECONDS = 16_000, 16
 TONES_HZ = {"low": 900.0, "high": 4200.0}
@@ -71,7 +72,7 @@ def make_study_archive(root: Path) -> Path:
         soundfile.write(path, samples.astype(np.float32), RATE_HZ, "PCM_16")
     (root / "labels.csv").write_text("\n".join(rows) + "\n")
     inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
-    assert prepare(inputs, study_config(), runner="here") == 0
+    assert prepare(inputs, study_config(), runner=HERE) == 0
     return root / "prepared"
 
 

@@ -22,6 +22,7 @@ from mast_ray.config.recipes import tiny
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.detect.detect import Sweep, settings_of
 from mast_ray.stages.detect.load_work import work_of
+from mast_ray.stages.runner import HERE, RUNNERS
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.preparing.inventory import list_archive
 from mast_ray.training.files.model_files import Card
@@ -80,18 +81,20 @@ class ToneWork:
     config: object
     threshold: float = 0.0
 
-    def __call__(self, slots):
-        return _MakeToneWork(self, slots)
+    def __call__(self, workers):
+        return _MakeToneWork(self, workers)
 
 
 @dataclass(frozen=True)
 class _MakeToneWork:
     maker: ToneWork
-    slots: object
+    workers: object
 
     def __call__(self):
         of = self.maker
-        return work_of(ToneDetector(), CARD, of.config, self.slots, of.archive, of.stage, None, of.threshold)
+        return work_of(
+            ToneDetector(), CARD, of.config, self.workers, of.archive, of.stage, None, of.threshold
+        )
 
 
 def tone_config(**overrides):
@@ -100,7 +103,7 @@ def tone_config(**overrides):
     return apply_overrides(tiny(), {"audio.timezone": "UTC", "cluster.use_gpu": "no"} | overrides)
 
 
-def sweep_tones(archive, out, runner="here", threshold=0.0, config=None):
+def sweep_tones(archive, out, runner=HERE, threshold=0.0, config=None):
     """What `mast detect` does, with the tone detector; returns the exit code."""
     config = config or tone_config()
     source, stage = open_storage(archive, config.storage), open_storage(out, config.storage)
@@ -145,7 +148,7 @@ if __name__ == "__main__":
     try:
         from tones import sweep_tones as sweep  # by its module's name, so that Ray's workers find it
 
-        sys.exit(sweep(sys.argv[1], sys.argv[2], sys.argv[3], config=tone_config(**named)))
+        sys.exit(sweep(sys.argv[1], sys.argv[2], RUNNERS[sys.argv[3]], config=tone_config(**named)))
     except MastError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

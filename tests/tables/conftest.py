@@ -6,6 +6,7 @@ from noise_files import write_noise
 
 from mast_ray.config.recipes import field
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.tables.prepared import open_prepared
 
 
@@ -39,7 +40,7 @@ def prepared_dir(noise_archive, tmp_path_factory):
     out = tmp_path_factory.mktemp("prepared") / "out"
     inputs = PrepareInputs(str(noise_archive), str(out), str(noise_archive.parent / "labels.csv"))
     config = field().model_copy(update={"audio": field().audio.model_copy(update={"timezone": "UTC"})})
-    assert prepare(inputs, config, runner="here") == 4  # one file is no recording
+    assert prepare(inputs, config, runner=HERE) == 4  # one file is no recording
     return out
 
 

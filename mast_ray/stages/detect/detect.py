@@ -7,26 +7,26 @@ few hundred bytes per recording.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from mast_ray.config.errors import OK, PARTIAL, ConfigError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.stages.detect.load_work import WorkMaker
 from mast_ray.stages.detect.plan import (
-    Slots,
-    local_slots,
+    Workers,
     order_by_site_and_date,
     plan_detect_units,
-    slots_of,
+    workers_of,
 )
 from mast_ray.stages.detect.tables import Survey, prune, survey, write_recordings_and_rejects
+from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.storage.lease import Lease, lease_or_stop
 from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
+from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     MANIFEST,
     SCHEMA_VERSION,
@@ -39,7 +39,7 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
-from mast_ray.storage.unit_runner import UnitReport, Work, run_here
+from mast_ray.storage.unit_runner import Work
 from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
 from mast_ray.tables.preparing.inventory import (
     SYNTHETIC_COPIES,
@@ -52,7 +52,6 @@ from mast_ray.training.files.model_files import Card, read_card
 
 STAGE = "detect"
 SAMPLED_HEADERS = 200
-Runner = Literal["ray", "here"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class DetectInputs:
     threshold: float | None = None  # None: everything above the score floor is stored
 
 
-def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_run: bool = False) -> int:
+def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry_run: bool = False) -> int:
     """Sweep an archive; returns the exit code."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
     refuse_mixing(archive, stage)
@@ -86,7 +85,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = "ray", dry_
     if dry_run:
         inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
         print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
-        units, pending = sweeping.plan(local_slots(config))
+        units, pending = sweeping.plan(workers_of(config, HERE.resources()))
         print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
         return OK
     model = open_storage(inputs.model, config.storage).url  # absolute, for workers elsewhere
@@ -169,61 +168,51 @@ class Sweep:
             print(f"the model's own threshold is {self.model_threshold} now")
         return PARTIAL if counts["rejected"] else OK
 
-    def plan(self, slots: Slots) -> tuple[list[Unit], list[Unit]]:
+    def plan(self, workers: Workers) -> tuple[list[Unit], list[Unit]]:
         """All units, and those with work left."""
-        units = plan_detect_units(self.items, self.config.detect, slots)
+        units = plan_detect_units(self.items, self.config.detect, workers)
         return units, pending_units(units, iter_commits(self.stage))
 
-    def run(self, runner: Runner, maker: Callable[[Slots], Callable[[], Work]]) -> int:
+    def run(self, runner: Runner, maker: Callable[[Workers], Callable[[], Work]]) -> int:
         """Do what is left and write the tables."""
-        with lease_or_stop(self.stage) as lease, ExitStack() as stack:
+        with lease_or_stop(self.stage) as lease, runner.session():
             refuse_other_settings(self.stage, self.settings)
-            slots = self._slots(runner, stack)
-            units, pending = self.plan(slots)
+            workers = workers_of(self.config, runner.resources())
+            units, pending = self.plan(workers)
             left = sum(len(unit.items) for unit in pending)
             if left < len(self.items):
                 print(f"resuming: {len(self.items) - left:,} of {len(self.items):,} done", flush=True)
             else:
                 print(
                     f"{len(self.items):,} recordings, {self.num_bytes / 1e9:,.2f} GB in {len(units):,} units on "
-                    f"{slots.num_actors} x {slots.device}",
+                    f"{workers.num_actors} x {workers.device}",
                     flush=True,
                 )
             if pending:
                 del units
-                self._work_off(pending, lease, runner, maker(slots), slots)
+                self._work_off(pending, lease, runner, maker(workers), workers)
             return self._finish(left)
 
-    def _slots(self, runner: Runner, stack: ExitStack) -> Slots:
-        if runner == "here":
-            return local_slots(self.config)
-        from mast_ray.on_ray.session import cluster_resources, ray_session
-
-        stack.enter_context(ray_session())
-        offered = cluster_resources()
-        return slots_of(self.config, offered.num_cpus, offered.num_gpus)
-
     def _work_off(
-        self, pending: list[Unit], lease: Lease, runner: Runner, make_work: Callable[[], Work], slots: Slots
+        self,
+        pending: list[Unit],
+        lease: Lease,
+        runner: Runner,
+        make_work: Callable[[], Work],
+        workers: Workers,
     ) -> None:
         num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
         progress = UnitProgress(STAGE, num_items, num_bytes)
-        for report in self._reports(pending, lease, runner, make_work, slots):
+        spread = Spread(
+            min(workers.num_actors, len(pending)),
+            workers.cpus_per_actor,
+            workers.gpus_per_actor,
+            max_deaths=self.config.prepare.max_attempts,
+            timeout_s=self.config.detect.stall_timeout_s,
+        )
+        for report in runner.run_units(self.stage, pending, lease.run, make_work, spread):
             progress.add(report)
         progress.close()
-
-    def _reports(
-        self, pending: list[Unit], lease: Lease, runner: Runner, make_work: Callable[[], Work], slots: Slots
-    ) -> Iterator[UnitReport]:
-        max_deaths, timeout_s = self.config.prepare.max_attempts, self.config.detect.stall_timeout_s
-        if runner == "here":
-            return run_here(self.stage, pending, lease.run, make_work(), max_deaths, timeout_s)
-        from mast_ray.on_ray.units import run_units
-
-        return run_units(
-            self.stage, pending, lease.run, make_work=make_work, num_cpus=slots.cpus_per_actor, num_gpus=slots.gpus_per_actor,
-            num_actors=min(slots.num_actors, len(pending)), max_deaths=max_deaths, timeout_s=timeout_s,
-        )  # fmt: skip
 
     def _finish(self, num_new: int) -> int:
         self.stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands

@@ -18,7 +18,7 @@ from mast_ray.inference.detection_rows import RowKnobs
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.chunking import Tail
-from mast_ray.stages.detect.plan import BYTES_PER_HOUR, COMPILE_FROM_HOURS, Slots, batch_size, decode_lanes
+from mast_ray.stages.detect.plan import BYTES_PER_HOUR, COMPILE_FROM_HOURS, Workers, batch_size, decode_lanes
 from mast_ray.stages.detect.work import DetectWork
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.preparing.unit_work import limits_of
@@ -29,7 +29,7 @@ from mast_ray.training.files.model_files import Card
 
 @dataclass(frozen=True)
 class WorkMaker:
-    """Called with the slots it gives what makes the work; all of it travels to Ray's workers."""
+    """Called with the workers it gives what makes the work; all of it travels to Ray's workers."""
 
     model: str
     archive: Storage
@@ -39,20 +39,20 @@ class WorkMaker:
     threshold: float
     archive_bytes: int
 
-    def __call__(self, slots: Slots) -> Callable[[], DetectWork]:
-        return _MakeWork(self, slots)
+    def __call__(self, workers: Workers) -> Callable[[], DetectWork]:
+        return _MakeWork(self, workers)
 
 
 @dataclass(frozen=True)
 class _MakeWork:
     maker: WorkMaker
-    slots: Slots
+    workers: Workers
 
     def __call__(self) -> DetectWork:
         of = self.maker
         detector, card = load_detector(of.model, of.config.storage)
         places = (of.archive, of.stage, of.sites)
-        work = work_of(detector, card, of.config, self.slots, *places, of.threshold, of.archive_bytes)
+        work = work_of(detector, card, of.config, self.workers, *places, of.threshold, of.archive_bytes)
         work.detector.warm_up()
         return work
 
@@ -61,7 +61,7 @@ def work_of(
     detector: torch.nn.Module,
     card: Card,
     config: Config,
-    slots: Slots,
+    workers: Workers,
     archive: Storage,
     stage: Storage,
     sites: SiteTable | None = None,
@@ -69,35 +69,35 @@ def work_of(
     archive_bytes: int = 0,
 ) -> DetectWork:
     """The work of a detector in this process."""
-    if slots.device == "cuda" and not torch.cuda.is_available():
+    if workers.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("cluster.use_gpu asks for a GPU and this worker has none: --set cluster.use_gpu=no")
-    if slots.device == "cpu":
-        torch.set_num_threads(slots.threads)
-    device = torch.device(slots.device)
+    if workers.device == "cpu":
+        torch.set_num_threads(workers.threads)
+    device = torch.device(workers.device)
     tail: Tail = "zeros" if card.tail == "zeros" else "real"
-    knobs = inference_knobs(config, slots, archive_bytes)
+    knobs = inference_knobs(config, workers, archive_bytes)
     windows = WindowDetector(detector, card.normaliser(), tail, knobs, device)
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
-        decode_lanes(config.detect, slots),
+        decode_lanes(config.detect, workers),
     )  # fmt: skip
     calibration = Calibration.from_dict(card.calibration) if card.calibration else None
     rows = RowKnobs(threshold, config.detect.song_gap_s, card.weights_sha256, calibration)
     return DetectWork(archive, stage, windows, decode, rows, sites)
 
 
-def inference_knobs(config: Config, slots: Slots, archive_bytes: int) -> InferenceKnobs:
+def inference_knobs(config: Config, workers: Workers, archive_bytes: int) -> InferenceKnobs:
     """Batch, precision and compilation for the device; small archives are through before a compiler is."""
-    is_gpu = slots.device == "cuda"
+    is_gpu = workers.device == "cuda"
     is_large = archive_bytes >= COMPILE_FROM_HOURS * BYTES_PER_HOUR
     pays = config.model.compile == "on" or (config.model.compile == "auto" and is_large)
     compiled: Literal["no", "yes"] = "yes" if is_gpu and pays else "no"
     return InferenceKnobs(
-        batch_size=batch_size(config.detect, slots),
+        batch_size=batch_size(config.detect, workers),
         score_floor=config.evaluate.score_floor,
         nms_overlap=config.evaluate.nms_overlap,
         max_detections=config.evaluate.max_detections,
         embeddings=config.detect.embeddings,
-        precision=choose_precision(config.cluster.precision, torch.device(slots.device)),
+        precision=choose_precision(config.cluster.precision, torch.device(workers.device)),
         compile=compiled,
     )

@@ -7,13 +7,13 @@ than a core, because it is through sooner.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.units import Item, Unit, group_units
 from mast_ray.tables.preparing.unit_work import metadata_of
 
@@ -29,7 +29,7 @@ MOST_WORKERS_PER_GPU = 4
 COMPILE_FROM_HOURS = 50  # below, a minute of compiling does not pay
 
 
-class Slots(NamedTuple):
+class Workers(NamedTuple):
     """Workers for detection."""
 
     device: Literal["cpu", "cuda"]
@@ -42,33 +42,29 @@ class Slots(NamedTuple):
         return max(1, int(self.cpus_per_actor))
 
 
-def local_slots(config: Config) -> Slots:
-    """This process alone; one core is left to decoding."""
-    import torch
-
-    has_gpu = config.cluster.use_gpu != "no" and torch.cuda.is_available()
-    cores = max(1, (os.cpu_count() or 1) - (0 if has_gpu else 1))
-    return Slots("cuda" if has_gpu else "cpu", 1, float(cores), 1.0 if has_gpu else 0.0)
-
-
-def slots_of(config: Config, num_cpus: float, num_gpus: float) -> Slots:
-    """A cluster: actors that share a GPU and its share of the cores, or one per
-    `cluster.cpus_per_worker` cores.
+def workers_of(config: Config, offered: Resources) -> Workers:
+    """In one process: one worker, and a core left to decoding. On a cluster: actors that share a GPU and its share
+    of the cores, or one per `cluster.cpus_per_worker` cores.
 
     A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more.
     """
+    num_cpus, num_gpus = offered.num_cpus, offered.num_gpus
+    if offered.is_one_process:
+        has_gpu = config.cluster.use_gpu != "no" and num_gpus >= 1
+        cores = max(1.0, num_cpus - (0 if has_gpu else 1))
+        return Workers("cuda" if has_gpu else "cpu", 1, cores, 1.0 if has_gpu else 0.0)
     if config.cluster.use_gpu == "yes" or (config.cluster.use_gpu == "auto" and num_gpus >= 1):
         present = max(1, int(num_gpus))
         cores = max(1, int(num_cpus // present))
         per_gpu = config.detect.workers_per_gpu or workers_per_gpu(cores)
-        return Slots(
+        return Workers(
             "cuda",
             max(present, config.cluster.num_workers) * per_gpu,
             max(1.0, float(cores // per_gpu)),
             1.0 / per_gpu,
         )
     per_actor = config.cluster.cpus_per_worker
-    return Slots("cpu", max(1, int(num_cpus // per_actor), config.cluster.num_workers), per_actor)
+    return Workers("cpu", max(1, int(num_cpus // per_actor), config.cluster.num_workers), per_actor)
 
 
 def workers_per_gpu(cores: int) -> int:
@@ -87,34 +83,35 @@ def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: Sit
     return sorted(items, key=key)
 
 
-def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, slots: Slots) -> list[Unit]:
+def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, workers: Workers) -> list[Unit]:
     """Units of ordered recordings: within hours and recordings, and with at least one
     recording for every decoding thread.
     """
     num_items, num_bytes = len(items), sum(item.num_bytes for item in items)
-    factor = GPU_FACTOR if slots.device == "cuda" else 1
+    factor = GPU_FACTOR if workers.device == "cuda" else 1
     most_bytes = int(
         max(
             knobs.hours_per_unit * factor * BYTES_PER_HOUR,
             num_bytes / MOST_UNITS,
-            decode_lanes(knobs, slots) * num_bytes / max(1, num_items),
+            decode_lanes(knobs, workers) * num_bytes / max(1, num_items),
         )
     )
-    share = -(-num_items // (UNITS_PER_ACTOR * slots.num_actors))  # all have work, however small the archive
-    if slots.device == "cuda":
+    # all have work, however small the archive
+    share = -(-num_items // (UNITS_PER_ACTOR * workers.num_actors))
+    if workers.device == "cuda":
         most_items = max(4, min(knobs.recordings_per_unit * 2 * factor, share), num_items // MOST_UNITS)
     else:
         most_items = max(4, min(knobs.recordings_per_unit, share), num_items // MOST_UNITS_ON_CPUS)
     return group_units(items, most_items, most_bytes)
 
 
-def decode_lanes(knobs: DetectConfig, slots: Slots) -> int:
+def decode_lanes(knobs: DetectConfig, workers: Workers) -> int:
     """Decoding threads of one worker; 0 in the config: its cores on a GPU, two on a CPU,
     where the detector needs them more.
     """
-    return knobs.decode_threads or (slots.threads if slots.device == "cuda" else 2)
+    return knobs.decode_threads or (workers.threads if workers.device == "cuda" else 2)
 
 
-def batch_size(knobs: DetectConfig, slots: Slots) -> int:
+def batch_size(knobs: DetectConfig, workers: Workers) -> int:
     """Windows per batch; 0 in the config: 256 on a GPU, 16 on a CPU."""
-    return knobs.batch_size or (256 if slots.device == "cuda" else 16)
+    return knobs.batch_size or (256 if workers.device == "cuda" else 16)

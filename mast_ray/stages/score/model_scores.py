@@ -10,8 +10,9 @@ import json
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import without_nan
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.split_scores import ModelScores, score_model, splits_present
-from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.training.files.model_files import read_card
@@ -25,7 +26,7 @@ def evaluate_model(
     prepared: str,
     out: str,
     *,
-    runner: Runner = "ray",
+    runner: Runner = ON_RAY,
     archive: Prepared | None = None,
 ) -> ModelScores:
     """Detections of a model on every held-out split, into OUT, and their scores."""

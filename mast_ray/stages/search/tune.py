@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -26,11 +25,12 @@ from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.model_scores import evaluate_model
 from mast_ray.stages.score.split_scores import ModelScores
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
-from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import Teacher
 from mast_ray.stages.self_train.self_train import as_trained
 from mast_ray.storage.lease import lease_or_stop
@@ -60,7 +60,7 @@ def run_tune(
     out: str,
     *,
     what: What = "both",
-    runner: Runner = "ray",
+    runner: Runner = ON_RAY,
     self_trained: str = "",
 ) -> dict[str, Any]:
     """Search; returns {"best": config keys, "objective": F1, "trials": rows}. Finished, it has nothing to do.
@@ -78,13 +78,9 @@ def run_tune(
     if is_current(read_manifest(stage), STAGE, key, inputs):
         log.info("%s is already tuned: nothing to do", stage.url)
         return json.loads(stage.read_bytes("best.json")) | {"was_done": True}
-    with lease_or_stop(stage), ExitStack() as stack:
+    with lease_or_stop(stage), (runner if what == "post" else ON_RAY).session():  # trials always run on Ray
         knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
         refuse_other_settings(stage, inputs | {"seed": config.seed} | knobs)
-        if runner == "ray" or what != "post":
-            from mast_ray.on_ray.session import ray_session
-
-            stack.enter_context(ray_session())
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
         rounds = open_storage(self_trained, config.storage) if self_trained else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -25,9 +24,11 @@ from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.inference.validation import Inputs
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.lease import Lease, lease_or_stop
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.outputs import refuse_other_settings, sweep
+from mast_ray.storage.spread import Resources, Spread
 from mast_ray.storage.stage_folders import (
     is_current,
     read_manifest,
@@ -37,7 +38,7 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_progress import UnitProgress
-from mast_ray.storage.unit_runner import Work, WorkDone, publish_file, run_here
+from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
@@ -56,7 +57,6 @@ CHUNKS_PER_UNIT = (
     16_384  # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
 )
 WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
-Runner = Literal["ray", "here"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def run_pseudo_label(
     out: str,
     *,
     splits: Sequence[str] = ("pool",),
-    runner: Runner = "ray",
+    runner: Runner = ON_RAY,
     chunks_per_unit: int = 0,
 ) -> dict[str, Any]:
     """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
@@ -241,39 +241,28 @@ def _work_off(
     if not pending:
         return
     make_work = MakePoolWork(task, num_chunks)
-    with ExitStack() as stack:
-        if runner == "ray":
-            from mast_ray.on_ray.session import ray_session
-            from mast_ray.on_ray.units import run_units
-
-            stack.enter_context(ray_session())
-            reports = run_units(stage, pending, lease.run, make_work=make_work, **_actors(task, len(pending)))
-        else:
-            reports = run_here(
-                stage, pending, lease.run, make_work(), timeout_s=task.config.detect.stall_timeout_s
-            )
+    with runner.session():
+        spread = _spread(task, runner.resources(), len(pending))
         progress = UnitProgress(
             STAGE, sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending)
         )
-        for report in reports:
+        for report in runner.run_units(stage, pending, lease.run, make_work, spread):
             progress.add(report)
         progress.close()
 
 
-def _actors(task: PoolTask, num_units: int) -> dict[str, Any]:
+def _spread(task: PoolTask, offered: Resources, num_units: int) -> Spread:
     """One detector per GPU, or per training worker's share of CPUs."""
-    from mast_ray.on_ray.session import cluster_resources
-
     cluster = task.config.cluster
-    gpus = int(cluster_resources().num_gpus) if cluster.use_gpu != "no" else 0
-    if cluster.use_gpu == "yes" and not gpus:
+    gpus = int(offered.num_gpus) if cluster.use_gpu != "no" else 0
+    if cluster.use_gpu == "yes" and not gpus and not offered.is_one_process:
         raise DataError("cluster.use_gpu=yes, but the cluster has no GPU: use --set cluster.use_gpu=auto")
-    return {
-        "num_cpus": cluster.cpus_per_worker,
-        "num_gpus": 1.0 if gpus else 0.0,
-        "num_actors": max(1, min(gpus or cluster.num_workers, num_units)),
-        "timeout_s": task.config.detect.stall_timeout_s,
-    }
+    return Spread(
+        max(1, min(gpus or cluster.num_workers, num_units)),
+        cluster.cpus_per_worker,
+        1.0 if gpus else 0.0,
+        timeout_s=task.config.detect.stall_timeout_s,
+    )
 
 
 def _counted(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[str, Any]:

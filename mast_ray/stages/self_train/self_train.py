@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -32,10 +31,11 @@ from mast_ray.self_training.curriculum import needs_pseudo_labels, needs_truth, 
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
 from mast_ray.self_training.operator import PoolDetections
 from mast_ray.self_training.pool import keys_of
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.model_scores import evaluate_model
 from mast_ray.stages.score.split_scores import ModelScores
 from mast_ray.stages.self_train.averaging import average_with_teacher
-from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import (
     PseudoLabels,
     agreement_f1,
@@ -77,7 +77,7 @@ _FREE_KNOBS = {
 
 
 def run_self_train(
-    config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = "ray"
+    config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = ON_RAY
 ) -> dict[str, Any]:
     """Self-train a detector on the pool of a prepared archive; returns {"rounds", "final", "stopped"}."""
     if needs_truth(config.self_train.curriculum) and not truth:
@@ -94,13 +94,9 @@ def run_self_train(
     if is_current(read_manifest(stage), STAGE, key, inputs):
         log.info("%s is already self-trained: nothing to do", stage.url)
         return json.loads(stage.read_bytes(ROUNDS)) | {"was_done": True}
-    with lease_or_stop(stage), ExitStack() as stack:
+    with lease_or_stop(stage), runner.session():  # one for all stages
         knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
         refuse_other_settings(stage, inputs | {"seed": config.seed} | flatten({"self_train": knobs}))
-        if runner == "ray":
-            from mast_ray.on_ray.session import ray_session
-
-            stack.enter_context(ray_session())  # one for all stages
         model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
         run = _SelfTraining(
             config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive)

@@ -21,10 +21,11 @@ from typing import Any
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.scoring import sums_of
-from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
+from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.stages.score.scoring import evaluate_model, scored_split
 from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
+from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
 from mast_ray.stages.train.work import SUMMARY
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
@@ -54,7 +55,7 @@ class Comparison:
         return ("val", *(split for split, _ in TABLES.values()))
 
 
-def run_comparison(study: Comparison, runner: Runner = "ray") -> dict[str, Any]:
+def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]:
     """Run what is missing, write the tables, and return {"tables": Markdown, "outcomes": ...}."""
     config = study.config
     stage = open_storage(study.out, config.storage)
@@ -121,13 +122,13 @@ def run_method(
     if self_trains:
         from mast_ray.stages.self_train.self_train import run_self_train
 
-        result = run_self_train(config, prepared, start, f"{folder}/self_training", runner="here")
+        result = run_self_train(config, prepared, start, f"{folder}/self_training", runner=HERE)
         model = f"{folder}/self_training/model"
         samples = _self_trained_samples(config, start, f"{folder}/self_training")
         rounds = {"final_round": result.get("final", {}).get("round"), "stopped": result.get("stopped", "")}
     else:
         model, rounds = f"{folder}/model", {}
-        samples = run_train_detector(config, prepared, model, init_encoder=start, runner="here")["samples"]
+        samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE)["samples"]
     scores = evaluate_model(model, prepared, splits, config, f"{folder}/scores")
     return {
         "samples": samples,

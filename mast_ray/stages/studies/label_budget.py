@@ -27,8 +27,9 @@ from mast_ray.evaluation.label_budget import BudgetRun, CurvePoint, chunks_neede
 from mast_ray.evaluation.scoring import sums_of
 from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
 from mast_ray.evaluation.split_truth import scored_splits
-from mast_ray.on_ray.run_grid import Outcome, Run, Runner, refuse_failures, run_grid
+from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.stages.score.scoring import evaluate_model, scored_split
+from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
 from mast_ray.storage.storage import full_url, open_storage
@@ -75,7 +76,7 @@ class Cell:
         return f"runs/{self.strategy}/{self.num_chunks}/seed{self.seed}"
 
 
-def run_label_budget(study: BudgetStudy, runner: Runner = "ray") -> str:
+def run_label_budget(study: BudgetStudy, runner: Runner = ON_RAY) -> str:
     """Run what is missing, write the curves, and return them as text."""
     config = study.config
     stage = open_storage(study.out, config.storage)
@@ -176,7 +177,7 @@ def run_cell(
     from mast_ray.stages.train.train import run_train_detector
 
     start = "" if config.model.name in FROM_SCRATCH else encoder
-    summary = run_train_detector(config, prepared, f"{folder}/model", init_encoder=start, runner="here")
+    summary = run_train_detector(config, prepared, f"{folder}/model", init_encoder=start, runner=HERE)
     scores = evaluate_model(f"{folder}/model", prepared, splits, config, f"{folder}/scores")
     return {
         "samples": summary["samples"],

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
+from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.train.work import (
     SUMMARY,
     DetectorTask,
@@ -37,15 +38,13 @@ from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import data_hash, open_prepared
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.checkpoints import refuse_another_run
-from mast_ray.training.worker import LocalWorker, first_device
 
 log = logging.getLogger("mast.training")
 
-Runner = Literal["ray", "here"]  # spread over Ray, or stay in this process
 Task = PretrainTask | DetectorTask
 
 
-def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = "ray") -> dict[str, Any]:
+def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = ON_RAY) -> dict[str, Any]:
     """Masked pretraining of a prepared archive's pool into a model folder; returns its summary."""
     return run_task(PretrainTask(config, full_url(prepared), full_url(out)), "pretrain", runner)
 
@@ -59,7 +58,7 @@ def run_train_detector(
     labels: LabelSource = LabelSource(),  # noqa: B008 (frozen)
     init_encoder: str = "",
     init_detector: str = "",
-    runner: Runner = "ray",
+    runner: Runner = ON_RAY,
 ) -> dict[str, Any]:
     """Detector training into a model folder; returns its summary. `section` names the knobs in the config."""
     labels = replace(labels, folder=full_url(labels.folder))
@@ -90,11 +89,9 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
         # before anything is written: a refused command must leave the record of the run that is there
         refuse_another_run(checkpoints.storage, checkpoints.newest_identity(), run_identity(task, prepared))
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
-        match runner:
-            case "here":
-                summary = task.run(LocalWorker(first_device(task.config.cluster.use_gpu)))
-            case "ray":
-                summary = _run_on_ray(task, stage)
+        stage.delete(SUMMARY)
+        runner.train(task.run, stage, task.config.cluster)
+        summary = _summary(stage)
         counts = {name: summary[name] for name in ("steps", "samples", "train_chunks", "skipped_steps")}
         write_manifest(stage, stage_name, task.config, key, inputs, counts, datetime.now(UTC))
     return summary | {"was_done": False}
@@ -107,12 +104,8 @@ def task_inputs(task: Task) -> list[str]:
     return [task.labels.describe(), *(init_hash(task, name) for name in ("init_encoder", "init_detector"))]
 
 
-def _run_on_ray(task: Task, stage: Storage) -> dict[str, Any]:
-    """Train with restarts on Ray's workers, and return the summary that rank 0 left."""
-    from mast_ray.on_ray.training import train_on_workers
-
-    stage.delete(SUMMARY)
-    train_on_workers(task.run, stage, task.config.cluster)
+def _summary(stage: Storage) -> dict[str, Any]:
+    """What rank 0 left at the end."""
     try:
         return json.loads(stage.read_bytes(SUMMARY))
     except FileNotFoundError as error:

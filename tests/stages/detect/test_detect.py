@@ -29,7 +29,8 @@ from mast_ray.reporting.detection_tables import read_detections, read_recordings
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.stages.detect.detect import stored_threshold
-from mast_ray.stages.detect.plan import Slots, order_by_site_and_date, plan_detect_units, slots_of
+from mast_ray.stages.detect.plan import Workers, order_by_site_and_date, plan_detect_units, workers_of
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Item
@@ -274,20 +275,20 @@ def test_units_follow_site_and_date_so_that_few_files_are_made():
 )
 def test_units_are_bounded_by_recordings_and_hours(num_items, num_bytes, num_units):
     items = [Item(str(n), f"{n:09d}.wav", num_bytes, "") for n in range(num_items)]
-    units = plan_detect_units(items, tone_config().detect, Slots("cpu", 2, 1.0))
+    units = plan_detect_units(items, tone_config().detect, Workers("cpu", 2, 1.0))
     assert len(units) == num_units
     assert [i for unit in units for i in unit.items] == items
 
 
 def test_a_gpu_is_shared_by_as_many_actors_as_its_cores_can_feed():
     config = tone_config(**{"cluster.use_gpu": "auto"})
-    assert slots_of(config, 96, 8) == Slots("cuda", 24, 4.0, 1 / 3)
-    assert slots_of(config, 16, 1) == Slots("cuda", 4, 4.0, 0.25)
-    assert slots_of(config, 4, 2) == Slots("cuda", 2, 2.0, 1.0)
+    assert workers_of(config, Resources(96, 8)) == Workers("cuda", 24, 4.0, 1 / 3)
+    assert workers_of(config, Resources(16, 1)) == Workers("cuda", 4, 4.0, 0.25)
+    assert workers_of(config, Resources(4, 2)) == Workers("cuda", 2, 2.0, 1.0)
     alone = tone_config(**{"cluster.use_gpu": "auto", "detect.workers_per_gpu": 1})
-    assert slots_of(alone, 96, 8) == Slots("cuda", 8, 12.0, 1.0)
-    assert slots_of(config, 16, 0) == Slots("cpu", 16, 1.0)
+    assert workers_of(alone, Resources(96, 8)) == Workers("cuda", 8, 12.0, 1.0)
+    assert workers_of(config, Resources(16, 0)) == Workers("cpu", 16, 1.0)
     sections = ("detector", "self_train.stage1", "self_train.stage2")
     divisible = {f"{section}.batch_size": 8 for section in sections}
     growing = tone_config(**{"cluster.use_gpu": "yes", "cluster.num_workers": 8, **divisible})
-    assert slots_of(growing, 2, 0) == Slots("cuda", 8, 2.0, 1.0)
+    assert workers_of(growing, Resources(2, 0)) == Workers("cuda", 8, 2.0, 1.0)

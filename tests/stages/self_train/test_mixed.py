@@ -12,6 +12,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.spectrogram.logmel import one_thread
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.training import loop
 from mast_ray.training.files.model_files import read_card, read_model
@@ -54,7 +55,7 @@ def self_trained(config, archive, detector, out, **knobs):
     changed = apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
     truth = str(archive.parent / "labels.csv")
     with one_thread():  # sums of several threads differ in their last bits from run to run
-        return run_self_train(changed, str(archive), detector, str(out), truth=truth, runner="here")
+        return run_self_train(changed, str(archive), detector, str(out), truth=truth, runner=HERE)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_what_it_is_measured_against_trains_under_its_own_name(
 def test_a_ceiling_without_truth_is_refused(archive, config, detector, tmp_path):
     ceiling = apply_overrides(config, {"self_train.curriculum": "ceiling"})
     with pytest.raises(ConfigError, match="--truth"):
-        run_self_train(ceiling, str(archive), detector, str(tmp_path), runner="here")
+        run_self_train(ceiling, str(archive), detector, str(tmp_path), runner=HERE)
 
 
 def test_averaged_with_its_teacher_a_student_lies_between_them(archive, config, detector, tmp_path):

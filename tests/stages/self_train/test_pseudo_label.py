@@ -18,6 +18,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError, DataError, RunActiveError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.pool import has_parts, keys_of, read_pool
+from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.search.tune import usable_pool
 from mast_ray.stages.self_train.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
 from mast_ray.storage.storage import open_storage
@@ -47,7 +48,7 @@ def detector(archive, config, tmp_path_factory):
 @pytest.fixture(scope="module")
 def labelled(archive, config, detector, tmp_path_factory):
     out = tmp_path_factory.mktemp("labelled")
-    run_pseudo_label(config, detector, str(archive), str(out), runner="here", chunks_per_unit=2)
+    run_pseudo_label(config, detector, str(archive), str(out), runner=HERE, chunks_per_unit=2)
     return out
 
 
@@ -103,14 +104,14 @@ def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_the
     assert read_pool(open_storage(str(labelled)), prepared, pool, with_parts=True).parts is None
     assert not has_parts(open_storage(str(labelled)))
     arguments = (detector, str(archive), str(tmp_path / "val"))
-    run_pseudo_label(config, *arguments, splits=("val",), runner="here")
+    run_pseudo_label(config, *arguments, splits=("val",), runner=HERE)
     stage = open_storage(str(tmp_path / "val"))
     stored = read_pool(stage, prepared, held_out, with_parts=True)
     assert np.allclose(np.sqrt(stored.parts.prod(axis=1)), stored.score, atol=1e-6) and len(stored.score) > 5
     by_class = read_pool(stage, prepared, held_out, score_weight=1.0)
     assert np.array_equal(by_class.score, stored.parts[:, 0])
     weighed = apply_overrides(config, {"self_train.score_weight": 0.8})
-    run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner="here")
+    run_pseudo_label(weighed, detector, str(archive), str(tmp_path / "pool"), runner=HERE)
     again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
     assert has_parts(open_storage(str(tmp_path / "pool")))
     own, scores_only, whole = (open_storage(str(p)) for p in (tmp_path / "own", labelled, tmp_path / "pool"))
@@ -133,13 +134,13 @@ def test_a_lost_unit_is_done_again_and_nothing_else(archive, config, detector, l
     lost = json.loads(commit.read_text())["files"][0]["key"].rsplit("/")[-1]
     commit.unlink()
     (tmp_path / "manifest.json").unlink()
-    manifest = run_pseudo_label(*arguments, runner="here", chunks_per_unit=2)
+    manifest = run_pseudo_label(*arguments, runner=HERE, chunks_per_unit=2)
     after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "detections").iterdir()}
     assert before.keys() == after.keys()  # names carry content hashes
     assert [name for name in after if after[name] != before[name]] == [lost]
     assert manifest["counts"]["chunks"] == len(chunks_of_split(open_prepared(str(archive)), "pool"))
     assert rows_of(tmp_path).equals(rows_of(labelled))
-    assert run_pseudo_label(*arguments, runner="here")["was_done"]
+    assert run_pseudo_label(*arguments, runner=HERE)["was_done"]
 
 
 def test_another_model_into_the_same_folder_is_refused(archive, config, labelled, tmp_path):
@@ -147,14 +148,14 @@ def test_another_model_into_the_same_folder_is_refused(archive, config, labelled
     (labelled / "manifest.json").rename(labelled / "kept.json")
     try:
         with pytest.raises(ConfigError, match="was begun with model="):
-            run_pseudo_label(config, other, str(archive), str(labelled), runner="here")
+            run_pseudo_label(config, other, str(archive), str(labelled), runner=HERE)
     finally:
         (labelled / "kept.json").rename(labelled / "manifest.json")
 
 
 def test_a_split_that_is_not_there_is_named(archive, config, detector, tmp_path):
     with pytest.raises(DataError, match=r"has nothing in site_ood: it has .*pool"):
-        run_pseudo_label(config, detector, str(archive), str(tmp_path), splits=("site_ood",), runner="here")
+        run_pseudo_label(config, detector, str(archive), str(tmp_path), splits=("site_ood",), runner=HERE)
 
 
 @pytest.mark.ray
@@ -163,7 +164,7 @@ def test_two_actors_on_ray_store_the_same_as_this_process(archive, config, detec
     from mast_ray.config.loading import apply_overrides
 
     spread = apply_overrides(config, {"cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5})
-    run_pseudo_label(spread, detector, str(archive), str(tmp_path), runner="ray", chunks_per_unit=2)
+    run_pseudo_label(spread, detector, str(archive), str(tmp_path), runner=ON_RAY, chunks_per_unit=2)
     assert rows_of(tmp_path).equals(rows_of(labelled))
 
 
@@ -176,4 +177,4 @@ def test_a_run_that_was_taken_over_leaves_the_pool_to_the_other(
 
     monkeypatch.setattr("mast_ray.stages.self_train.pseudo_label._work_off", taken_over)
     with pytest.raises(RunActiveError, match="taken over"):
-        run_pseudo_label(config, detector, str(archive), str(tmp_path), runner="here")
+        run_pseudo_label(config, detector, str(archive), str(tmp_path), runner=HERE)

@@ -20,6 +20,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides, config_to_yaml
 from mast_ray.reporting.report.collect_studies import read_rows, round_series
 from mast_ray.spectrogram.logmel import one_thread
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.model_files import read_card
@@ -69,7 +70,7 @@ def undisturbed(archive, config, detector, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed")
     with one_thread():  # sums of several threads differ in their last bits from run to run
         run_self_train(
-            config, str(archive), detector, str(out), truth=str(archive.parent / "labels.csv"), runner="here"
+            config, str(archive), detector, str(out), truth=str(archive.parent / "labels.csv"), runner=HERE
         )
     return out
 
@@ -167,10 +168,10 @@ def test_a_finished_run_has_nothing_to_do_and_other_settings_are_refused(
 ):
     truth = str(archive.parent / "labels.csv")
     arguments = (str(archive), detector, str(undisturbed))
-    assert run_self_train(config, *arguments, truth=truth, runner="here")["was_done"]
+    assert run_self_train(config, *arguments, truth=truth, runner=HERE)["was_done"]
     other = apply_overrides(config, {"self_train.threshold": 0.2})
     with pytest.raises(ConfigError, match=r"was begun with self_train\.threshold=0\.08, now it is 0\.2"):
-        run_self_train(other, *arguments, truth=truth, runner="here")
+        run_self_train(other, *arguments, truth=truth, runner=HERE)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_ablations_run_the_stages_they_name(archive, config, detector, tmp_path,
         "self_train.empty_chunks": "negative",
     }
     result = run_self_train(
-        apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner="here"
+        apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner=HERE
     )
     assert {path.name for path in (tmp_path / "round1").iterdir()} & {"stage1", "stage2", "union"} == stages
     assert (tmp_path / "round1" / "pseudo").exists() == (curriculum != "stage2_only")
@@ -197,7 +198,7 @@ def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_
 ):
     knobs = {"self_train.threshold": 1.0, "self_train.governor": "stop"}
     result = run_self_train(
-        apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner="here"
+        apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner=HERE
     )
     assert result["stopped"].startswith("round 1: no pseudo-boxes at all")
     assert result["final"]["round"] == 0
@@ -211,7 +212,7 @@ def test_other_policies_write_where_every_threshold_came_from(archive, config, d
     knobs = {"self_train.policy": policy, "self_train.rounds": 1, "self_train.min_group_detections": 10,
              "self_train.stage1.max_steps": 1, "self_train.stage2.max_steps": 1,
              "self_train.ignore_above": "auto"}  # fmt: skip
-    run_self_train(apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner="here")
+    run_self_train(apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner=HERE)
     figures = json.loads((tmp_path / "round1/pseudo/figures.json").read_text())
     sources = {group["source"] for group in figures["thresholds"]}
     one_for_all = policy in ("tuned", "precision_pool")

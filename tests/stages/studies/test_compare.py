@@ -11,10 +11,11 @@ from mast_ray.config.errors import ConfigError, DataError, MastError, PartialErr
 from mast_ray.config.recipes import field, tiny
 from mast_ray.evaluation.intervals import recording_sums
 from mast_ray.evaluation.metrics import match_chunks
-from mast_ray.on_ray.run_grid import Run, refuse_failures, run_grid
+from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.studies.compare import Comparison, planned_runs, run_comparison
 from mast_ray.stages.studies.comparison_tables import Scores, comparison_files, comparison_table
 from mast_ray.stages.studies.methods import METHODS, as_long_as_self_training, chosen_methods, with_needed
+from mast_ray.stages.studies.run_grid import Run, refuse_failures, run_grid
 from mast_ray.tables.prepared import open_prepared
 
 
@@ -33,7 +34,7 @@ def test_a_failed_run_stops_those_that_wait_for_it_and_nobody_else():
         Run("c", squared, (4,), after="b"),
         Run("d", squared, (5,), after="a"),
     ]
-    found = run_grid(runs, tiny(), "here")
+    found = run_grid(runs, tiny(), HERE)
     assert [found[n].result for n in "abcd"] == [{"value": 9}, None, None, {"value": 25}]
     assert found["b"].error == "bad table: give another second line" and found["b"].exit_code == 3
     assert found["c"].error == "b failed before it"
@@ -53,7 +54,7 @@ def test_a_grid_on_ray_gives_the_same_outcomes_as_one_here():
         Run("c", math.sqrt, (4.0,), after="b"),
         Run("d", abs, (-2.0,), after="a"),
     ]
-    assert run_grid(runs, study_config(), "ray") == run_grid(runs, study_config(), "here")
+    assert run_grid(runs, study_config(), ON_RAY) == run_grid(runs, study_config(), HERE)
 
 
 def test_methods_come_in_the_order_of_the_tables_and_each_changes_what_it_says():
@@ -144,13 +145,13 @@ def test_a_comparison_fills_all_tables_and_a_second_call_trains_nothing(tmp_path
     prepared = make_study_archive(tmp_path)
     config = study_config()
     study = Comparison(config, str(prepared), str(tmp_path / "out"), chosen_methods([], config, ""), (0,))
-    text = run_comparison(study, "here")["tables"]
+    text = run_comparison(study, HERE)["tables"]
     assert text.count("### ") == 4  # three tables and the differences
     for key, split in (("in_domain", "test"), ("temporal", "temporal_ood"), ("cross_site", "site_ood")):
         table = (tmp_path / "out" / f"{key}.md").read_text()
         assert all(f"| {title} |" in table for title in ("FCOS", "MAST", "MAST + ST")), split
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("weights.safetensors")}
-    assert run_comparison(study, "here")["tables"] == text
+    assert run_comparison(study, HERE)["tables"] == text
     assert {path: path.stat().st_mtime_ns for path in before} == before and len(before) >= 3
     after = {run.name: run.after for run in planned_runs(study, open_prepared(prepared), "encoder", ["test"])}
     assert after == {"mast, seed 0": "", "fcos, seed 0": "", "mast_st, seed 0": "mast, seed 0"}

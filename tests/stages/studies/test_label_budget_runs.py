@@ -9,6 +9,7 @@ from study_archive import make_study_archive, study_config
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import tiny
 from mast_ray.reporting.report.collect_studies import budget_series
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
     Cell,
@@ -48,8 +49,8 @@ def test_curves_are_written_as_the_report_draws_them_and_mistakes_are_told_befor
     config = study_config(model__name="fcos", detector__max_steps=2)
     study = BudgetStudy(config, str(prepared), str(tmp_path / "out"), (4, 8), ("random", "sequential"), (0,))
     with pytest.raises(ConfigError, match="labelled training chunks"):
-        run_label_budget(BudgetStudy(config, str(prepared), str(tmp_path / "no"), (10**6,)), "here")
-    text = run_label_budget(study, "here")
+        run_label_budget(BudgetStudy(config, str(prepared), str(tmp_path / "no"), (10**6,)), HERE)
+    text = run_label_budget(study, HERE)
     assert "one seed" in text and not (tmp_path / "out/encoder").exists()
     rows = json.loads((tmp_path / "out/label_budget.json").read_text())
     assert {(row["strategy"], row["num_chunks"]) for row in rows} == {
@@ -63,4 +64,4 @@ def test_curves_are_written_as_the_report_draws_them_and_mistakes_are_told_befor
     summaries = [json.loads(path.read_text()) for path in (tmp_path / "out/runs").rglob("model/summary.json")]
     assert sorted(s["train_chunks"] for s in summaries) == [4, 4, 8, 8]
     assert {s["samples"] for s in summaries} == {8}
-    assert run_label_budget(study, "here") == text
+    assert run_label_budget(study, HERE) == text

@@ -13,6 +13,7 @@ import pytest
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import config_to_yaml
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.train.train import run_pretrain
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]  # Ray needs its time to give a node up
@@ -26,7 +27,7 @@ def test_training_goes_on_with_one_worker_when_the_other_ones_node_is_gone(tmp_p
     knobs = {"pretrain.epochs": 12, "cluster.num_workers": 2, "cluster.min_workers": 1}
     config, record = small_config(**knobs), tmp_path / "config.yaml"
     alone = run_pretrain(
-        small_config(**{"pretrain.epochs": 12}), str(prepared), str(tmp_path / "alone"), runner="here"
+        small_config(**{"pretrain.epochs": 12}), str(prepared), str(tmp_path / "alone"), runner=HERE
     )
     record.write_text(config_to_yaml(config))
     out = tmp_path / "out"

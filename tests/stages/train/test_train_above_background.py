@@ -6,6 +6,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import STRONG_AUGMENTATION
 from mast_ray.self_training.pool import read_pool
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.score.scoring import detections_of_splits
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
@@ -29,9 +30,9 @@ def run(prepared, tmp_path_factory):
     config = apply_overrides(
         small_config(**{"spectrogram.background": "median", "detector.max_steps": 4}), STRONG_AUGMENTATION
     )
-    run_pretrain(config, prepared, str(out / "encoder"), runner="here")
+    run_pretrain(config, prepared, str(out / "encoder"), runner=HERE)
     summary = run_train_detector(
-        config, prepared, str(out / "detector"), init_encoder=str(out / "encoder"), runner="here"
+        config, prepared, str(out / "detector"), init_encoder=str(out / "encoder"), runner=HERE
     )
     return config, out, summary
 
@@ -49,7 +50,7 @@ def test_evaluation_and_pseudo_labels_show_the_model_the_same_input(prepared, ru
     opened = open_prepared(prepared)
     scored = detections_of_splits(str(out / "detector"), opened, ["train"], config)
     run_pseudo_label(
-        config, str(out / "detector"), prepared, str(out / "pool"), splits=("train",), runner="here"
+        config, str(out / "detector"), prepared, str(out / "pool"), splits=("train",), runner=HERE
     )
     chunks = chunks_of_split(opened, "train")
     stored = read_pool(open_storage(str(out / "pool")), opened, chunks)

@@ -15,6 +15,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.boxes.points import FINEST_STRIDES, finest_level_of
 from mast_ray.config.errors import ConfigError
 from mast_ray.inference.validation import Inputs, detect_split, validation_metrics
+from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
@@ -36,14 +37,14 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def encoder(prepared, tmp_path_factory):
     out = tmp_path_factory.mktemp("encoder") / "out"
-    return out, run_pretrain(small_config(), prepared, str(out), runner="here")
+    return out, run_pretrain(small_config(), prepared, str(out), runner=HERE)
 
 
 @pytest.fixture(scope="module")
 def detector(prepared, encoder, tmp_path_factory):
     out = tmp_path_factory.mktemp("detector") / "out"
     config = small_config(**{"detector.max_steps": 4})
-    return out, run_train_detector(config, prepared, str(out), init_encoder=str(encoder[0]), runner="here")
+    return out, run_train_detector(config, prepared, str(out), init_encoder=str(encoder[0]), runner=HERE)
 
 
 def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_manifest(prepared, encoder):
@@ -60,18 +61,16 @@ def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_ma
 
 def test_the_same_command_again_has_nothing_to_do(prepared, encoder):
     out, summary = encoder
-    again = run_pretrain(small_config(), prepared, str(out), runner="here")
+    again = run_pretrain(small_config(), prepared, str(out), runner=HERE)
     assert again["was_done"] and again["weights_sha256"] == summary["weights_sha256"]
 
 
 def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
     with pytest.raises(ConfigError, match=r"other settings \(pretrain\.learning_rate"):
-        run_pretrain(
-            small_config(**{"pretrain.learning_rate": 5e-4}), prepared, str(encoder[0]), runner="here"
-        )
+        run_pretrain(small_config(**{"pretrain.learning_rate": 5e-4}), prepared, str(encoder[0]), runner=HERE)
 
 
-@pytest.mark.parametrize("runner", ["here", "ray"])
+@pytest.mark.parametrize("runner", [HERE, ON_RAY])
 def test_a_refused_command_leaves_a_finished_folder_as_it_was(prepared, encoder, runner):
     def files():
         names = (p for p in encoder[0].rglob("*") if p.is_file() and "lease" not in p.parts)
@@ -146,7 +145,7 @@ def test_the_plan_names_every_derived_quantity(prepared):
 @pytest.mark.slow
 def test_a_baseline_trains_through_the_same_door_with_the_same_budget(prepared, detector, tmp_path):
     config = small_config(**{"model.name": "fcos", "detector.max_steps": 2})
-    summary = run_train_detector(config, prepared, str(tmp_path / "fcos"), runner="here")
+    summary = run_train_detector(config, prepared, str(tmp_path / "fcos"), runner=HERE)
     assert summary["steps"] == 2 and summary["train_chunks"] == detector[1]["train_chunks"]
     model, card = load_detector(tmp_path / "fcos")
     assert card.model["name"] == "fcos" and hasattr(model, "detect")
@@ -155,16 +154,14 @@ def test_a_baseline_trains_through_the_same_door_with_the_same_budget(prepared, 
 def test_an_encoder_of_another_size_is_refused_with_the_remedy(prepared, encoder, tmp_path):
     config = small_config(**{"model.size": "small"})
     with pytest.raises(ConfigError, match=r"is of size tiny, model.size=small: use --set model.size=tiny"):
-        run_train_detector(
-            config, prepared, str(tmp_path / "out"), init_encoder=str(encoder[0]), runner="here"
-        )
+        run_train_detector(config, prepared, str(tmp_path / "out"), init_encoder=str(encoder[0]), runner=HERE)
 
 
 def test_auto_settles_the_finest_level_from_the_boxes_and_the_card_names_it(prepared, tmp_path):
     config = small_config(
         **{"detector.max_steps": 1, "model.adapter": "hybrid", "model.finest_level": "auto"}
     )
-    run_train_detector(config, prepared, str(tmp_path / "out"), runner="here")
+    run_train_detector(config, prepared, str(tmp_path / "out"), runner=HERE)
     detector, card = load_detector(tmp_path / "out")
     corners = labelled_corners(prepared, config)
     expected = finest_level_of(corners[:, 2] - corners[:, 0])

@@ -14,6 +14,7 @@ from noise_files import RATE_HZ, write_noise
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import birdeep, field
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.preparing.birdset import BirdSetArchive, birdset_archive, birdset_labels
@@ -39,7 +40,7 @@ def test_birdeep_is_prepared_from_its_own_layout_with_held_out_recorders(tmp_pat
     (root / "all.csv").write_text("\n".join([HEADER, *rows]) + "\n")  # the same events once more
     (root / "README.csv").write_text("a,b\n1,2\n")
     assert (
-        prepare(PrepareInputs(str(root), str(tmp_path / "out"), dataset="birdeep"), birdeep(), runner="here")
+        prepare(PrepareInputs(str(root), str(tmp_path / "out"), dataset="birdeep"), birdeep(), runner=HERE)
         == 0
     )
     prepared = open_prepared(tmp_path / "out")
@@ -68,7 +69,7 @@ def test_birdeep_without_its_table_says_what_is_missing(tmp_path):
         prepare(
             PrepareInputs(str(tmp_path / "a"), str(tmp_path / "out"), dataset="birdeep"),
             birdeep(),
-            runner="here",
+            runner=HERE,
         )
 
 
@@ -109,8 +110,7 @@ def test_birdset_pools_are_prepared_with_audio_inside_or_beside_the_table(tmp_pa
         for number, name in enumerate(("XC1.ogg", "XC2.ogg")):
             (root / "audio" / name).write_bytes(ogg(8, number))
     assert (
-        prepare(PrepareInputs(str(root), str(tmp_path / "out"), dataset="birdset"), field(), runner="here")
-        == 0
+        prepare(PrepareInputs(str(root), str(tmp_path / "out"), dataset="birdset"), field(), runner=HERE) == 0
     )
     prepared = open_prepared(tmp_path / "out")
     assert prepared.recordings.num_rows == 2  # XC1 is named twice and stored once

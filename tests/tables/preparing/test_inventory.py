@@ -11,6 +11,7 @@ from noise_files import write_noise
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
@@ -108,6 +109,6 @@ def test_recordings_with_latin1_names_are_prepared_like_all_others(tmp_path):
     os.rename(archive / "a.wav", os.fsencode(archive) + b"/Sp\xe4t_20240501_060000.wav")
     os.rename(archive / "b.flac", os.fsencode(archive) + b"/Fr\xfch_20240501_060000.flac")
     inputs = PrepareInputs(str(archive), str(tmp_path / "out"))
-    assert prepare(inputs, field(), runner="here") == 0
+    assert prepare(inputs, field(), runner=HERE) == 0
     paths = open_prepared(tmp_path / "out").recordings.column("path").to_pylist()
     assert paths == ["Fr�(fc)h_20240501_060000.flac", "Sp�(e4)t_20240501_060000.wav"]

@@ -18,6 +18,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.tables.dealing.resplit import resplit
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.schemas import LABELS, RECORDINGS, REJECTS, SPLITS, frames_schema
@@ -31,7 +32,7 @@ def content(folder):
 
 def prepare_here(archive, out, labels="", **knobs):
     inputs = PrepareInputs(str(archive), str(out), str(labels))
-    return prepare(inputs, apply_overrides(field(), knobs), runner="here")
+    return prepare(inputs, apply_overrides(field(), knobs), runner=HERE)
 
 
 def test_every_file_is_a_recording_or_a_reject(prepared_dir, noise_archive):
@@ -140,7 +141,7 @@ def test_labels_that_the_detector_cannot_hear_are_counted_and_said(tmp_path, cap
     lines = ["bat.wav,1,2,40000,60000", "bat.wav,3,4,2000,9000", "bat.wav,5,6,,"]
     (tmp_path / "boxes.csv").write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz", *lines]))
     inputs = PrepareInputs(str(tmp_path / "audio"), str(tmp_path / "out"), str(tmp_path / "boxes.csv"))
-    assert prepare(inputs, field(), runner="here") == 0
+    assert prepare(inputs, field(), runner=HERE) == 0
     assert "1 labels lie wholly outside 20 to 8000 Hz" in capsys.readouterr().out
     counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
     assert (counts["labels"], counts["labels_out_of_band"]) == (3, 1)

@@ -1,5 +1,4 @@
-"""Many independent runs, as Ray tasks or one after the other: those that wait for
-others start when these are done.
+"""Many independent runs: those that wait for others start when these are done.
 
 A run is a function of plain values that skips what it has already done (stages with manifests), so a
 grid that was stopped goes on where it was, and a task whose worker died is simply started again. A
@@ -8,22 +7,18 @@ run that fails does not stop the others.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import torch
+from functools import partial
+from typing import Any
 
 from mast_ray.config.errors import MastError, PartialError
 from mast_ray.config.tree import Config
+from mast_ray.stages.runner import Runner
 
 log = logging.getLogger("mast.grid")
-
-Runner = Literal["ray", "here"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +47,10 @@ def run_grid(runs: Sequence[Run], config: Config, runner: Runner) -> dict[str, O
         known.add(run.name)
     outcomes: dict[str, Outcome] = {}
     log.info("%d runs", len(runs))
-    for outcome in _here(runs) if runner == "here" else _on_ray(runs, config):
-        outcomes[outcome.name] = outcome
+    tasks = [(run.name, partial(attempt, run), run.after) for run in runs]
+    for name, found in runner.run_tasks(tasks, config.cluster):
+        outcome = found if isinstance(found, Outcome) else Outcome(name, None, str(found), found.exit_code)
+        outcomes[name] = outcome
         state = f"failed: {outcome.error}" if outcome.error else "done"
         log.info("[%d/%d] %s %s", len(outcomes), len(runs), outcome.name, state)
     return outcomes
@@ -79,15 +76,8 @@ def refuse_failures(outcomes: dict[str, Outcome], where: str) -> None:
     )
 
 
-def _here(runs: Sequence[Run]) -> Iterator[Outcome]:
-    done: dict[str, Outcome] = {}
-    for run in runs:
-        before = done.get(run.after)
-        done[run.name] = _attempt(run, before)
-        yield done[run.name]
-
-
-def _attempt(run: Run, before: Outcome | None) -> Outcome:
+def attempt(run: Run, before: Outcome | None) -> Outcome:
+    """What came of a run, given what came of the one it waits for."""
     if before is not None and before.error:
         return Outcome(run.name, None, f"{before.name} failed before it", before.exit_code)
     try:
@@ -98,40 +88,3 @@ def _attempt(run: Run, before: Outcome | None) -> Outcome:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         text = " ".join(lines) if isinstance(error, MastError) else f"{type(error).__name__}: {lines[0]}"
         return Outcome(run.name, None, text[:400], getattr(error, "exit_code", 1))
-
-
-def _on_ray(runs: Sequence[Run], config: Config) -> Iterator[Outcome]:
-    import ray
-
-    from mast_ray.on_ray.session import cluster_resources, ray_session
-
-    cluster = config.cluster
-    with ray_session():
-        num_gpus = 1 if cluster_resources().wants_gpus(cluster.use_gpu) else 0
-        task = ray.remote(
-            num_cpus=cluster.cpus_per_worker, num_gpus=num_gpus, max_retries=cluster.max_failures
-        )(_attempt_on_worker)
-        waiting: dict[str, Any] = {}
-        for run in runs:  # Ray starts a task once the one it waits for has ended
-            waiting[run.name] = task.remote(run, waiting.get(run.after), cluster.cpus_per_worker)
-        name_of = {reference: name for name, reference in waiting.items()}
-        left = list(name_of)
-        try:
-            while left:
-                ready, left = ray.wait(left, num_returns=1)
-                try:
-                    yield ray.get(ready[0])
-                except ray.exceptions.RayError as error:
-                    text = str(error).strip().splitlines()[0][:300]
-                    yield Outcome(name_of[ready[0]], None, f"its worker was lost: {text}", 75)
-        finally:
-            for reference in left:  # a cluster that we only joined would go on with them
-                ray.cancel(reference, force=True)
-
-
-def _attempt_on_worker(run: Run, before: Outcome | None, num_cpus: float) -> Outcome:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    torch.set_num_threads(max(1, int(num_cpus)))
-    # progress lines of several runs at once tell nobody anything
-    with contextlib.redirect_stderr(io.StringIO()):
-        return _attempt(run, before)

@@ -1,0 +1,120 @@
+"""Where the work of a stage is done, as a value handed down: in this process, or spread over Ray.
+
+A verb makes one of the two from `--runner`; no stage asks which it got.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mast_ray.config.tree import ClusterConfig
+from mast_ray.storage.spread import Resources, Spread
+from mast_ray.storage.storage import Storage
+from mast_ray.storage.unit_runner import UnitReport, Work, run_here
+from mast_ray.storage.units import Unit
+from mast_ray.training.worker import LocalWorker, Worker, first_device
+
+
+class Runner(Protocol):
+    """What a stage may ask for. Callables that are handed in must be importable, so that they travel."""
+
+    @property
+    def name(self) -> str: ...
+
+    def session(self) -> AbstractContextManager[None]:
+        """To be entered around the rest; entering it again inside is free."""
+        ...
+
+    def resources(self) -> Resources: ...
+
+    def run_units(
+        self, stage: Storage, units: Sequence[Unit], run: str, make_work: Callable[[], Work], spread: Spread
+    ) -> Iterator[UnitReport]:
+        """Every unit, reports as they come."""
+        ...
+
+    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
+        """A train loop to its end; what it has to say it leaves in `stage`."""
+        ...
+
+    def run_tasks(
+        self, tasks: Sequence[tuple[str, Callable[[Any], Any], str]], cluster: ClusterConfig
+    ) -> Iterator[tuple[str, Any]]:
+        """(name, result) of every (name, function, name of the task whose result it takes or "")."""
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process alone."""
+
+    name: str = "here"
+
+    def session(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def resources(self) -> Resources:
+        import torch
+
+        return Resources(float(os.cpu_count() or 1), float(torch.cuda.device_count()), is_one_process=True)
+
+    def run_units(
+        self, stage: Storage, units: Sequence[Unit], run: str, make_work: Callable[[], Work], spread: Spread
+    ) -> Iterator[UnitReport]:
+        limits = (spread.max_deaths, spread.timeout_s, spread.num_processes)
+        return run_here(stage, units, run, make_work(), *limits)
+
+    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
+        loop(LocalWorker(first_device(cluster.use_gpu)))
+
+    def run_tasks(
+        self, tasks: Sequence[tuple[str, Callable[[Any], Any], str]], cluster: ClusterConfig
+    ) -> Iterator[tuple[str, Any]]:
+        done: dict[str, Any] = {}
+        for name, function, after in tasks:
+            done[name] = function(done.get(after))
+            yield name, done[name]
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A Ray cluster: the one that RAY_ADDRESS names, or one that is started on this machine."""
+
+    name: str = "ray"
+
+    def session(self) -> AbstractContextManager[None]:
+        from mast_ray.on_ray.session import ray_session
+
+        return ray_session()
+
+    def resources(self) -> Resources:
+        from mast_ray.on_ray.session import cluster_resources
+
+        return cluster_resources()
+
+    def run_units(
+        self, stage: Storage, units: Sequence[Unit], run: str, make_work: Callable[[], Work], spread: Spread
+    ) -> Iterator[UnitReport]:
+        from mast_ray.on_ray.units import run_units
+
+        return run_units(stage, units, run, make_work, spread)
+
+    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
+        from mast_ray.on_ray.training import train_on_workers
+
+        train_on_workers(loop, stage, cluster)
+
+    def run_tasks(
+        self, tasks: Sequence[tuple[str, Callable[[Any], Any], str]], cluster: ClusterConfig
+    ) -> Iterator[tuple[str, Any]]:
+        from mast_ray.on_ray.tasks import run_tasks
+
+        return run_tasks(tasks, cluster)
+
+
+HERE, ON_RAY = Here(), OnRay()
+RUNNERS: dict[str, Runner] = {runner.name: runner for runner in (ON_RAY, HERE)}

@@ -1,0 +1,28 @@
+"""What there is to work with, and how units of work are spread over it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Resources(NamedTuple):
+    """Of a cluster, or of this machine where all work is done in one process."""
+
+    num_cpus: float
+    num_gpus: float
+    is_one_process: bool = False
+
+    def wants_gpus(self, use_gpu: str) -> bool:
+        """Whether `cluster.use_gpu` and what there is add up to work on GPUs."""
+        return use_gpu == "yes" or (use_gpu == "auto" and self.num_gpus > 0)
+
+
+class Spread(NamedTuple):
+    """How many work on units, with what, and how long they may be silent."""
+
+    num_actors: int = 0  # each builds its work once (a model on a GPU); 0: plain tasks
+    num_cpus: float = 1.0  # of each
+    num_gpus: float = 0.0
+    num_processes: int = 1  # of this machine, where there is no cluster
+    max_deaths: int = 3
+    timeout_s: float = 900.0
