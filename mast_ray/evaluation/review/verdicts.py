@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.generic_csv import NO, YES
+from mast_ray.recordings.annotations.formats.generic_csv import NO, YES
 from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
 
 UNDECIDED = frozenset({"", "?", "u", "unsure"})

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, kaleidoscope, raven
+from mast_ray.recordings.annotations.formats import (
+    aoef,
+    audacity,
+    birdeep,
+    coco,
+    generic_csv,
+    kaleidoscope,
+    raven,
+)
 from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
 from mast_ray.recordings.annotations.paths import (
     RecordingIndex,

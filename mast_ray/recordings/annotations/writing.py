@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations import aoef, audacity, birdeep, coco, generic_csv, raven
+from mast_ray.recordings.annotations.formats import aoef, audacity, birdeep, coco, generic_csv, raven
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 
 WriteFormat = Literal["raven", "audacity", "csv", "birdeep", "aoef", "coco"]

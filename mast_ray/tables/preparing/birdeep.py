@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.birdeep import is_birdeep
+from mast_ray.recordings.annotations.formats.birdeep import is_birdeep
 from mast_ray.recordings.annotations.model import AnnotationSet, merge_annotations
 from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.annotations.reading import parse_annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from mast_ray.recordings.annotations import generic_csv
+from mast_ray.recordings.annotations.formats import generic_csv
 from mast_ray.recordings.annotations.model import Annotation, AudioFacts, Parsed
 from mast_ray.recordings.annotations.tabular import defused, hertz, seconds, written_table
 from mast_ray.recordings.clock_and_site.names import read_name
