@@ -14,6 +14,7 @@ from mast_ray.config.recipes import field
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span, merge_annotations
 from mast_ray.recordings.annotations.reading import parse_annotations, parse_listened
 from mast_ray.stages.prepare import PrepareInputs, prepare
+from mast_ray.stages.runner import HERE
 from mast_ray.tables.labels.spans import complement, outside_spans, unheard_parts, with_listened
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import box_table, chunks_of_blocks, heard_chunks
@@ -119,7 +120,7 @@ def prepared(tmp_path):
         str(tmp_path / "boxes.csv"),
         listened=str(tmp_path / "heard.csv"),
     )
-    assert prepare(inputs, field(), runner="here") == 0
+    assert prepare(inputs, field(), runner=HERE) == 0
     return open_prepared(tmp_path / "out")
 
 
