@@ -86,6 +86,11 @@ ROWS = _rows(
     Row("hybrid_strong", STRONG, with_rows=("hybrid",)),
     *(Row(f"hybrid_{kind}", sets, with_rows=("hybrid",)) for kind, sets in KINDS.items()),
     Row("field", ("model.finest_level=4x4", "spectrogram.background=median", *STRONG), with_rows=("hybrid",)),
+    Row(
+        "resnet_fpn_field",
+        ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0"),
+        with_rows=("field",),
+    ),
     Row("encoder", (), "pretrain", with_rows=("field",)),
     Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
     Row(
