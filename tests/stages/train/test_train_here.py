@@ -186,3 +186,19 @@ def test_a_card_from_before_finest_levels_is_an_8x4_model(detector, tmp_path):
     (copy / "card.json").write_text(json.dumps(card))
     old, _ = load_detector(copy)
     assert old.levels == load_detector(out)[0].levels and old.levels[0].stride == (8, 4)
+
+
+def test_normalised_patches_and_random_masks_pretrain_an_encoder_that_a_detector_takes(prepared, tmp_path):
+    knobs = {"pretrain.target": "patch_normalised", "pretrain.masking": "random", "detector.max_steps": 1}
+    config = small_config(**knobs)
+    run_pretrain(config, prepared, str(tmp_path / "encoder"), runner="here")
+    autoencoder, card = load_autoencoder(tmp_path / "encoder")
+    assert autoencoder.architecture.target == "patch_normalised"
+    assert (
+        0.5 < card.metrics["masked_error"] < 1.5
+    )  # patches have a variance of 1, and little was learned yet
+    encoder_file = str(tmp_path / "encoder")
+    run_train_detector(config, prepared, str(tmp_path / "out"), init_encoder=encoder_file, runner="here")
+    own = load_detector(tmp_path / "out")[0].encoder.state_dict()
+    frozen = "blocks.0.attn.qkv.weight"  # tiny trains the top four of four blocks: the first moves a little
+    assert torch.allclose(own[frozen], autoencoder.encoder.state_dict()[frozen], atol=1e-2)
