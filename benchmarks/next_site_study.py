@@ -23,6 +23,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -521,23 +522,19 @@ def score(order: dict, trained_s: float) -> None:
     """Counts of all test splits in one pass over their chunks, at the threshold that was chosen with the weights."""
     from next_site_scores import SPLITS, counts_of, write_run
 
-    from mast_ray.stages.score.scoring import DEFAULT_THRESHOLD, detections_of_splits, scored_split
-    from mast_ray.tables.prepared import open_prepared
-    from mast_ray.training.files.model_files import read_card
+    from mast_ray.stages.runner import HERE
+    from mast_ray.stages.score.evaluate import Wanted, evaluate_model
     from mast_ray.verbs.main import config_of
 
     config = config_of(order["recipe"], None, order["sets"])
-    prepared = open_prepared(order["prepared"], config.storage)
     folder = Path(order["model"])
     model = str(folder / "model") if order["verb"] == "self-train" else str(folder)
-    threshold = read_card(model, config.storage).score_threshold
-    threshold = DEFAULT_THRESHOLD if threshold is None else threshold
     started_s = time.monotonic()
-    found = detections_of_splits(model, prepared, (*SPLITS, "ood_dev"), config)
-    counts = {
-        name: counts_of(scored_split(prepared, found, name, config), threshold)
-        for name in (*SPLITS, "ood_dev")
-    }
+    wanted = Wanted((*SPLITS, "ood_dev"))
+    with tempfile.TemporaryDirectory() as out:
+        scores = evaluate_model(config, model, order["prepared"], out, wanted, runner=HERE)
+    threshold = scores.threshold.value
+    counts = {name: counts_of(one, threshold) for name, one in scores.splits.items()}
     facts = {
         "row": order["row"], "seed": order["seed"], "verb": order["verb"], "threshold": threshold, "sets": order["sets"],
         "recipe": order["recipe"], "train_s": round(trained_s, 1), "score_s": round(time.monotonic() - started_s, 1),

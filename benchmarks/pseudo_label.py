@@ -31,8 +31,9 @@ from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector
 from mast_ray.models.build import build_detector
 from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.stages.detect.chunks import ChunkWork, MakeChunkWork
 from mast_ray.stages.runner import RUNNERS
-from mast_ray.stages.self_train.pseudo_label import MakePoolWork, PoolTask, PoolWork, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_label import pool_task, run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import read_commits
 from mast_ray.tables.prepared import open_prepared
@@ -59,8 +60,8 @@ def main() -> None:
             "chunks_per_unit": args.chunks_per_unit, "score_floor": config.evaluate.score_floor,
         }  # fmt: skip
         print(json.dumps(about), flush=True)
-        work = MakePoolWork(PoolTask(config, model, prepared, f"{scratch}/bare"), 0)()
-        assert isinstance(work, PoolWork)
+        work = MakeChunkWork(pool_task(config, model, prepared, f"{scratch}/bare"), 0)()
+        assert isinstance(work, ChunkWork)
         bare = [bare_rate(work.detector, work, args.seconds)]
         print(f"bare   {bare[0]:10.1f} chunks/s", flush=True)
         out = Path(scratch) / "out"
@@ -143,8 +144,8 @@ def with_floor(args: argparse.Namespace, scratch: str, prepared: str) -> tuple[s
     card = Card("detector", config.model.model_dump(mode="json"), normalisation.to_dict())
     write_model(open_storage(folder), detector.state_dict(), card)
     probe = apply_overrides(config, {"model.compile": False, "evaluate.batch_size": 4})
-    work = MakePoolWork(PoolTask(probe, folder, prepared, f"{scratch}/probe"), 0)()
-    assert isinstance(work, PoolWork)
+    work = MakeChunkWork(pool_task(probe, folder, prepared, f"{scratch}/probe"), 0)()
+    assert isinstance(work, ChunkWork)
     batch = next(iter(reader_of(work).sequential(batch_size=4))).to(work.detector.inputs.device)
     with torch.no_grad():
         _, score, is_valid = work.detector.inferred(batch.values, batch.scale, batch.offset)
@@ -153,14 +154,14 @@ def with_floor(args: argparse.Namespace, scratch: str, prepared: str) -> tuple[s
     return folder, apply_overrides(config, {"evaluate.score_floor": floor})
 
 
-def reader_of(work: PoolWork) -> ChunkReader:
+def reader_of(work: ChunkWork) -> ChunkReader:
     return ChunkReader(
         work.prepared, chunks_of_split(work.prepared, "pool"), batch_size=work.detector.batch_size
     )
 
 
 @torch.no_grad()
-def bare_rate(detector: ChunkDetector, work: PoolWork, seconds: float) -> float:
+def bare_rate(detector: ChunkDetector, work: ChunkWork, seconds: float) -> float:
     """Chunks per second of inference on a batch that lies on the device."""
     device = detector.inputs.device
     reader = reader_of(work)

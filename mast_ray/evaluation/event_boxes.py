@@ -11,9 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast_ray.evaluation.events import EventTable, RecordingList
+from mast_ray.evaluation.events import EventTable
 from mast_ray.spectrogram.grid import Rounding, boxes_from_seconds_hertz
-from mast_ray.tables.dealing.splits import chunk_ranges
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,19 +40,6 @@ def is_within(events: EventTable, blocks: Blocks) -> Bools:
     block = order[np.maximum(place, 0)]
     inside = (blocks.recording[block] == events.recording) & (middle <= blocks.end_s[block])
     return (place >= 0) & inside
-
-
-def chunks_within(recordings: RecordingList, num_chunks: Ints, blocks: Blocks) -> Bools:
-    """(all chunks,) of recordings one after the other: whether the chunk is one of a
-    block's, as training reads them.
-    """
-    row = blocks.recording
-    first, counts = chunk_ranges(blocks.begin_s, blocks.end_s, recordings.duration_s[row], num_chunks[row])
-    kept = np.zeros(int(num_chunks.sum()), bool)
-    begin = (np.cumsum(num_chunks) - num_chunks)[row] + first
-    for start, count in zip(begin.tolist(), counts.tolist(), strict=True):
-        kept[start : start + count] = True
-    return kept
 
 
 def boxes_of_events(

@@ -1,109 +1,135 @@
-"""Figures as rows: for the terminal, as CSV and JSON, and the table of what became of every detection."""
+"""Sheets of scores for people: on the terminal, as CSV and Parquet, with the table of what became of every
+detection and the curve over thresholds.
+"""
 
 from __future__ import annotations
 
 import io
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mast_ray.evaluation.intervals import FIGURES, Interval
-from mast_ray.evaluation.metrics import APName, Metrics, f1_over_thresholds
+from mast_ray.evaluation.intervals import Interval
+from mast_ray.evaluation.metrics import APName, f1_over_thresholds
+from mast_ray.evaluation.score_sheet import METRICS, ScoreRow, ScoreSheet
 from mast_ray.evaluation.scoring import Scored, outcomes
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.storage.storage import Storage
 
-COLUMNS = ("by", "cell", "figure", "estimate", "low", "high", "method", "num_truth", "num_detections", "num_true_positives",
-           "num_recordings")  # fmt: skip
+COUNTS = ("num_recordings", "num_truth", "num_detections", "num_true_positives")
+COLUMNS = ("split", "unit", "by", "cell", "figure", "estimate", "low", "high", "method", *COUNTS)
+CURVE_COLUMNS = ("split", "threshold", "num_detections", "num_true_positives", "precision", "recall", "f1")
+OUTCOMES = pa.schema(
+    [(name, pa.string()) for name in ("split", "recording")]
+    + [(name, pa.float64()) for name in ("begin_s", "end_s", "low_hz", "high_hz", "score", "iou")]
+    + [(name, pa.string()) for name in ("label", "outcome")]
+)
 MOST_CURVE_POINTS = 1000
 WILSON_NOTE = (
     "w: the same in every recording, so the limits are Wilson's, of the counts (calls taken as independent)"
 )
 
 
-def figure_rows(
-    by: str, cell: str, metrics: Metrics, intervals: dict[str, Interval], num_recordings: int
-) -> list[dict[str, Any]]:
-    """One row per figure, long format."""
-    counts = {
-        "num_truth": metrics.num_truth,
-        "num_detections": metrics.num_detections,
-        "num_true_positives": metrics.num_true_positives,
-        "num_recordings": num_recordings,
-    }
+def figure_rows(rows: Iterable[ScoreRow]) -> list[dict[str, Any]]:
+    """One row per figure, long format: what figures.csv holds."""
     return [
-        {"by": by, "cell": cell, "figure": name, "estimate": float(getattr(metrics, name)),
-         "low": intervals[name].low, "high": intervals[name].high, "method": intervals[name].method} | counts
-        for name in FIGURES
-    ]  # fmt: skip
+        {"split": row.split, "unit": row.unit, "by": row.by, "cell": row.cell, "figure": name}
+        | one._asdict()
+        | {count: getattr(row, count) for count in COUNTS}
+        for row in rows
+        for name, one in row.figures.items()
+    ]
 
 
-def figures_as_text(rows: Sequence[dict[str, Any]], average_precision: APName = "area") -> str:
-    """The whole as a list with intervals, breakdowns as one line per cell with the named kind of AP."""
-    shown = ("precision", "recall", "f1", "f1_macro", f"ap_{average_precision}", "mean_iou", "time_f1")
-    lines = []
-    whole = [row for row in rows if row["by"] == "all"]
-    if whole:
-        first = whole[0]
+def shown_figures(average_precision: APName) -> tuple[str, ...]:
+    """What a line has room for; AP of the headline's kind."""
+    return ("precision", "recall", "f1", "f1_macro", f"ap_{average_precision}", "mean_iou", "time_f1")
+
+
+def sheet_text(sheet: ScoreSheet) -> str:
+    """The threshold, then one line per split, per chunk and stitched, and one per cell of every breakdown.
+
+    What is scored as one whole is a list of all figures.
+    """
+    lines = [
+        f"score >= {sheet.threshold.value:g} ({sheet.threshold.said}), IoU >= {sheet.iou:g} in {sheet.space} space"
+    ]
+    whole = [row for row in sheet.rows if row.is_whole]
+    if len(whole) == 1:
+        (row,) = whole
         lines.append(
-            f"{first['num_truth']} annotations, {first['num_detections']} detections, "
-            f"{first['num_true_positives']} right"
+            f"{row.num_recordings} recordings, matched per {row.unit}: {row.num_truth} annotations, "
+            f"{row.num_detections} detections, {row.num_true_positives} right"
         )
-        lines += [f"  {row['figure']:<14} {interval_text(row)}" for row in whole]
-    for by in dict.fromkeys(row["by"] for row in rows if row["by"] != "all"):
-        cells: dict[str, dict[str, dict[str, Any]]] = {}
-        for row in rows:
-            if row["by"] == by:
-                cells.setdefault(row["cell"], {})[row["figure"]] = row
-        width = max(len(by), *(len(name) for name in cells))
-        lines.append(
-            f"\n{by:<{width}}  {'rec.':>5} {'true':>6} {'found':>6}" + "".join(f"  {n:<20}" for n in shown)
-        )
-        for name, figures in cells.items():
-            one = figures["f1"]
-            head = f"{name:<{width}}  {one['num_recordings']:>5} {one['num_truth']:>6} {one['num_detections']:>6}"
-            lines.append((head + "".join(f"  {interval_text(figures[n]):<20}" for n in shown)).rstrip())
-    if any(row["method"] == "wilson" for row in rows):
+        lines += [f"  {name:<14} {interval_text(one)}" for name, one in row.figures.items()]
+    else:
+        for unit, title in (("chunk", "split, per chunk"), ("recording", "split, per recording")):
+            lines += _block(
+                title, {row.split: row for row in whole if row.unit == unit}, sheet.average_precision
+            )
+    for by in dict.fromkeys(row.by for row in sheet.rows if not row.is_whole):
+        cells = [r for r in sheet.rows if r.by == by and r.num_truth + r.num_detections]
+        lines += _block(by, {f"{r.split} {r.cell}".strip(): r for r in cells}, sheet.average_precision)
+    if any(one.method == "wilson" for row in sheet.rows for one in row.figures.values()):
         lines.append(WILSON_NOTE)
     return "\n".join(lines)
 
 
-def interval_text(row: dict[str, Any]) -> str:
+def _block(title: str, rows: Mapping[str, ScoreRow], average_precision: APName) -> list[str]:
+    if not rows:
+        return []
+    shown, width = shown_figures(average_precision), max(len(title), *map(len, rows))
+    lines = [
+        f"\n{title:<{width}}  {'rec.':>5} {'true':>6} {'found':>6}" + "".join(f"  {n:<21}" for n in shown)
+    ]
+    for name, row in rows.items():
+        head = f"{name:<{width}}  {row.num_recordings:>5} {row.num_truth:>6} {row.num_detections:>6}"
+        lines.append((head + "".join(f"  {interval_text(row.figures[n]):<21}" for n in shown)).rstrip())
+    return lines
+
+
+def interval_text(one: Interval) -> str:
     """0.812 [0.774, 0.850]; a dash for what is undefined, a w behind Wilson's limits."""
-    if not math.isfinite(row["estimate"]):
+    if not math.isfinite(one.estimate):
         return "-"
-    mark = "w" if row.get("method") == "wilson" else ""
-    limits = f" [{row['low']:.3f}, {row['high']:.3f}]{mark}" if math.isfinite(row["low"]) else ""
-    return f"{row['estimate']:.3f}{limits}"
+    mark = "w" if one.method == "wilson" else ""
+    limits = f" [{one.low:.3f}, {one.high:.3f}]{mark}" if math.isfinite(one.low) else ""
+    return f"{one.estimate:.3f}{limits}"
 
 
-def write_results(
-    folder: Storage,
-    settings: dict[str, Any],
-    metrics: Metrics,
-    rows: Sequence[dict[str, Any]],
-    scored: Scored,
-    threshold: float,
-) -> list[str]:
-    """metrics.json, figures.csv and .parquet, outcomes.parquet, thresholds.csv; their names."""
-    curve = f1_over_thresholds(scored.matches)
-    step = max(1, len(curve.threshold) // MOST_CURVE_POINTS)
-    points = zip(*(column[::step].tolist() for column in curve), strict=True)
-    document = {"settings": settings, "metrics": metrics.as_dict(), "figures": list(rows)}
+def write_sheet(folder: Storage, sheet: ScoreSheet, scored: Mapping[str, Scored]) -> list[str]:
+    """metrics.json, figures.csv and .parquet, outcomes.parquet, thresholds.csv; their names.
+
+    `scored` are the matches behind the rows, by split.
+    """
+    rows = figure_rows(sheet.rows)
+    found = [
+        {"split": [split] * len(columns["recording"])} | columns
+        for split, one in scored.items()
+        for columns in [outcomes(one, sheet.threshold.value)]
+    ]
+    points = [(split, *point) for split, one in scored.items() for point in _curve(one)]
     files = {
-        "metrics.json": json.dumps(without_nan(document), indent=1).encode(),
+        METRICS: sheet.to_json(),
         "figures.csv": csv_bytes(COLUMNS, ([row[name] for name in COLUMNS] for row in rows)),
-        "figures.parquet": _parquet_bytes(pa.Table.from_pylist(list(rows))),
-        "outcomes.parquet": _parquet_bytes(pa.table(outcomes(scored, threshold))),
-        "thresholds.csv": csv_bytes(curve._fields, points),
+        "figures.parquet": _parquet_bytes(pa.Table.from_pylist(rows)),
+        "outcomes.parquet": _parquet_bytes(
+            pa.concat_tables([OUTCOMES.empty_table(), *(pa.table(one, schema=OUTCOMES) for one in found)])
+        ),
+        "thresholds.csv": csv_bytes(CURVE_COLUMNS, points),
     }
     for name, content in files.items():
         folder.write_atomic(name, content)
     return list(files)
+
+
+def _curve(scored: Scored) -> list[tuple[float, ...]]:
+    curve = f1_over_thresholds(scored.matches)
+    step = max(1, len(curve.threshold) // MOST_CURVE_POINTS)
+    return list(zip(*(column[::step].tolist() for column in curve), strict=True))
 
 
 def csv_bytes(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:

@@ -4,11 +4,59 @@ summarised with intervals over seeds.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
+
+CURVES = "label_budget.json"
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """A point of a learning curve on one split, as label_budget.json and .csv hold it: means over seeds, with limits."""
+
+    split: str
+    strategy: str
+    num_chunks: int
+    num_seeds: int
+    num_recordings: int
+    f1: float
+    f1_low: float
+    f1_high: float
+    precision: float
+    precision_low: float
+    precision_high: float
+    recall: float
+    recall_low: float
+    recall_high: float
+    ap_area: float
+    ap_area_low: float
+    ap_area_high: float
+    mean_iou: float
+    mean_iou_low: float
+    mean_iou_high: float
+    time_f1: float
+    time_f1_low: float
+    time_f1_high: float
+
+
+def curves_to_json(rows: Sequence[CurveRow]) -> bytes:
+    """JSON has no NaN: what is unknown is null."""
+    known = [{name: None if value != value else value for name, value in asdict(row).items()} for row in rows]
+    return json.dumps(known, indent=1).encode()
+
+
+def curves_from_json(document: bytes) -> list[CurveRow]:
+    rows = []
+    for row in json.loads(document):
+        known: dict[str, Any] = {n: math.nan if value is None else value for n, value in row.items()}
+        rows.append(CurveRow(**known))
+    return rows
 
 
 class BudgetRun(NamedTuple):

@@ -1,19 +1,24 @@
-"""A table of detections against a table of annotations: grouping, matching,
-figures with intervals, breakdowns.
+"""Detections against what is true: matching, figures with intervals, breakdowns.
 
-Per-chunk tables are scored chunk by chunk (the paper's way: truths are cut at chunk borders as in training),
-others on whole recordings. Only recordings that were annotated count; what was left out is counted and said.
+Two ways in, one way on. `score_chunks`: what a model found in chunks of a prepared archive, chunk by chunk
+(the paper's way: truths are cut at chunk borders as in training). `score_tables`: any table of detections of
+whole recordings against any table of annotations. Only recordings that were annotated count; what was left
+out is counted and said.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
 from mast_ray.evaluation.breakdown import (
     BANDWIDTH_EDGES_HZ,
     DURATION_EDGES_S,
@@ -22,35 +27,119 @@ from mast_ray.evaluation.breakdown import (
     cells_of_hours,
     cells_of_values,
 )
-from mast_ray.evaluation.event_boxes import Blocks, Space, boxes_of_events, chunks_within, is_within
-from mast_ray.evaluation.events import EventTable, RecordingList, numbers_in, renumbered, with_facts_of
+from mast_ray.evaluation.event_boxes import Blocks, Space, boxes_of_events, is_within
+from mast_ray.evaluation.events import (
+    EventTable,
+    RecordingList,
+    events_from_arrow,
+    numbers_in,
+    recordings_from_arrow,
+    renumbered,
+    with_facts_of,
+)
 from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_intervals, recording_sums
 from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
 from mast_ray.evaluation.recording_names import refuse_strangers
-from mast_ray.spectrogram.chunking import boxes_of_chunks
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S, HOP_S
+from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 By = Literal["site", "hour", "duration", "bandwidth", "label"]
 BREAKDOWNS: tuple[By, ...] = ("site", "hour", "duration", "bandwidth", "label")
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Matches of two tables, with the rows they speak of."""
-
-    matches: Matches
-    in_time: Matches  # the same events compared by time alone
-    detections: EventTable  # row d is detection d of the matches
-    truth: EventTable
-    recording_of_group: Ints
-    unit: Literal["chunk", "recording"]
-    left_out: dict[str, int]  # why -> how many events were not scored
+class ChunkBoxes(Protocol):
+    """Detections of a set of chunks as columns, in any order of chunks."""
 
     @property
-    def num_recordings(self) -> int:
-        return len(self.truth.recordings)
+    def chunk(self) -> Ints: ...  # (D,) index of the chunk in the set
+    @property
+    def boxes(self) -> Floats: ...  # (D, 4) frames and bins of the chunk
+    @property
+    def score(self) -> Floats: ...  # (D,)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Matches of detections to truths, and the rows they speak of."""
+
+    matches: Matches
+    boxes: Floats  # (D, 4) as they were matched
+    truth_boxes: Floats  # (G, 4)
+    iou: float
+    recording_of_group: Ints
+    num_recordings: int
+    unit: Literal["chunk", "recording"]
+    rows: Callable[[], tuple[EventTable, EventTable]]  # (D,) detections and (G,) truths, made when asked for
+    left_out: dict[str, int]  # why -> how many events were not scored
+
+    @cached_property
+    def in_time(self) -> Matches:
+        """The same events compared by time alone."""
+        found, truth = (
+            (self.matches.group, self.boxes, self.matches.score),
+            (self.matches.truth_group, self.truth_boxes),
+        )
+        return match_in_time(*found, *truth, self.iou)
+
+    @cached_property
+    def _events(self) -> tuple[EventTable, EventTable]:
+        return self.rows()
+
+    @property
+    def detections(self) -> EventTable:
+        """Row d is detection d of the matches."""
+        return self._events[0]
+
+    @property
+    def truth(self) -> EventTable:
+        """Row g is truth g of the matches; a call in two chunks is in two rows."""
+        return self._events[1]
+
+
+def score_chunks(
+    prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes, labels: pa.Table, config: Config
+) -> Scored:
+    """Match what was found in some chunks to the labels that touch these chunks."""
+    truth = box_table(prepared, chunks, labels, min_remnant_s=config.spectrogram.min_remnant_s)
+    corners = truth.corners.astype(np.float64)
+    corners[truth.is_time_only, 1::2] = np.nan  # matched by time
+    groups = np.repeat(np.arange(len(chunks)), truth.counts())
+    matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
+    rows, recording = np.unique(chunks.recording, return_inverse=True)
+    return Scored(
+        matches,
+        found.boxes,
+        corners,
+        config.evaluate.iou,
+        recording.astype(np.int64),
+        len(rows),
+        "chunk",
+        lambda: _events_of_chunks(prepared, chunks, found, labels, truth),
+        {},
+    )
+
+
+def _events_of_chunks(
+    prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes, labels: pa.Table, truth: BoxTable
+) -> tuple[EventTable, EventTable]:
+    """Detections and truths of chunks as events of the recordings that have any of the chunks."""
+    rows, recording = np.unique(chunks.recording, return_inverse=True)
+    recordings = recordings_from_arrow(prepared.recordings.take(pa.array(rows)))
+    number = chunks.chunk.astype(np.int64)
+    boxes = found.boxes.copy()
+    boxes[:, 0::2] += (number[found.chunk] * SEGMENT_FRAMES)[:, None]
+    begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(boxes).T
+    no_label = np.full(len(boxes), "", object)
+    detections = EventTable(
+        recordings, recording[found.chunk].astype(np.int64), number[found.chunk], begin_s, end_s, low_hz, high_hz,
+        found.score, no_label,
+    )  # fmt: skip
+    own = events_from_arrow(labels.take(pa.array(truth.label_row)), recordings)
+    return detections, replace(own, chunk=np.repeat(number, truth.counts()))
 
 
 def score_tables(
@@ -60,14 +149,18 @@ def score_tables(
     space: Space = "mel",
     unlisted: Literal["skip", "silent"] = "skip",
     blocks: Blocks | None = None,
-    min_remnant_s: float = 0.1,
 ) -> Scored:
-    """Match a table of detections to a table of annotations.
+    """Match a table of detections of whole recordings to a table of annotations.
 
     `truth.recordings` are the annotated recordings. Detections in other recordings are left out ("skip"), or count as
     false alarms ("silent": whatever has no annotation was listened to and found silent). With `blocks` (of
-    `truth.recordings`) only what lies in them is scored. Truths that a chunk's border cuts to under `min_remnant_s` do not count.
+    `truth.recordings`) only what lies in them is scored.
     """
+    if detections.is_per_chunk:
+        raise DataError(
+            "these detections are of single chunks, which overlap by half:\n"
+            "give the prepared archive they were made from as annotations"
+        )
     left_out: dict[str, int] = {}
     refuse_strangers(
         numbers_in(truth.recordings, detections.recordings),
@@ -84,70 +177,25 @@ def score_tables(
     truth_boxes, truth_seen = boxes_of_events(truth, space, rounding="grid")
     left_out["detections outside 20-8000 Hz"] = int((~det_seen).sum())
     left_out["annotations outside 20-8000 Hz"] = int((~truth_seen).sum())
-    detections, det_boxes = detections.take(det_seen), det_boxes[det_seen]
-    truth, truth_boxes = truth.take(truth_seen), truth_boxes[truth_seen]
     if not len(truth.recordings):
         raise DataError(
             "no annotated recording to score against:\ncheck that both tables speak of the same recordings"
         )
-    if blocks is not None and not detections.is_per_chunk:
-        in_truth, in_detections = is_within(truth, blocks), is_within(detections, blocks)
-        truth, truth_boxes = truth.take(in_truth), truth_boxes[in_truth]
-        detections, det_boxes = detections.take(in_detections), det_boxes[in_detections]
-    if not detections.is_per_chunk:
-        groups = np.arange(len(truth.recordings))
-        pairs = (detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
-        return Scored(match(*pairs), match_in_time(*pairs), detections, truth, groups, "recording", left_out)
-    if space != "mel":
-        raise ConfigError(
-            "per-chunk detections are scored in mel space:\nuse --space mel, or stitched detections"
-        )
-    return _scored_per_chunk(detections, det_boxes, truth, truth_boxes, iou, blocks, left_out, min_remnant_s)
-
-
-def _scored_per_chunk(
-    detections: EventTable,
-    det_boxes: NDArray[np.float64],
-    truth: EventTable,
-    truth_boxes: NDArray[np.float64],
-    iou: float,
-    blocks: Blocks | None,
-    left_out: dict[str, int],
-    min_remnant_s: float,
-) -> Scored:
-    num_chunks = truth.recordings.num_chunks.copy()
-    unknown = num_chunks < 0
-    # Of a recording of unknown length only the chunks that surely exist are scored: those that hold a
-    # detection and those whose second half begins before the last annotation ends.
-    least = np.ones(len(num_chunks), np.int64)
-    np.maximum.at(least, detections.recording, detections.chunk + 1)
-    np.maximum.at(least, truth.recording, np.floor(truth.end_s / HOP_S).astype(np.int64))
-    num_chunks[unknown] = least[unknown]
-    first_group = np.concatenate([[0], np.cumsum(num_chunks)])
-    cut = boxes_of_chunks(truth_boxes, int(num_chunks.max(initial=0)), min_remnant_s / FRAME_SHIFT_S)
-    exists = cut.chunk < num_chunks[truth.recording[cut.origin]]
-    origin, chunk, corners = cut.origin[exists], cut.chunk[exists], cut.corners[exists]
-    truth_group = first_group[truth.recording[origin]] + chunk
-    corners[:, 0::2] += (chunk * round(HOP_S * 100))[:, None]  # back to frames of the recording
-    in_range = detections.chunk < num_chunks[detections.recording]
-    left_out["detections in chunks that do not exist"] = int((~in_range).sum())
-    detections, det_boxes = detections.take(in_range), det_boxes[in_range]
-    det_group = first_group[detections.recording] + detections.chunk
     if blocks is not None:
-        scored_chunk = chunks_within(truth.recordings, num_chunks, blocks)
-        in_truth, in_detections = scored_chunk[truth_group], scored_chunk[det_group]
-        origin, truth_group, corners = origin[in_truth], truth_group[in_truth], corners[in_truth]
-        detections, det_boxes = detections.take(in_detections), det_boxes[in_detections]
-        det_group = det_group[in_detections]
-    pairs = (det_group, det_boxes, detections.score, truth_group, corners, iou)
-    recording_of_group = np.repeat(np.arange(len(num_chunks)), num_chunks)
+        det_seen, truth_seen = det_seen & is_within(detections, blocks), truth_seen & is_within(truth, blocks)
+    detections, det_boxes = detections.take(det_seen), det_boxes[det_seen]
+    truth, truth_boxes = truth.take(truth_seen), truth_boxes[truth_seen]
+    matches = match(detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
+    groups = np.arange(len(truth.recordings))
     return Scored(
-        match(*pairs),
-        match_in_time(*pairs),
-        detections,
-        truth.take(origin),
-        recording_of_group,
-        "chunk",
+        matches,
+        det_boxes,
+        truth_boxes,
+        iou,
+        groups,
+        len(groups),
+        "recording",
+        lambda: (detections, truth),
         left_out,
     )
 
@@ -193,8 +241,8 @@ def breakdown_by(
             place = {name: row for row, name in enumerate(names)}
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
-    arguments: tuple[Any, ...] = (names, threshold, scored.recording_of_group, num_resamples, seed)
-    return breakdown(scored.matches, cells[0], cells[1], *arguments, in_time=scored.in_time)
+    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
+    return breakdown(scored.matches, cells[0], cells[1], names, *knobs)
 
 
 def outcomes(scored: Scored, threshold: float) -> dict[str, Any]:
@@ -206,9 +254,7 @@ def outcomes(scored: Scored, threshold: float) -> dict[str, Any]:
     parts = (scored.detections.take(kept), scored.truth.take(missed))
     hit = scored.matches.is_true_positive[kept]
     recordings = scored.truth.recordings
-    names = np.array(
-        [path or name for path, name in zip(recordings.paths, recordings.ids, strict=True)], object
-    )
+    names = np.array(_names(recordings), object)
     own_label = np.full(len(kept), "", object)
     own_label[hit] = scored.truth.label[scored.matches.truth_index[kept][hit]]
     columns: dict[str, Any] = {

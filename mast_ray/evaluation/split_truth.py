@@ -16,9 +16,9 @@ SPLIT_ORDER = ("val", "test", "temporal_ood", "site_ood", "ood_dev")  # as they 
 
 
 def scored_splits(prepared: Prepared) -> tuple[str, ...]:
-    """The splits of an archive that can be scored: all annotated ones but the training split."""
+    """The splits of an archive that can be scored: annotated ones but the training split, with a chunk or more."""
     present = set(prepared.splits.column("split").to_pylist())
-    return tuple(name for name in SPLIT_ORDER if name in present)
+    return tuple(name for name in SPLIT_ORDER if name in present and len(chunks_of_split(prepared, name)))
 
 
 def selection_split(prepared: Prepared) -> str:

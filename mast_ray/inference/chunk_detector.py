@@ -17,22 +17,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mast_ray.inference.validation import Inputs
 from mast_ray.models.detector import PointDetector
+from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.reading.reader import ChunkReader, RawChunks
 from mast_ray.training.data.feed import on_device
-from mast_ray.training.engine import autocast
+from mast_ray.training.engine import Precision, autocast
 from mast_ray.training.progress import Stopwatch
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """How stored chunks become a model's input."""
+
+    normalisation: Normalisation
+    tail: Tail
+    device: torch.device
+    precision: Precision = "fp32"
+
+
+@dataclass(frozen=True)
 class StoredDetections:
-    """What is kept of a chunk's detections: low floor and loose suppression, so
-    that both can be searched later.
-    """
+    """What is kept of a chunk's detections. The score floor is low, so that thresholds can be searched later."""
 
     score_floor: float = 0.01
-    nms_overlap: float = 0.7
+    nms_overlap: float = 0.5
     max_detections: int = 300
     with_parts: bool = False  # classification and centerness beside the score, where a detector has them
 
@@ -100,10 +109,10 @@ class ChunkDetector:
         if waiting is not None:
             yield waiting
 
-    def detections(self, reader: ChunkReader) -> Iterator[BatchBoxes]:
-        """Detections of every chunk of a reader, in its order."""
-        first, clock = 0, Stopwatch(len(reader))
-        source = reader.sequential(batch_size=self.batch_size)
+    def detections(self, reader: ChunkReader, rank: int = 0, world_size: int = 1) -> Iterator[BatchBoxes]:
+        """Detections of every chunk of this worker's share of a reader, in its order."""
+        first, clock = rank * len(reader) // world_size, Stopwatch(len(reader))
+        source = reader.sequential(rank, world_size, self.batch_size)
         with closing(on_device(source, self.inputs.device, clock)) as batches:
             for answer in self.answers(batches):
                 if answer.ready is not None:

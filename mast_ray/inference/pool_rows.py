@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from mast_ray.inference.chunk_detector import BatchBoxes
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
@@ -32,23 +33,36 @@ _REPEATED = ("recording_id", "path", "site", "model_sha")
 _MEASURED = ("begin_s", "end_s", "low_hz", "high_hz", "score")
 
 
-def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sha: str) -> pa.Table:
-    """(K,) rows of the POOL_DETECTIONS schema for detections of `chunks`, clipped
-    to the end of their recordings.
-    """
+class Measures(NamedTuple):
+    """Detections as a table measures them: seconds of the recording and hertz; (K,) all."""
+
+    row: NDArray[np.int64]  # of the batch: what lies in the padding is left out
+    begin_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    low_hz: NDArray[np.float64]
+    high_hz: NDArray[np.float64]
+
+
+def measured(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes) -> Measures:
+    """Detections of `chunks` in seconds and hertz, clipped to the end of their recordings."""
     recording, number = chunks.recording[found.chunk], chunks.chunk[found.chunk]
     boxes = found.boxes.astype(np.float64)
     boxes[:, 0::2] += (number.astype(np.int64) * SEGMENT_FRAMES)[:, None]
     begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(boxes).T
-    duration_s = prepared.recordings.column("duration_s").to_numpy()[recording]
-    end_s = np.minimum(end_s, duration_s)
+    end_s = np.minimum(end_s, prepared.recordings.column("duration_s").to_numpy()[recording])
     inside = np.flatnonzero((begin_s < end_s) & (low_hz < high_hz))
-    rows = pa.array(recording[inside])
+    return Measures(inside, begin_s[inside], end_s[inside], low_hz[inside], high_hz[inside])
+
+
+def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sha: str) -> pa.Table:
+    """(K,) rows of the POOL_DETECTIONS schema for detections of `chunks`."""
+    inside, begin_s, end_s, low_hz, high_hz = measured(prepared, chunks, found)
+    number = chunks.chunk[found.chunk]
+    rows = pa.array(chunks.recording[found.chunk][inside])
 
     def fact(name: str) -> pa.Array:
         return prepared.recordings.column(name).combine_chunks().take(rows)
 
-    begin_s = begin_s[inside]
     moment = pa.array(np.round(begin_s * 1e6).astype("timedelta64[us]"))
     columns: dict[str, Any] = {
         "recording_id": fact("recording_id"),
@@ -56,9 +70,9 @@ def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sh
         "site": fact("site"),
         "chunk": number[inside],
         "begin_s": begin_s,
-        "end_s": end_s[inside],
-        "low_hz": low_hz[inside],
-        "high_hz": high_hz[inside],
+        "end_s": end_s,
+        "low_hz": low_hz,
+        "high_hz": high_hz,
         "score": found.score[inside],
         "probability": pa.nulls(len(inside), pa.float32()),
         "start_utc": pc.add(fact("start_utc"), moment),

@@ -1,57 +1,33 @@
-"""Held-out scores during training, and detections of a whole split: shared out over
-the workers, equal on every rank.
+"""Held-out scores during training: shared out over the workers, equal on every rank.
 
-Legend: N chunks. Masked error uses the same mask for a chunk in every evaluation; detection metrics tune
-their threshold on these chunks, which is right for validation and wrong everywhere else.
+Masked error uses the same mask for a chunk in every evaluation; detection figures tune their threshold on these
+chunks, which is right for validation and wrong everywhere else.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mast_ray.config.tree import EvaluateConfig
-from mast_ray.evaluation.matching import Matches
-from mast_ray.evaluation.metrics import best_threshold, match_chunks, summarise
-from mast_ray.models.build import Detector
-from mast_ray.spectrogram.chunking import Tail
-from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.tables.reading.chunk_sets import BoxTable
-from mast_ray.tables.reading.reader import ChunkReader, RawChunks
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.score_sheet import chosen_threshold
+from mast_ray.evaluation.scoring import Scored, score_chunks
+from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
+from mast_ray.inference.chunk_scores import as_detected, found_in_chunks
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.feed import batch_of
-from mast_ray.training.engine import Precision, autocast
+from mast_ray.training.engine import autocast
 from mast_ray.training.worker import Worker
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """How stored chunks become a model's input."""
-
-    normalisation: Normalisation
-    tail: Tail
-    device: torch.device
-    precision: Precision = "fp32"
-
-
-@dataclass(frozen=True, eq=False)
-class SplitDetections:
-    """Detections and truth of N chunks, in the order of the reader; boxes in frames and bins of the chunk."""
-
-    chunk_ids: tuple[str, ...]
-    truth: tuple[NDArray[np.float64], ...]  # (K, 4); time-only labels have NaN for both frequencies
-    boxes: tuple[NDArray[np.float64], ...]
-    score: tuple[NDArray[np.float64], ...]
-
-    def matches(self, iou: float = 0.5) -> Matches:
-        return match_chunks(self.truth, list(zip(self.boxes, self.score, strict=True)), iou)
+FIGURES = (
+    "threshold", "precision", "recall", "f1", "f1_macro", "ap_area", "mean_iou", "time_f1", "num_truth", "num_detections",
+)  # fmt: skip
 
 
 class MaskedErrorValidation:
@@ -83,92 +59,32 @@ class MaskedErrorValidation:
 
 
 class DetectionValidation:
-    """Metrics of detections on held-out chunks at the threshold of highest F1."""
+    """Figures of detections on held-out chunks at the threshold of highest F1."""
 
     metric: str = "f1"
     better: Literal["lower", "higher"] = "higher"
 
     def __init__(
-        self, detector: nn.Module, reader: ChunkReader, inputs: Inputs, knobs: EvaluateConfig
+        self, detector: nn.Module, prepared: Prepared, reader: ChunkReader, inputs: Inputs, config: Config
     ) -> None:
-        self.detector, self.reader, self.inputs, self.knobs = copy.deepcopy(detector), reader, inputs, knobs
+        self.prepared, self.reader, self.config = prepared, reader, config
+        self.network = copy.deepcopy(detector)
+        batch_size = config.evaluate.batch_size
+        self.detector = ChunkDetector(self.network, inputs, batch_size, as_detected(config))
 
     def measure(self, weights: dict[str, Tensor], worker: Worker) -> dict[str, float]:
-        self.detector.load_state_dict({k.removeprefix("detector."): v for k, v in weights.items()})
-        self.detector.to(self.inputs.device).eval()
-        found = detect_split(self.detector, self.reader, self.inputs, self.knobs, worker)
-        return validation_metrics(found, self.knobs.iou)
+        self.network.load_state_dict({k.removeprefix("detector."): v for k, v in weights.items()})
+        self.network.eval()
+        found = found_in_chunks(self.prepared, self.detector, self.reader, worker)
+        chunks, labels = self.reader.chunks, self.prepared.labels
+        return validation_figures(score_chunks(self.prepared, chunks, found, labels, self.config))
 
 
-def validation_metrics(found: SplitDetections, iou: float = 0.5) -> dict[str, float]:
+def validation_figures(scored: Scored) -> dict[str, float]:
     """F1 and its companions at the best threshold of these very chunks."""
-    matches = found.matches(iou)
-    tuned = best_threshold(matches)
-    metrics = summarise(matches, tuned if math.isfinite(tuned) else 1.0)
-    names = (
-        "threshold",
-        "precision",
-        "recall",
-        "f1",
-        "f1_macro",
-        "ap_area",
-        "mean_iou",
-        "num_truth",
-        "num_detections",
-    )
-    values = {name: float(getattr(metrics, name)) for name in names}
+    threshold = chosen_threshold(None, None, scored).value
+    metrics = summarise(scored.matches, threshold, in_time=scored.in_time)
+    values = {name: float(getattr(metrics, name)) for name in FIGURES}
     if not math.isfinite(values["f1"]):
         values["f1"] = 0.0  # neither truth nor detections: nothing to prefer
     return values
-
-
-def detect_split(
-    detector: Detector | nn.Module,
-    reader: ChunkReader,
-    inputs: Inputs,
-    knobs: EvaluateConfig,
-    worker: Worker | None = None,
-) -> SplitDetections:
-    """Detections of every chunk of a reader above the score floor. With a worker, all ranks
-    share the work and get the whole.
-    """
-    rank, world_size = (worker.rank, worker.world_size) if worker is not None else (0, 1)
-    ids: list[str] = []
-    boxes: list[NDArray[np.float64]] = []
-    score: list[NDArray[np.float64]] = []
-    for raw, corners, scores, counts in _detected(detector, reader, inputs, knobs, rank, world_size):
-        ids.extend(raw.chunk_ids)
-        split = np.cumsum(counts)[:-1]
-        boxes.extend(np.split(corners, split))
-        score.extend(np.split(scores, split))
-    if worker is not None and world_size > 1:
-        parts = worker.gather((ids, boxes, score))
-        ids, boxes, score = ([item for part in parts for item in part[i]] for i in range(3))
-    return SplitDetections(tuple(ids), truth_of(reader.boxes), tuple(boxes), tuple(score))
-
-
-def truth_of(boxes: BoxTable) -> tuple[NDArray[np.float64], ...]:
-    """Truth boxes per chunk; those of time-only labels with NaN frequencies, as the matcher wants them."""
-    corners = boxes.corners.astype(np.float64)
-    corners[boxes.is_time_only, 1] = corners[boxes.is_time_only, 3] = np.nan
-    return tuple(np.split(corners, boxes.start[1:-1]))
-
-
-@torch.no_grad()  # not inference_mode: cached grids must stay usable in training
-def _detected(
-    detector: Detector | nn.Module,
-    reader: ChunkReader,
-    inputs: Inputs,
-    knobs: EvaluateConfig,
-    rank: int,
-    world_size: int,
-) -> Iterator[tuple[RawChunks, NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]]:
-    """Batches with (K, 4) boxes, (K,) scores and (B,) counts."""
-    for raw in reader.sequential(rank, world_size, knobs.batch_size):
-        moved = raw.to(inputs.device)
-        logmel = batch_of(moved, inputs.normalisation, inputs.tail).logmel
-        with autocast(inputs.device, inputs.precision):
-            found = detector.detect(logmel, knobs.score_floor, knobs.nms_overlap, knobs.max_detections)
-        valid = found.is_valid.cpu().numpy()
-        corners = found.corners.double().cpu().numpy()[valid]
-        yield raw, corners, found.score.double().cpu().numpy()[valid], valid.sum(axis=1)

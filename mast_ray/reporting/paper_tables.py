@@ -15,6 +15,7 @@ from typing import Literal
 from mast_ray.evaluation.figure_tables import csv_bytes
 
 Column = Literal["precision", "recall", "f1", "ap", "mean_iou"]
+COMPARISON = "comparison.json"  # the tables as rows, for the report
 COLUMNS: dict[Column, str] = {
     "precision": "Precision", "recall": "Recall", "f1": "F1", "ap": "AP", "mean_iou": "mIoU",
 }  # fmt: skip

@@ -116,10 +116,21 @@ def pool_of_table(table: pa.Table, prepared: Prepared, chunks: ChunkSet) -> Pool
         table.column(name).to_numpy().astype(np.float64)[found]
         for name in ("begin_s", "end_s", "low_hz", "high_hz", "score")
     )
-    start = number[found] * SEGMENT_FRAMES
-    times = (begin_s / FRAME_SHIFT_S - start, end_s / FRAME_SHIFT_S - start)
-    boxes = np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
+    boxes = boxes_in_chunks(number[found], begin_s, end_s, low_hz, high_hz)
     return PoolDetections(order[place[found]], boxes, score, len(chunks), _parts(table, found))
+
+
+def boxes_in_chunks(
+    number: Ints,
+    begin_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    low_hz: NDArray[np.float64],
+    high_hz: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """(N, 4) fractional frames and bins of chunk `number` of a recording."""
+    start = number * SEGMENT_FRAMES
+    times = (begin_s / FRAME_SHIFT_S - start, end_s / FRAME_SHIFT_S - start)
+    return np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
 
 
 def _parts(table: pa.Table, rows: Ints) -> NDArray[np.float64] | None:

@@ -23,6 +23,7 @@ from mast_ray.storage.storage import Storage
 
 FOLDER, DIARY, RESULT, STOPPED = "trials", "diary.json", "trial.json", "stopped.json"
 EPOCHS, OBJECTIVE = "epochs", "objective"
+TRIALS, SAMPLE = "trials.parquet", "config."  # the table of a search, and how its sampled columns begin
 LAST = "end"  # the report that is the result
 Status = Literal["done", "stopped early", "open"]
 Report = Callable[[dict[str, Any]], None]
@@ -51,7 +52,7 @@ class TrialRecord:
     def row(self, status: str = "") -> dict[str, Any]:
         """A line of the table of trials."""
         row: dict[str, Any] = {"trial": self.name, "status": status or self.status}
-        row |= {f"config.{name}": value for name, value in self.sample.items()}
+        row |= {f"{SAMPLE}{name}": value for name, value in self.sample.items()}
         row[OBJECTIVE] = None if status == "error" else self.objective
         for name in ("stage1_f1", "stage2_f1", "score_threshold", "boxes_per_chunk"):
             row[name] = self.result.get(name)

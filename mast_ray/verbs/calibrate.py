@@ -28,8 +28,8 @@ from mast_ray.evaluation.review.sheet import (
 )
 from mast_ray.evaluation.review.verdicts import Verdicts, read_verdicts
 from mast_ray.reporting.report.gallery import detection_id
+from mast_ray.stages.score.tables import read_events
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.verbs.evaluate import read_events
 
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
 

@@ -8,6 +8,7 @@ screen and to a log in the run folder.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 import time
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mast_ray.config.errors import OK, PARTIAL
+from mast_ray.evaluation.intervals import Interval
+from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 
 BAR = "─" * 78
 
@@ -79,26 +82,25 @@ def method_table(folders: dict[str, Path], splits: dict[str, str]) -> str:
     lines.append(f"{'':<22}" + "".join(f"{'F1':^17}{'AP':^17}" for _ in splits))
     sizes: dict[str, str] = {}
     for method, folder in folders.items():
-        path = folder / "metrics.json"
+        path = folder / METRICS
         if not path.exists():
             continue
-        scored = json.loads(path.read_text())["splits"]
+        sheet = ScoreSheet.from_json(path.read_bytes(), str(path))
         cells = []
         for split in splits:
-            figures = scored.get(split)
-            if figures is None:
+            row = sheet.whole(split)
+            if row is None:
                 cells.append(f"{'-':^34}")
                 continue
-            cells += [f"{_interval(figures.get('f1')):^17}", f"{_interval(figures.get('ap_area')):^17}"]
-            sizes[split] = f"n = {figures['num_truth']} calls, {figures['recordings']} recordings"
+            cells += [f"{_interval(row.figures[name]):^17}" for name in ("f1", "ap_area")]
+            sizes[split] = f"n = {row.num_truth} calls, {row.num_recordings} recordings"
         lines.append(f"{method:<22}" + "".join(cells))
     lines.append(f"{'':<22}" + "".join(f"{sizes.get(split, ''):^34}" for split in splits))
     return "\n".join(lines)
 
 
-def _interval(figure: dict[str, float | None] | None) -> str:
-    if figure is None or figure.get("estimate") is None:
+def _interval(figure: Interval) -> str:
+    if not math.isfinite(figure.estimate):
         return "-"
-    low, high = figure.get("low"), figure.get("high")
-    limits = f" [{low:.2f},{high:.2f}]".replace("0.", ".") if low is not None and high is not None else ""
-    return f"{figure['estimate']:.2f}{limits}"
+    limits = f" [{figure.low:.2f},{figure.high:.2f}]".replace("0.", ".") if math.isfinite(figure.low) else ""
+    return f"{figure.estimate:.2f}{limits}"

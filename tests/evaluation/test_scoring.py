@@ -3,10 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tables_in_memory import prepared_in_memory
 
-from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import SplitConfig
-from mast_ray.evaluation.event_boxes import Blocks, boxes_of_events, chunks_within, is_within
+from mast_ray.config.errors import DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field
+from mast_ray.evaluation.event_boxes import Blocks, boxes_of_events, is_within
 from mast_ray.evaluation.events import (
     events_from_annotations,
     events_from_arrow,
@@ -14,9 +16,18 @@ from mast_ray.evaluation.events import (
     recordings_from_arrow,
     renumbered,
 )
-from mast_ray.evaluation.scoring import breakdown_by, figures_of, outcomes, score_tables, sums_of
+from mast_ray.evaluation.scoring import (
+    breakdown_by,
+    figures_of,
+    outcomes,
+    score_chunks,
+    score_tables,
+    sums_of,
+)
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
-from mast_ray.tables.dealing.splits import chunk_ranges, deal_splits, recordings_of
+from mast_ray.self_training.operator import PoolDetections
+from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
 
 MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
@@ -90,41 +101,60 @@ def test_overlap_in_mel_space_differs_from_overlap_in_hertz():
     assert score_tables(found, truth, space="mel").matches.iou[0] == 0.0
 
 
-def test_per_chunk_tables_are_scored_chunk_by_chunk_with_truths_cut_at_the_borders():
-    # One call from 9 to 12 s lies in chunks 0 (9-10.24 s), 1 (whole) and 2 (10.24-12 s).
-    truth = truth_of([("id0", 9.0, 12.0, 1000.0, 3000.0, "wren")])
-    tables = [
-        detections_table([("id0", 9.0, 10.24, 1000.0, 3000.0, 0.9)], chunk=0),
-        detections_table([("id0", 9.0, 12.0, 1000.0, 3000.0, 0.8)], chunk=1),
-        detections_table([("id0", 9.0, 12.0, 1000.0, 3000.0, 0.7)], chunk=5),
-    ]
-    scored = score_tables(events_from_arrow(pa.concat_tables(tables)), truth)
+def found_in(rows):
+    """Detections as (index of the chunk, begin_s and end_s within it, low_hz, high_hz, score)."""
+    chunk, begin_s, end_s, low_hz, high_hz, score = map(np.array, zip(*rows, strict=True))
+    boxes, _ = boxes_from_seconds_hertz(begin_s, end_s, low_hz, high_hz, rounding="none")
+    return PoolDetections(chunk, boxes, score, num_chunks=int(chunk.max()) + 1)
+
+
+def test_what_a_model_finds_in_chunks_is_scored_chunk_by_chunk_with_truths_cut_at_the_borders():
+    """One call from 9 to 12 s lies in chunks 0 (9-10.24 s), 1 (whole) and 2 (10.24-12 s); chunks begin every 5.12 s."""
+    archive = prepared_in_memory({"a": "test", "b": "test"}, [("a", 9.0, 12.0, 1000.0, 3000.0)])
+    chunks = chunks_of_split(archive, "test")
+    found = found_in(
+        [(0, 9.0, 10.24, 1e3, 3e3, 0.9), (1, 3.88, 6.88, 1e3, 3e3, 0.8), (5, 1.0, 2.0, 1e3, 3e3, 0.7), (20, 1.0, 2.0, 1e3, 3e3, 0.6)]
+    )  # fmt: skip
+    scored = score_chunks(archive, chunks, found, archive.labels, field())
     assert scored.unit == "chunk" and scored.matches.num_truth == 3
-    assert scored.matches.is_true_positive.tolist() == [True, True, False]
-    assert scored.recording_of_group.tolist() == [0] * 11 + [1] * 11
-    with pytest.raises(ConfigError, match="mel"):
-        score_tables(events_from_arrow(tables[0]), truth, space="hertz")
+    assert scored.matches.is_true_positive.tolist() == [True, True, False, False]
+    assert scored.recording_of_group.tolist() == [0] * 11 + [1] * 11 and scored.num_recordings == 2
+    np.testing.assert_allclose(
+        scored.detections.begin_s, [9.0, 9.0, 26.6, 47.08]
+    )  # chunk 20 is the tenth of b
+    assert scored.detections.recording.tolist() == [0, 0, 0, 1] and scored.truth.chunk.tolist() == [0, 1, 2]
+    assert scored.truth.begin_s.tolist() == [9.0] * 3 and scored.truth.recordings.site == ("A", "B")
+    cells = {
+        c.name: (c.metrics.num_truth, c.metrics.num_detections) for c in breakdown_by(scored, "site", 0.5, 10)
+    }
+    assert cells == {"A": (3, 3), "B": (0, 1)}
 
 
-def test_chunks_of_recordings_of_unknown_length_are_only_those_that_surely_exist():
-    truth = truth_of([("id0", 9.0, 12.0, 1000.0, 3000.0, "wren")], num_chunks=None, duration_s=None)
-    found = detections_table([("id0", 9.0, 10.24, 1000.0, 3000.0, 0.9)], chunk=0)
-    scored = score_tables(events_from_arrow(found), truth)
-    assert (
-        scored.matches.num_truth == 2
-    )  # chunks 0 and 1 end or pass their middle before 12 s; chunk 2 may not exist
+def test_labels_without_frequencies_are_matched_by_time_and_every_figure_in_time_says_so():
+    archive = prepared_in_memory(
+        {"a": "test"}, [("a", 1.0, 2.0, None, None), ("a", 3.0, 4.0, 1000.0, 2000.0)]
+    )
+    chunks = chunks_of_split(archive, "test")
+    found = found_in([(0, 1.0, 2.0, 5e3, 6e3, 0.9), (0, 3.0, 4.0, 5e3, 6e3, 0.8)])
+    metrics, _ = figures_of(score_chunks(archive, chunks, found, archive.labels, field()), 0.5, 10)
+    # the second lies in the wrong band: a false alarm as a box, right in time
+    assert (metrics.num_truth, metrics.num_true_positives, metrics.num_time_only_truth) == (2, 1, 1)
+    assert (metrics.f1, metrics.time_f1) == (0.5, 1.0)
 
 
-@pytest.mark.parametrize("per_chunk", [True, False])
-def test_blocks_of_a_split_leave_the_rest_of_a_recording_out(per_chunk):
+def test_detections_of_chunks_are_no_table_of_recordings():
+    truth = truth_of([("id0", 9.0, 12.0, 1000.0, 3000.0, "wren")])
+    with pytest.raises(DataError, match="prepared archive"):
+        score_tables(events_from_arrow(detections_table([("id0", 9.0, 12.0, 1e3, 3e3, 0.9)], chunk=1)), truth)
+
+
+def test_blocks_of_a_split_leave_the_rest_of_a_recording_out():
     truth = truth_of(
         [("id0", 5.0, 6.0, 1000.0, 3000.0, "early"), ("id0", 45.0, 46.0, 1000.0, 3000.0, "late")]
     )
     found = [("id0", 5.0, 6.0, 1000.0, 3000.0, 0.9), ("id0", 45.0, 46.0, 1000.0, 3000.0, 0.8)]
-    table = pa.concat_tables([detections_table(found[:1], 0), detections_table(found[1:], 8)])
-    events = events_from_arrow(table if per_chunk else detections_table(found))
     blocks = Blocks(np.array([0]), np.array([30.0]), np.array([60.0]))
-    scored = score_tables(events, truth, blocks=blocks)
+    scored = score_tables(events_from_arrow(detections_table(found)), truth, blocks=blocks)
     assert set(scored.truth.label) == {"late"}
     assert scored.matches.is_true_positive.tolist() == [True]
 
@@ -132,31 +162,11 @@ def test_blocks_of_a_split_leave_the_rest_of_a_recording_out(per_chunk):
 @pytest.mark.parametrize(("min_remnant_s", "num_truth"), [(0.1, 2), (0.05, 3)])
 def test_the_shortest_remnant_of_a_truth_cut_by_a_chunk_is_a_setting(min_remnant_s, num_truth):
     """Chunk 0 ends at 10.24 s and sees 50 ms of the call, chunk 1 all of it, chunk 2 the rest."""
-    truth = truth_of([("id0", 10.19, 10.89, 1000.0, 3000.0, "wren")])
-    found = events_from_arrow(detections_table([("id0", 10.19, 10.89, 1000.0, 3000.0, 0.9)], 1))
-    assert score_tables(found, truth, min_remnant_s=min_remnant_s).matches.num_truth == num_truth
-
-
-@pytest.mark.parametrize("unit", ["recording", "block", "chunk"])
-def test_every_chunk_that_is_dealt_to_a_split_is_scored_in_it(unit):
-    """60 s are 11 chunks. As random chunks, 33 are dealt 23 : 5 : 5; their blocks end a little early."""
-    table = recordings_table(is_annotated=True)
-    recordings, num_chunks = recordings_from_arrow(table), np.full(3, 11)
-    rows = deal_splits(recordings_of(table), SplitConfig(unit=unit, block_s=15.0, guard_s=0.0), seed=0)
-    scored = {}
-    for split in ("train", "val", "test"):
-        own = [row for row in rows if row.split == split]
-        numbers = np.array([recordings.ids.index(row.recording_id) for row in own])
-        blocks = Blocks(numbers, np.array([row.begin_s for row in own]), np.array([row.end_s for row in own]))
-        read, counts = chunk_ranges(
-            blocks.begin_s, blocks.end_s, np.full(len(own), 60.0), num_chunks[numbers]
-        )
-        is_scored = chunks_within(recordings, num_chunks, blocks)
-        wanted = {11 * n + k for n, f, c in zip(numbers, read, counts, strict=True) for k in range(f, f + c)}
-        assert set(np.flatnonzero(is_scored).tolist()) == wanted
-        scored[split] = int(is_scored.sum())
-    if unit == "chunk":
-        assert scored == {"train": 23, "val": 5, "test": 5}
+    archive = prepared_in_memory({"a": "test"}, [("a", 10.19, 10.89, 1000.0, 3000.0)])
+    config = apply_overrides(field(), {"spectrogram.min_remnant_s": min_remnant_s})
+    found = found_in([(1, 5.07, 5.77, 1e3, 3e3, 0.9)])
+    scored = score_chunks(archive, chunks_of_split(archive, "test"), found, archive.labels, config)
+    assert scored.matches.num_truth == num_truth
 
 
 def test_event_is_in_a_block_when_its_middle_is():

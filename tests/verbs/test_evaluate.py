@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
 from mast_ray.verbs.main import main
 
@@ -22,6 +23,10 @@ def raven_table(path, rows):
     ]
     path.write_text(RAVEN + "".join(lines))
     return str(path)
+
+
+def between(detections, annotations):
+    return "--detections", str(detections), "--annotations", str(annotations)
 
 
 @pytest.fixture
@@ -54,7 +59,9 @@ def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, fo
         main(
             [
                 "evaluate",
+                "--detections",
                 found,
+                "--annotations",
                 truth,
                 "--by",
                 "site,duration",
@@ -69,9 +76,10 @@ def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, fo
     text = capsys.readouterr().out
     assert "12 annotations, 9 detections, 6 right" in text and "recall         0.500 [0.254, 0.746]w" in text
     assert "Wilson's" in text  # every recording holds two calls, one of them found: 6 of 12
-    document = json.loads((out / "metrics.json").read_text())
-    assert document["metrics"]["precision"] == pytest.approx(6 / 9)
-    assert document["settings"]["num_recordings"] == 6
+    sheet = ScoreSheet.from_json((out / "metrics.json").read_bytes())
+    whole = sheet.whole("", "recording")
+    assert whole.figures["precision"].estimate == pytest.approx(6 / 9) and whole.num_recordings == 6
+    assert sheet.threshold == (0.0, "none", "")
     outcome = pq.read_table(out / "outcomes.parquet").column("outcome").to_pylist()
     assert (outcome.count("hit"), outcome.count("false_alarm"), outcome.count("miss")) == (6, 3, 6)
     rows = list(csv.DictReader((out / "figures.csv").open()))
@@ -89,7 +97,9 @@ def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, fo
 
 
 def test_threshold_tuned_on_another_table_is_frozen(truth, found, tmp_path, capsys):
-    assert main(["evaluate", found, truth, "--tune-on", found, "--set", "evaluate.bootstrap=20"]) == 0
+    assert (
+        main(["evaluate", *between(found, truth), "--tune-on", found, "--set", "evaluate.bootstrap=20"]) == 0
+    )
     captured = capsys.readouterr()
     assert "score >= 0.9" in captured.out and "6 detections, 6 right" in captured.out
     assert "too good" in captured.err  # tuned on what it scores
@@ -103,7 +113,10 @@ def test_birdnet_csv_without_frequencies_is_scored_by_time(truth, tmp_path, caps
     ]
     table = tmp_path / "birdnet.csv"
     table.write_text(BIRDNET + "".join(rows))
-    assert main(["evaluate", str(table), truth, "--threshold", "0.5", "--set", "evaluate.bootstrap=20"]) == 0
+    assert (
+        main(["evaluate", *between(table, truth), "--threshold", "0.5", "--set", "evaluate.bootstrap=20"])
+        == 0
+    )
     assert "12 annotations, 6 detections, 6 right" in capsys.readouterr().out
 
 
@@ -121,8 +134,7 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
         main(
             [
                 "evaluate",
-                str(tmp_path / "d.parquet"),
-                str(tmp_path / "labels.parquet"),
+                *between(tmp_path / "d.parquet", tmp_path / "labels.parquet"),
                 "--set",
                 "evaluate.bootstrap=20",
             ]
@@ -140,19 +152,35 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nowhere.parquet", "{truth}"], 3, "does not exist"),
-        (["{found}", "nowhere.txt"], 3, "does not exist"),
-        (["{found}"], 2, "verdict"),
-        (["{found}", "{truth}", "--by", "colour"], 2, "choose from"),
-        (["{found}", "{truth}", "--iou", "2"], 2, "--iou"),
-        (["{found}", "{truth}", "--threshold", "0.5", "--tune-on", "{found}"], 2, "exclude"),
-        (["{found}", "{truth}", "--split", "test"], 2, "prepared"),
+        (["{d}", "nowhere.parquet", "{a}", "{truth}"], 3, "does not exist"),
+        (["{d}", "{found}", "{a}", "nowhere.txt"], 3, "does not exist"),
+        ([], 2, "mast evaluate MODEL PREPARED"),
+        (["{found}", "{truth}"], 3, "mast evaluate --detections {found} --annotations {truth}"),
+        (["{found}"], 2, "mast evaluate {found} PREPARED"),
+        (["{d}", "{found}"], 2, "--annotations is missing"),
+        (["{a}", "{truth}"], 2, "--detections is missing"),
+        (
+            ["model", "prepared", "{d}", "{found}", "{a}", "{truth}"],
+            2,
+            "model and tables cannot be scored in one command",
+        ),
+        (["model", "prepared", "--verdicts", "v.csv"], 2, "mast evaluate --verdicts CSV"),
+        (["--verdicts", "{truth}"], 2, "no column `verdict`"),
+        (["{d}", "{found}", "{a}", "{truth}", "--by", "colour"], 2, "choose from"),
+        (["{d}", "{found}", "{a}", "{truth}", "--iou", "2"], 2, "--iou"),
+        (["{d}", "{found}", "{a}", "{truth}", "--threshold", "0.5", "--tune-on", "{found}"], 2, "exclude"),
+        (["{d}", "{found}", "{a}", "{truth}", "--split", "test"], 2, "prepared"),
     ],
 )
 def test_mistakes_end_in_three_lines_and_their_exit_code(arguments, code, words, truth, found, capsys):
-    assert main(["evaluate", *(a.format(truth=truth, found=found) for a in arguments)]) == code
+    names = {"truth": truth, "found": found, "d": "--detections", "a": "--annotations"}
+    assert main(["evaluate", *(a.format(**names) for a in arguments)]) == code
     message = capsys.readouterr().err
-    assert words in message and "Traceback" not in message and len(message.strip().splitlines()) <= 3
+    assert (
+        words.format(**names) in message
+        and "Traceback" not in message
+        and len(message.strip().splitlines()) <= 3
+    )
 
 
 def test_verdicts_saved_from_the_report_give_precision_with_limits(tmp_path, capsys):
@@ -162,14 +190,14 @@ def test_verdicts_saved_from_the_report_give_precision_with_limits(tmp_path, cap
     ]
     header = "detection_id,path,begin_s,end_s,low_hz,high_hz,score,verdict"
     path.write_text("\n".join([header, *rows, "ff,a.wav,1,2,1,2,0.5,"]) + "\n")
-    assert main(["evaluate", str(path), "--out", str(tmp_path / "v")]) == 0
+    assert main(["evaluate", "--verdicts", str(path), "--out", str(tmp_path / "v")]) == 0
     captured = capsys.readouterr()
     # Wilson limits of 16 of 20.
     assert "precision 0.800 [0.584, 0.919]  (16 right of 20 judged, 1 undecided)" in captured.out
     assert "not drawn at random" in captured.err
     assert json.loads((tmp_path / "v" / "verdicts.json").read_text())["num_right"] == 16
     path.write_text(f"{header}\nff,a.wav,1,2,1,2,0.5,maybe\n")
-    assert main(["evaluate", str(path)]) == 3
+    assert main(["evaluate", "--verdicts", str(path)]) == 3
     assert "line 2" in capsys.readouterr().err
 
 

@@ -94,7 +94,7 @@ MISTAKES = [
     (["train", "{p}/empty", "--out", "{p}/o9", "--runner", "here"], DATA, ["prepared"]),
     (["detect", "{p}/not_a_model", "{p}/audio", "--out", "{p}/o10", "--runner", "here"], DATA, ["not_a_model", "card.json"]),
     (["detect", "{p}/half_model", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["half_model"]),
-    (["evaluate", "{p}/none.parquet", "{p}/foreign.txt"], DATA, ["none.parquet"]),
+    (["evaluate", "--detections", "{p}/none.parquet", "--annotations", "{p}/foreign.txt"], DATA, ["none.parquet"]),
     (["export", "{p}/none.parquet", "--to", "raven", "--out", "{p}/o12"], DATA, ["none.parquet"]),
     (["show", "{p}/audio/missing.wav", "-o", "{p}/x.png"], DATA, ["missing.wav"]),
     (["show", "{p}/file", "-o", "{p}/x.png"], DATA, ["file"]),

@@ -25,6 +25,7 @@ from mast_ray.evaluation.similarity.neighbours import (
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+RETRIEVAL = "retrieval.json"
 
 
 class RetrievalFigures(NamedTuple):

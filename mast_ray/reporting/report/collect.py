@@ -2,7 +2,7 @@
 
     **/manifest.json   what was run on what              **/card.json          model hash, threshold
     recordings, labels, rejects, splits .parquet         detections (folder, file, or a stage with commits)
-    rounds, label_budget, trials  .json .csv .parquet    metrics.json           figures of other methods
+    **/metrics.json    sheets of scores                  rounds.json, label_budget.json, trials.parquet, comparison.json, retrieval.json
 
 A folder of many stages and a single stage are the same to it: of several files of
 one name the shallowest is taken.
@@ -11,7 +11,7 @@ one name the shallowest is taken.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,18 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
+from mast_ray.evaluation.label_budget import CURVES, curves_from_json
+from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
+from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
 from mast_ray.reporting.activity import DielMap, diel_map
 from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
+from mast_ray.reporting.paper_tables import COMPARISON
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
-from mast_ray.reporting.report.collect_scores import Scores, collect_scores
+from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table
+from mast_ray.reporting.report.collect_sheets import matches_of, read_sheets, shown_sheet
 from mast_ray.reporting.report.collect_studies import (
     budget_series,
-    figure_tables,
-    flat,
     is_figure,
     models_table,
-    read_rows,
     round_series,
+    rows_table,
+    sheet_tables,
     table_of,
     trials_of,
 )
@@ -45,13 +49,15 @@ from mast_ray.reporting.report.contents import (
 )
 from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, stitched
 from mast_ray.reporting.summaries import summarise
+from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
+from mast_ray.self_training.trial_records import TRIALS
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPLITS
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24
-ROWS = ("parquet", "json", "csv", "jsonl")
-SIDE_TABLES = {"rounds": ROWS, "label_budget|learning_curves": ROWS, "trials": ROWS, "metrics": ("json",)}
+ROW_TABLES = {COMPARISON: "Methods compared", RETRIEVAL: "Retrieval of labels by look-alikes"}
+SIDE_TABLES = (ROUNDS, CURVES, TRIALS, *ROW_TABLES)
 DETECTING = ("detect", "pseudo-label", "pseudo_label")  # stages that write detections, the most telling first
 
 
@@ -66,7 +72,9 @@ class Found:
     rejects: pa.Table | None
     splits: pa.Table | None
     detections: pa.Table | None
-    side: dict[str, list[str]]  # rounds, label_budget, trials, metrics -> keys, shallow ones first
+    side: dict[str, list[str]]  # name of a side table -> keys, shallow ones first
+    sheets: dict[str, ScoreSheet]  # folder -> what was scored there
+    warnings: tuple[str, ...] = ()
 
 
 def run_keys(run: Storage) -> list[str]:
@@ -87,11 +95,8 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
         key = next((k for k in keys if k.rpartition("/")[2] == f"{name}.parquet"), None)
         return None if key is None else conform(read_parquet(run, key), schema, required, f"{run.url}/{key}")
 
-    side = {}
-    for name, endings in SIDE_TABLES.items():
-        names = {f"{stem}.{ending}" for stem in name.split("|") for ending in endings}
-        if own := [k for k in keys if k.rpartition("/")[2] in names]:
-            side[name.partition("|")[0]] = own
+    side = {name: own for name in SIDE_TABLES if (own := [k for k in keys if k.rpartition("/")[2] == name])}
+    sheets, warnings = read_sheets(run, [key for key in keys if key.rpartition("/")[2] == METRICS])
     manifests = {
         folder: m for folder, m in tree("manifest.json").items() if "stage" in m
     }  # checkpoints have manifests too
@@ -110,6 +115,7 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
     return Found(
         manifests, tree("card.json"), recordings, table("labels", LABELS, ("recording_id", "begin_s", "end_s")),
         table("rejects", REJECTS, ("path", "reason")), table("splits", SPLITS, ("recording_id", "split")), detections, side,
+        sheets, warnings,
     )  # fmt: skip
 
 
@@ -183,6 +189,7 @@ def collect_run(
         found.manifests
         or found.cards
         or found.side
+        or found.sheets
         or found.recordings is not None
         or found.detections is not None
     ):
@@ -191,16 +198,10 @@ def collect_run(
         threshold = _detect_threshold(found.manifests) if detections is None else None
     if threshold is None:
         threshold = _card_threshold(found.cards)
-    scores = Scores(threshold=threshold)
-    if (
-        found.detections is not None
-        and found.labels is not None
-        and found.recordings is not None
-        and len(found.labels)
-    ):
-        scores = collect_scores(found.detections, found.labels, found.recordings, found.splits, threshold)
+    shown = shown_sheet(found.sheets, found.detections)
+    scores = _scores(run, found, shown, threshold)
     kept = _kept(found.detections, scores.threshold)
-    warnings = list(scores.warnings)
+    warnings = [*found.warnings, *scores.warnings]
     diel: tuple[DielMap, ...] = ()
     sites: ResultTable | None = None
     if found.recordings is not None and kept is not None and len(found.recordings):
@@ -217,7 +218,7 @@ def collect_run(
         settings = GallerySettings(num_examples=num_examples, threshold=scores.threshold or 0.0)
         built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
         examples, gallery_note = built.examples, built.note
-    studies = _studies(run, found.side)
+    studies = _studies(run, found, shown)
     effort = effort_of(found.recordings, found.rejects)
     headline: list[tuple[str, Cell]] = []
     if effort is not None:
@@ -252,6 +253,17 @@ def collect_run(
         warnings=tuple(warnings),
         **studies,
     )
+
+
+def _scores(run: Storage, found: Found, shown: str | None, threshold: float | None) -> Scores:
+    """Scores of the model as they were made, else of its detections against the labels in the run."""
+    if shown is not None:
+        scored, warnings = matches_of(run, found.manifests, shown, found.sheets[shown].splits)
+        return replace(scores_of_model(found.sheets[shown], scored), warnings=warnings)
+    tables = (found.detections, found.labels, found.recordings)
+    if any(table is None for table in tables) or not len(found.labels):  # type: ignore[arg-type]
+        return Scores(threshold=threshold)
+    return scores_of_table(*tables, found.splits, threshold)  # type: ignore[arg-type]
 
 
 def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
@@ -313,33 +325,25 @@ def _summary(found: Found) -> str:
     return f"Stages in this folder: {', '.join(dict.fromkeys(names))}." if names else ""
 
 
-def _studies(run: Storage, side: dict[str, list[str]]) -> dict[str, Any]:
+def _studies(run: Storage, found: Found, shown: str | None) -> dict[str, Any]:
     """Keyword arguments of ReportData from the side tables."""
-    out: dict[str, Any] = {}
-    if "rounds" in side and (rows := read_rows(run, side["rounds"][0])):
-        out |= {"rounds": table_of("Rounds", rows), "round_curves": round_series(rows)}
-    if "label_budget" in side and (rows := read_rows(run, side["label_budget"][0])):
-        out["label_budget"], out["label_budget_metric"] = budget_series(rows)
-    if "trials" in side and (rows := read_rows(run, side["trials"][0])):
-        out["trials"] = trials_of(rows)
-    metrics = {key: _json(run, key) for key in side.get("metrics", [])}
-    out["models"] = models_table(metrics)
-    out["tables"] = tuple(table for key, tree in metrics.items() for table in _metric_tables(tree, key))
+    side = {name: (keys[0], run.read_bytes(keys[0])) for name, keys in found.side.items()}
+    out: dict[str, Any] = {"models": models_table(found.sheets)}
+    if ROUNDS in side and (rounds := rounds_of(side[ROUNDS][1])):
+        out |= {
+            "rounds": table_of("Rounds", [flat(row) for row in rounds]),
+            "round_curves": round_series(rounds),
+        }
+    if CURVES in side:
+        out["label_budget"] = budget_series(curves_from_json(side[CURVES][1]))
+    if TRIALS in side:
+        out["trials"] = trials_of(read_parquet(run, side[TRIALS][0]).to_pylist())
+    tables = [rows_table(title, side[name][1]) for name, title in ROW_TABLES.items() if name in side]
+    own = [
+        (folder, sheet) for folder, sheet in found.sheets.items() if folder != shown and not sheet.model_sha
+    ]
+    out["tables"] = (
+        *(table for table in tables if table is not None),
+        *(table for folder, sheet in own for table in sheet_tables(sheet, folder or METRICS)),
+    )
     return out
-
-
-def _metric_tables(tree: Any, key: str) -> tuple[ResultTable, ...]:
-    """Tables of a metrics.json: as `mast evaluate` writes it, {name: {figure: value}},
-    {"splits": {...}} or a list of rows.
-    """
-    if isinstance(tree, dict) and isinstance(tree.get("figures"), list):
-        return figure_tables(tree, key)
-    if isinstance(tree, list):
-        rows = [flat(row) for row in tree if isinstance(row, dict)]
-    elif isinstance(tree, dict):
-        inner = next((tree[k] for k in ("splits", "methods") if isinstance(tree.get(k), dict)), tree)
-        is_named = bool(inner) and all(isinstance(v, dict) for v in inner.values())
-        rows = [{"": name} | flat(row) for name, row in inner.items()] if is_named else [flat(tree)]
-    else:
-        rows = []
-    return (table_of(f"Figures in {key}", rows),) if rows else ()

@@ -1,12 +1,13 @@
-"""Detections against labels, as the report shows them: tables with intervals, curves, calibration, overlaps.
+"""Scores as the report shows them: tables with intervals, curves, calibration, overlaps.
 
-Matching, figures and intervals are the evaluator's own (evaluation/scoring.py);
-nothing is computed a second way here.
+A model that `mast evaluate` has scored is shown by its own sheet of scores and the matches behind it; detections without one
+are scored against the labels here. Matching, figures and intervals are the evaluator's own: nothing is computed a second way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from mast_ray.evaluation.events import RecordingList, events_from_arrow, recordi
 from mast_ray.evaluation.intervals import Interval as Estimate
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
 from mast_ray.evaluation.review.calibration import expected_calibration_error, reliability_curve
-from mast_ray.evaluation.scoring import By, Scored, breakdown_by, figures_of, score_tables
+from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, chosen_threshold, score_rows
+from mast_ray.evaluation.scoring import By, Scored, breakdown_by, score_tables
+from mast_ray.evaluation.split_truth import SPLIT_ORDER
 from mast_ray.reporting.report.contents import (
     Cell,
     Histogram,
@@ -26,19 +29,20 @@ from mast_ray.reporting.report.contents import (
     ResultTable,
     ThresholdCurve,
 )
+from mast_ray.reporting.report.gallery import stitched
 
 SPLIT_NAMES = {
     "val": "validation", "test": "in-domain test", "temporal_ood": "unseen dates", "site_ood": "unseen sites", "ood_dev": "OOD development",
     "train": "training", "": "unassigned",
 }  # fmt: skip
-SHOWN = ("val", "test", "temporal_ood", "site_ood", "ood_dev")
-FIGURES = (
-    ("precision", "precision"),
-    ("recall", "recall"),
-    ("f1", "F1"),
-    ("ap_area", "AP"),
-    ("mean_iou", "mIoU"),
-)
+FIGURES = {
+    "precision": "precision", "recall": "recall", "f1": "F1", "ap_area": "AP", "mean_iou": "mIoU", "time_f1": "F1 in time",
+}  # fmt: skip
+BREAKDOWNS: dict[By, str] = {
+    "site": "By site", "hour": "By hour of day", "duration": "By duration", "bandwidth": "By bandwidth",
+}  # fmt: skip
+ALL = "all annotated recordings"
+INTERVAL_NOTE = "Below each figure its 95 % interval, by resampling recordings (Wilson's limits where all recordings agree)."
 GRID = np.round(np.arange(0.0, 1.0, 0.01), 2)
 
 
@@ -55,26 +59,43 @@ class Scores:
     warnings: tuple[str, ...] = ()
 
 
-def collect_scores(
+def split_name(split: str) -> str:
+    return SPLIT_NAMES.get(split, split)
+
+
+def scores_of_model(sheet: ScoreSheet, scored: Mapping[str, Scored]) -> Scores:
+    """A model as `mast evaluate` scored it; without the matches there are no curves."""
+    rows = {row.split: row for row in sheet.rows if row.is_whole and row.unit == "chunk"}
+    note = (
+        f"As `mast evaluate` scores it: matched chunk by chunk at IoU {sheet.iou:g} (a call that lies in two chunks counts in both), "
+        f"micro averages at threshold {sheet.threshold.value:.2f} ({sheet.threshold.said}); AP is the area under the curve. The last "
+        f"column counts every call once, on whole recordings. {INTERVAL_NOTE}"
+    )
+    whole = {"F1, whole recordings": {split: sheet.whole(split, "recording") for split in rows}}
+    return _shown(rows, scored, sheet.threshold.value, note, whole)
+
+
+def scores_of_table(
     detections: pa.Table,
     labels: pa.Table,
     recordings: pa.Table,
     splits: pa.Table | None,
     threshold: float | None,
 ) -> Scores:
-    """Scores of every split that was annotated; all annotated recordings
+    """Scores of a table of detections on every split that was annotated; on all annotated recordings
     together when there are no splits.
     """
     known = recordings_from_arrow(recordings, only_annotated=True)
     truth = events_from_arrow(labels, known)
-    found = events_from_arrow(detections, recordings_from_arrow(recordings))
+    found = events_from_arrow(stitched(detections), recordings_from_arrow(recordings))
+    found = replace(found, chunk=np.full(len(found), -1, np.int64))  # stitched: of whole recordings
     scored: dict[str, Scored] = {}
     warnings: list[str] = []
     for name, blocks in _blocks_of(splits, known).items():
         try:
             one = score_tables(found, truth, blocks=blocks)
         except MastError as error:
-            warnings.append(f"{SPLIT_NAMES.get(name, name)} was not scored: {str(error).splitlines()[0]}")
+            warnings.append(f"{split_name(name)} was not scored: {str(error).splitlines()[0]}")
             continue
         if one.matches.num_truth:
             scored[name] = one
@@ -82,84 +103,87 @@ def collect_scores(
         return Scores(threshold=threshold, warnings=tuple(warnings))
     if threshold is None:
         tuned_on = "val" if "val" in scored else next(iter(scored))
-        curve = f1_over_thresholds(scored[tuned_on].matches, GRID)
-        threshold = float(GRID[int(np.nanargmax(curve.f1))])
+        threshold = chosen_threshold(None, None, scored[tuned_on]).value
         if tuned_on != "val":
             warnings.append(
-                f"The threshold {threshold:.2f} was tuned on the very data it is judged on ({SPLIT_NAMES.get(tuned_on, tuned_on)}): "
+                f"The threshold {threshold:.2f} was tuned on the very data it is judged on ({split_name(tuned_on)}): "
                 "precision, recall and F1 are optimistic."
             )
-    return _shown(scored, threshold, tuple(warnings))
+    rows = {name: score_rows(one, name, threshold, 1000, 0)[0] for name, one in scored.items()}
+    note = (
+        f"Detections against labels, matched per recording at IoU 0.5, micro averages at threshold {threshold:.2f}; "
+        f"AP is the area under the curve. {INTERVAL_NOTE}"
+    )
+    return replace(_shown(rows, scored, threshold, note), warnings=tuple(warnings))
 
 
 def _blocks_of(splits: pa.Table | None, known: RecordingList) -> dict[str, Blocks | None]:
     """Split -> blocks of the annotated recordings, in the order they are reported."""
     if splits is None or len(splits) == 0:
-        return {"all annotated recordings": None}
+        return {ALL: None}
     place = {name: row for row, name in enumerate(known.ids)}
     rows: dict[str, list[tuple[int, float, float]]] = {}
     for row in splits.to_pylist():
-        if row["split"] in SHOWN and row["recording_id"] in place:
+        if row["split"] in SPLIT_ORDER and row["recording_id"] in place:
             rows.setdefault(row["split"], []).append(
                 (place[row["recording_id"]], row["begin_s"], row["end_s"])
             )
     out: dict[str, Blocks | None] = {}
-    for name in SHOWN:
+    for name in SPLIT_ORDER:
         if name in rows:
             recording, begin, end = zip(*rows[name], strict=True)
             out[name] = Blocks(np.array(recording, np.int64), np.array(begin, float), np.array(end, float))
-    return out or {"all annotated recordings": None}
+    return out or {ALL: None}
 
 
-def _interval(estimate: Estimate) -> Interval:
+def cell_of(estimate: Estimate) -> Interval:
     return Interval(*(float(v) if np.isfinite(v) else None for v in estimate[:3]))
 
 
-def _shown(scored: dict[str, Scored], threshold: float, warnings: tuple[str, ...]) -> Scores:
-    rows: list[tuple[Cell, ...]] = []
-    curves, headline = [], []
-    for name, one in scored.items():
-        metrics, intervals = figures_of(one, threshold)
-        cells = [_interval(intervals[key]) for key, _ in FIGURES]
-        busy = np.unique(one.recording_of_group[np.concatenate([one.matches.group, one.matches.truth_group])])
-        rows.append(
-            (SPLIT_NAMES.get(name, name), len(busy), metrics.num_truth, metrics.num_detections, *cells)
+def _shown(
+    rows: Mapping[str, ScoreRow],
+    scored: Mapping[str, Scored],
+    threshold: float,
+    note: str,
+    more: Mapping[str, Mapping[str, ScoreRow | None]] | None = None,
+) -> Scores:
+    """`more` are further columns of F1: title -> split -> row."""
+    table: list[tuple[Cell, ...]] = []
+    for name, row in rows.items():
+        counts = (row.num_recordings, row.num_truth, row.num_detections)
+        extra = [own[name] for own in (more or {}).values()]
+        cells = [cell_of(row.figures[figure]) for figure in FIGURES]
+        table.append(
+            (
+                split_name(name),
+                *counts,
+                *cells,
+                *(cell_of(one.figures["f1"]) if one else None for one in extra),
+            )
         )
-        curves.append(_curve(SPLIT_NAMES.get(name, name), one))
-    main = "test" if "test" in scored else next(iter(scored))
-    _, intervals = figures_of(scored[main], threshold)
-    label = SPLIT_NAMES.get(main, main)
-    headline = [
-        (f"F1, {label}", _interval(intervals["f1"])),
-        (f"AP, {label}", _interval(intervals["ap_area"])),
-    ]
-    unit = next(iter(scored.values())).unit
-    note = (
-        f"Matched per {unit} at IoU 0.5, micro averages at threshold {threshold:.2f}; AP is the area under the curve. "
-        "Below each figure its 95 % interval, by resampling recordings."
+    columns = ("split", "recordings", "calls", "kept detections", *FIGURES.values(), *(more or {}))
+    tables = [ResultTable("By split", columns, tuple(table), note)] if rows else []
+    main = "test" if "test" in rows else next(iter(rows), "")
+    headline = tuple(
+        (f"{title}, {split_name(main)}", cell_of(rows[main].figures[figure]))
+        for figure, title in (("f1", "F1"), ("ap_area", "AP"))
+        if main in rows
     )
-    tables = [
-        ResultTable(
-            "By split",
-            ("split", "recordings", "calls", "kept detections", *(t for _, t in FIGURES)),
-            tuple(rows),
-            note,
-        )
-    ]
-    for by, title in (
-        ("site", "By site"),
-        ("hour", "By hour of day"),
-        ("duration", "By duration"),
-        ("bandwidth", "By bandwidth"),
-    ):
-        tables += _breakdown(scored[main], by, f"{title}: {label}", threshold)  # type: ignore[arg-type]
-    hits = scored[main].matches.iou[scored[main].matches.is_true_positive]
-    counts, edges = np.histogram(hits, np.linspace(0.5, 1.0, 21))
-    overlap = Histogram(tuple(edges.tolist()), tuple(counts.tolist())) if len(hits) else None
-    reliability = tuple(
-        _reliability(SPLIT_NAMES.get(n, n), one) for n, one in scored.items() if len(one.matches.score)
+    overlap = None
+    if main in scored:
+        for by, title in BREAKDOWNS.items():
+            tables += _breakdown(scored[main], by, f"{title}: {split_name(main)}", threshold)
+        hits = scored[main].matches.iou[scored[main].matches.is_true_positive]
+        height, edges = np.histogram(hits, np.linspace(0.5, 1.0, 21))
+        overlap = Histogram(tuple(edges.tolist()), tuple(height.tolist())) if len(hits) else None
+    return Scores(
+        tuple(tables),
+        tuple(_curve(split_name(name), one) for name, one in scored.items()),
+        overlap,
+        tuple(_reliability(split_name(n), one) for n, one in scored.items() if len(one.matches.score)),
+        headline,
+        threshold,
     )
-    return Scores(tuple(tables), tuple(curves), overlap, reliability, tuple(headline), threshold, warnings)
 
 
 def _curve(name: str, one: Scored) -> ThresholdCurve:
@@ -182,13 +206,14 @@ def _breakdown(one: Scored, by: By, title: str, threshold: float) -> list[Result
     cells = breakdown_by(one, by, threshold, num_resamples=400)
     if len(cells) < 2:
         return []
+    names = list(FIGURES)[:4]
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
             cell.name,
             cell.num_recordings,
             cell.metrics.num_truth,
-            *(_interval(cell.intervals[key]) for key, _ in FIGURES[:4]),
+            *(cell_of(cell.intervals[name]) for name in names),
         )
         for cell in cells
     )
-    return [ResultTable(title, (by, "recordings", "calls", *(t for _, t in FIGURES[:4])), rows)]
+    return [ResultTable(title, (by, "recordings", "calls", *(FIGURES[name] for name in names)), rows)]

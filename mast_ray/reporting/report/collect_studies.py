@@ -1,79 +1,42 @@
-"""Side tables of a run, read tolerantly: self-training rounds, label budgets and search
-trials, as JSON, CSV or Parquet.
-
-A table is a list of rows. Columns are known by name; `x_low` and `x_high` beside `x` are its interval.
+"""Side tables of a run as the report shows them: rounds of self-training, label budgets, search trials, sheets of scores,
+comparisons and retrieval. Each is read by the names that its writer gives it.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow.csv
-import pyarrow.parquet as pq
-
+from mast_ray.evaluation.label_budget import CurveRow
+from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet
 from mast_ray.reporting.report.charts import Series
-from mast_ray.reporting.report.collect_scores import SPLIT_NAMES
+from mast_ray.reporting.report.collect_scores import cell_of, split_name
 from mast_ray.reporting.report.contents import Cell, Interval, ResultTable, Trials
-from mast_ray.storage.storage import Storage
+from mast_ray.self_training.round_records import (
+    PSEUDO_LABELS,
+    flat,
+    quality_column,
+    score_column,
+    splits_in,
+)
+from mast_ray.self_training.trial_records import OBJECTIVE, SAMPLE
 
 Rows = list[dict[str, Any]]
-BUDGET_X = ("num_chunks", "num_labels", "budget", "n", "N")
-STRATEGY = ("strategy", "sampling", "method")
-ROUND_SCORES = "/evaluation/metrics.json"  # of self-training: the table of rounds has them
-THRESHOLDS = ("q", "threshold", "score_threshold", "confidence_threshold")
-
-
-def read_rows(storage: Storage, key: str) -> Rows:
-    """Rows of a small table; a JSON object with one list inside is that list."""
-    data = storage.read_bytes(key)
-    if key.endswith(".parquet"):
-        return pq.read_table(io.BytesIO(data)).to_pylist()
-    if key.endswith(".csv"):
-        return pyarrow.csv.read_csv(io.BytesIO(data)).to_pylist()
-    if key.endswith(".jsonl"):
-        return [json.loads(line) for line in data.decode().splitlines() if line.strip()]
-    tree = json.loads(data)
-    if isinstance(tree, dict):
-        lists = [value for value in tree.values() if isinstance(value, list)]
-        tree = lists[0] if len(lists) == 1 else [tree]
-    return [flat(row) for row in tree if isinstance(row, Mapping)]
-
-
-def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as dotted columns; {estimate, low, high} and [estimate, low,
-    high] become x, x_low, x_high.
-    """
-    out: dict[str, Any] = {}
-    for name, value in row.items():
-        full = f"{prefix}{name}"
-        if isinstance(value, Mapping) and {"low", "high"} <= value.keys():
-            out[full] = value.get("estimate", value.get("value"))
-            out[f"{full}_low"], out[f"{full}_high"] = value["low"], value["high"]
-        elif isinstance(value, Mapping):
-            out |= flat(value, f"{full}.")
-        elif isinstance(value, list) and len(value) == 3 and all(isinstance(v, int | float) for v in value):
-            out[full], out[f"{full}_low"], out[f"{full}_high"] = value
-        elif not isinstance(value, list):
-            out[full] = value
-    return out
+ROUND_SCORES = "evaluation"  # folder of a round's sheet of scores: the table of rounds has them
+MOST_LINES = 6
+MOST_AXES = 10
 
 
 def is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _columns(rows: Rows) -> list[str]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [n for n in names if not (n.endswith(("_low", "_high")) and n.rsplit("_", 1)[0] in names)]
-
-
 def table_of(title: str, rows: Rows, note: str = "") -> ResultTable:
     """Rows as a table; x_low and x_high fold into x as its interval."""
-    columns = _columns(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [n for n in names if not (n.endswith(("_low", "_high")) and n.rsplit("_", 1)[0] in names)]
 
     def cell(row: Mapping[str, Any], name: str) -> Cell:
         value: Any = row.get(name)
@@ -85,170 +48,97 @@ def table_of(title: str, rows: Rows, note: str = "") -> ResultTable:
     return ResultTable(title, titles, tuple(tuple(cell(row, n) for n in columns) for row in rows), note)
 
 
-def _first(names: Iterable[str], columns: Sequence[str]) -> str | None:
-    return next((name for name in names if name in columns), None)
+def rows_table(title: str, document: bytes) -> ResultTable | None:
+    """A JSON list of rows (comparison.json, retrieval.json) as a table."""
+    rows = [flat(row) for row in json.loads(document)]
+    return table_of(title, rows) if rows else None
 
 
-def series_over(rows: Rows, x: str, name: str, title: str) -> Series:
-    """One line over column x, with its band when the rows carry one."""
-    usable = sorted((r for r in rows if is_figure(r.get(x)) and is_figure(r.get(name))), key=lambda r: r[x])
-    has_band = bool(usable) and all(
-        is_figure(r.get(f"{name}_{end}")) for r in usable for end in ("low", "high")
-    )
-    xs, ys = tuple(float(r[x]) for r in usable), tuple(float(r[name]) for r in usable)
-    if not has_band:
-        return Series(title, xs, ys)
-    low, high = (tuple(float(r[f"{name}_{end}"]) for r in usable) for end in ("low", "high"))
-    return Series(title, xs, ys, low, high)
+def round_series(rounds: Rows) -> tuple[Series, ...]:
+    """F1 of every split over the rounds, and how right and complete pseudo-labels are."""
+    rows = [flat(row) for row in rounds]
+    lines = {score_column(split, "f1"): f"F1, {split_name(split)}" for split in splits_in(rounds[0])}
+    for part, title in PSEUDO_LABELS.items():
+        lines |= {
+            quality_column(part, name): f"pseudo-labels, {name}, {title}"
+            for name in ("precision", "coverage")
+        }
+    found = [_line(rows, name, title) for name, title in lines.items()]
+    return tuple(one for one in found if one.x)[:MOST_LINES]
 
 
-def round_series(rows: Rows) -> tuple[Series, ...]:
-    """Every share (F1, precision, coverage, ...) over the rounds."""
-    columns = _columns(rows)
-    if "round" not in columns:
-        rows, columns = [row | {"round": number} for number, row in enumerate(rows)], [*columns, "round"]
-    shares = [
-        name
-        for name in columns
-        if name != "round"
-        and any(is_figure(row.get(name)) for row in rows)
-        and all(0 <= row[name] <= 1 for row in rows if is_figure(row.get(name)))
-        and any(word in name.lower() for word in ("f1", "precision", "recall", "coverage", "ap", "share"))
-    ]
-    found = [series_over(rows, "round", name, name.replace("_", " ")) for name in shares[:6]]
-    return tuple(one for one in found if one.x)
+def _line(rows: Rows, name: str, title: str) -> Series:
+    """A column over the rounds, with its band where every row carries one."""
+    usable = [row for row in rows if is_figure(row.get(name))]
+    x, y = tuple(float(row["round"]) for row in usable), tuple(float(row[name]) for row in usable)
+    ends = [tuple(row.get(f"{name}_{end}") for row in usable) for end in ("low", "high")]
+    has_band = all(is_figure(value) for end in ends for value in end)
+    return Series(title, x, y, *ends) if usable and has_band else Series(title, x, y)  # type: ignore[arg-type]
 
 
-def budget_series(rows: Rows) -> tuple[tuple[Series, ...], str]:
-    """One line per strategy over the number of labels, and the name of the figure."""
-    rows = [
-        row | {f"mean_{end}": row.get(end) for end in ("low", "high")} if "mean" in row else row
-        for row in rows
-    ]
-    columns = _columns(rows)
-    x, strategy = _first(BUDGET_X, columns), _first(STRATEGY, columns)
-    figure = _first(("f1", "F1", "ap_area", "ap", "AP", "mean", "value"), columns)
-    if x is None or figure is None:
-        return (), "F1"
-    kinds = dict.fromkeys(str(row.get(strategy, "")) if strategy else "" for row in rows)
+def budget_series(curves: list[CurveRow]) -> tuple[Series, ...]:
+    """F1 of every strategy over the number of labelled chunks."""
     lines = []
-    for kind in kinds:
-        own = [row for row in rows if not strategy or str(row.get(strategy, "")) == kind]
-        lines.append(series_over(_averaged(own, x, figure), x, figure, kind or figure))
-    return tuple(lines), {"f1": "F1", "ap_area": "AP", "ap": "AP", "mean": "F1", "value": "F1"}.get(
-        figure, figure
-    )
-
-
-def _averaged(rows: Rows, x: str, figure: str) -> Rows:
-    """Several seeds at one budget: their mean, with the smallest and largest as
-    band when no interval is given.
-    """
-    if any(f"{figure}_low" in row for row in rows):
-        return rows
-    out: Rows = []
-    for budget in sorted({row[x] for row in rows if is_figure(row.get(x))}):
-        values = [float(row[figure]) for row in rows if row.get(x) == budget and is_figure(row.get(figure))]
-        if values:
-            spread = {f"{figure}_low": min(values), f"{figure}_high": max(values)} if len(values) > 1 else {}
-            out.append({x: budget, figure: sum(values) / len(values)} | spread)
-    return out
+    for strategy in dict.fromkeys(row.strategy for row in curves):
+        own = sorted((row for row in curves if row.strategy == strategy), key=lambda row: row.num_chunks)
+        x, y = tuple(float(row.num_chunks) for row in own), tuple(row.f1 for row in own)
+        ends = (tuple(row.f1_low for row in own), tuple(row.f1_high for row in own))
+        has_band = all(math.isfinite(value) for end in ends for value in end)
+        lines.append(Series(strategy, x, y, *ends) if has_band else Series(strategy, x, y))
+    return tuple(lines)
 
 
 def trials_of(rows: Rows) -> Trials | None:
-    """Parameters and objective of a search: columns named config/x, config.x or
-    params.x, or all that differ.
-    """
-    columns = _columns(rows)
-    objective = _first(("objective", "f1", "F1", "val_f1", "value", "score"), columns)
-    if objective is None or not rows:
-        return None
-    marked = [c for c in columns if c.startswith(("config/", "config.", "params.", "params/", "params_"))]
-    ignored = (
-        "time",
-        "date",
-        "pid",
-        "hostname",
-        "node_ip",
-        "trial",
-        "iteration",
-        "done",
-        "checkpoint",
-        "timestamp",
-        "experiment",
-    )
-    plain = [c for c in columns if c != objective and not any(word in c for word in ignored)]
-    names = [c for c in marked or plain if len({str(row.get(c)) for row in rows}) > 1][:10]
+    """What was sampled, as far as it differs, and what came of it; nothing where no trial came to an end."""
+    kept = [row for row in rows if is_figure(row.get(OBJECTIVE))]
+    sampled = [name for name in dict.fromkeys(n for row in kept for n in row) if name.startswith(SAMPLE)]
+    names = [name for name in sampled if len({str(row.get(name)) for row in kept}) > 1][:MOST_AXES]
     if not names:
         return None
-
-    def short(name: str) -> str:
-        return (
-            name.replace("config/", "")
-            .replace("config.", "")
-            .replace("params_", "")
-            .replace("params.", "")
-            .replace("params/", "")
-        )
-
-    kept = [row for row in rows if is_figure(row.get(objective))]
-    cells = tuple(
-        tuple(
-            row.get(c) if isinstance(row.get(c), int | float | str | None) else str(row.get(c))
-            for c in (*names, objective)
-        )
-        for row in kept
-    )
-    titles = tuple(short(n) for n in names)
-    threshold = next((t for t in titles if t.rsplit(".", 1)[-1] in THRESHOLDS), None)
-    return Trials((*titles, objective), cells, objective, threshold) if kept else None
+    cells = tuple(tuple(row.get(name) for name in (*names, OBJECTIVE)) for row in kept)
+    titles = tuple(name.removeprefix(SAMPLE) for name in names)
+    return Trials((*titles, OBJECTIVE), cells, OBJECTIVE, "threshold" if "threshold" in titles else None)
 
 
-def figure_tables(tree: Mapping[str, Any], source: str) -> tuple[ResultTable, ...]:
-    """The tables of a metrics.json as `mast evaluate` writes it: long rows (by, cell,
-    figure, estimate, low, high) made wide.
-    """
-    settings = tree.get("settings") or {}
-    split = f", split {settings['split']}" if settings.get("split") else ""
-    note = f"{source}: threshold {settings.get('threshold', '?')} ({settings.get('threshold_from', '?')}), IoU {settings.get('iou', '?')}."
-    tables: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in tree["figures"]:
-        cell = tables.setdefault(row["by"], {}).setdefault(
-            row["cell"], {row["by"]: row["cell"], "recordings": row["num_recordings"]}
-        )
-        cell |= {
-            row["figure"]: row["estimate"],
-            f"{row['figure']}_low": row["low"],
-            f"{row['figure']}_high": row["high"],
-        }
-    return tuple(
-        table_of(f"Evaluation by {by}{split}", list(cells.values()), note) for by, cells in tables.items()
-    )
+def sheet_tables(sheet: ScoreSheet, source: str) -> tuple[ResultTable, ...]:
+    """A sheet of scores: one table of its splits, and one per breakdown."""
+    note = f"{source}: threshold {sheet.threshold.value:.3g} ({sheet.threshold.said}), IoU {sheet.iou:g} in {sheet.space} space."
+    tables = []
+    for by in dict.fromkeys(row.by for row in sheet.rows):
+        rows = [row for row in sheet.rows if row.by == by]
+        columns = ("split", "matched per", by, "recordings", "calls", "kept detections")
+        titles = (*columns, *(name.replace("_", " ") for name in rows[0].figures))
+        tables.append(ResultTable(f"Scores by {by} of {source}", titles, tuple(map(_cells, rows)), note))
+    return tuple(tables)
 
 
-def models_table(metrics: dict[str, Any]) -> tuple[ResultTable, ...]:
-    """Scored models side by side, split by split; nothing where fewer than two were scored."""
+def _cells(row: ScoreRow) -> tuple[Cell, ...]:
+    counts = (row.num_recordings, row.num_truth, row.num_detections)
+    return (split_name(row.split), row.unit, row.cell, *counts, *map(cell_of, row.figures.values()))
+
+
+def models_table(sheets: Mapping[str, ScoreSheet]) -> tuple[ResultTable, ...]:
+    """Models that were scored (folder -> sheet) side by side, split by split; nothing where fewer than two were."""
     scored = {
-        key.split("/")[-2]: tree["splits"]
-        for key, tree in metrics.items()
-        if not key.endswith(ROUND_SCORES) and "/" in key
-        if isinstance(tree, dict) and isinstance(tree.get("splits"), dict)
+        folder.rpartition("/")[2]: sheet
+        for folder, sheet in sheets.items()
+        if sheet.model_sha and folder.rpartition("/")[2] not in ("", ROUND_SCORES)
     }
     if len(scored) < 2:
         return ()
-    splits = list(dict.fromkeys(split for own in scored.values() for split in own))
-    rows = [
-        {"model": model}
-        | {f"F1, {SPLIT_NAMES.get(split, split)}": own.get(split, {}).get("f1") for split in splits}
-        for model, own in scored.items()
-    ]
-    sizes = {SPLIT_NAMES.get(n, n): row for own in scored.values() for n, row in own.items()}
+    splits = list(dict.fromkeys(split for sheet in scored.values() for split in sheet.splits))
+    rows: list[tuple[Cell, ...]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for model, sheet in scored.items():
+        found = [sheet.whole(split) for split in splits]
+        rows.append((model, *(cell_of(row.figures["f1"]) if row else None for row in found)))
+        sizes |= {row.split: (row.num_truth, row.num_recordings) for row in found if row}
     counted = "; ".join(
-        f"{n}: {r['num_truth']} calls in {r['recordings']} recordings" for n, r in sizes.items()
+        f"{split_name(n)}: {calls} calls in {count} recordings" for n, (calls, count) in sizes.items()
     )
     note = (
-        "As `mast evaluate` scores them, chunk by chunk: a call that lies in two chunks counts in both, so these differ a "
-        "little from the figures per recording. Below each its 95 % interval; where they overlap, a difference may be noise. "
-        f"{counted}."
+        "As `mast evaluate` scores them, chunk by chunk: a call that lies in two chunks counts in both. Below each its 95 % "
+        f"interval; where they overlap, a difference may be noise. {counted}."
     )
-    return (table_of("Models side by side", [flat(row) for row in rows], note),)
+    columns = ("model", *(f"F1, {split_name(split)}" for split in splits))
+    return (ResultTable("Models side by side", columns, tuple(rows), note),)

@@ -3,7 +3,7 @@
 OUT/embeddings.parquet   one row per chunk or box: recording, site, split, hour, seconds, hertz, label, cluster, map position, embedding
 OUT/neighbours.parquet   the nearest rows of every row, never of its own recording
 OUT/map.png              the 2-D map, coloured by site, hour, number of events or label
-OUT/metrics.json         boxes: retrieval top-1, top-5 and mean rank on oracle and detected boxes (the report shows it)
+OUT/retrieval.json       boxes: retrieval top-1, top-5 and mean rank on oracle and detected boxes (the report shows it)
 OUT/tentative_labels.csv, novelty.csv   boxes: zero-shot labels with abstention, clusters that resemble nothing known
 """
 
@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.similarity.clusters import map_2d
+from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
+from mast_ray.evaluation.whole_recordings import stitched_table
 from mast_ray.inference.embeddings import (
     Background,
     What,
@@ -45,7 +47,6 @@ from mast_ray.stages.score.embedding_studies import (
     tentative_labels,
     true_labels,
 )
-from mast_ray.stages.score.scoring import stitched_table
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
@@ -138,7 +139,7 @@ def _box_studies(
         matched = Boxes(found.vectors, tuple(truth), found.recording, found.split).take(right)
         retrieval += retrieval_rows(matched, gallery, "detected", abstention)
         asked, rows = found, np.flatnonzero(~is_label)
-    stage.write_atomic("metrics.json", json.dumps(without_nan(retrieval), indent=1).encode())
+    stage.write_atomic(RETRIEVAL, json.dumps(without_nan(retrieval), indent=1).encode())
     place = table.drop_columns(["embedding"]).take(pa.array(rows)).to_pylist()
     names = ("path", "begin_s", "end_s", "low_hz", "high_hz")
     told = tentative_labels(asked, gallery, abstention)

@@ -16,11 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mast_ray.config.tree import Config
+from mast_ray.evaluation.events import events_from_arrow, recordings_from_arrow
 from mast_ray.evaluation.similarity.clusters import cluster_embeddings, novelty_queue
 from mast_ray.evaluation.similarity.neighbours import nearest
 from mast_ray.evaluation.similarity.retrieval import labels_of_detections, retrieval_figures, zero_shot_labels
+from mast_ray.evaluation.whole_recordings import score_whole
 from mast_ray.inference.embeddings import vectors_of
-from mast_ray.stages.score.scoring import scored_split
 from mast_ray.tables.prepared import Prepared
 
 Ints = NDArray[np.int64]
@@ -71,10 +72,11 @@ def true_labels(prepared: Prepared, embedded: pa.Table, detections: pa.Table, co
     numbers = pa.array([str(number) for number in range(len(detections))], pa.string())
     plain = detections.drop_columns([name for name in ("label",) if name in detections.column_names])
     numbered = plain.append_column("label", numbers)
+    found = events_from_arrow(numbered, recordings_from_arrow(prepared.recordings))
     label_of: dict[int, str] = {}
     present = {name for name in prepared.splits.column("split").to_pylist() if name}
     for split in sorted(present):
-        scored = scored_split(prepared, numbered, split, config)
+        scored = score_whole(prepared, found, split, config)
         rows, labels = labels_of_detections(scored.matches, scored.truth.label.tolist())
         label_of |= dict(zip((int(n) for n in scored.detections.label[rows]), labels, strict=True))
     return [label_of.get(event, "") for event in embedded.column("event").to_pylist()]

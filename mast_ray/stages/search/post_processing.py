@@ -22,6 +22,8 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
+from mast_ray.evaluation.scoring import score_chunks
+from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.operator import (
     EVEN_WEIGHT,
     PoolDetections,
@@ -34,7 +36,6 @@ from mast_ray.self_training.operator import (
 from mast_ray.self_training.policies import Policy, group_thresholds
 from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
-from mast_ray.stages.score.split_scores import score_chunks, splits_present
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -155,10 +156,10 @@ def at_policy(
 
 def objective_chunks(prepared: Prepared, split: str) -> ChunkSet:
     """Chunks of the split that is searched on."""
-    if split not in splits_present(prepared):
+    if split not in scored_splits(prepared):
         raise DataError(
             f"{prepared.storage.url} has no split {split} to search on: "
-            f"it has {', '.join(splits_present(prepared)) or 'none'}\nuse --set tune.objective_split=val, or deal one with `mast split`"
+            f"it has {', '.join(scored_splits(prepared)) or 'none'}\nuse --set tune.objective_split=val, or deal one with `mast split`"
         )
     return chunks_of_split(prepared, split)
 

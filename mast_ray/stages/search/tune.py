@@ -1,7 +1,8 @@
 """`mast tune`: post-processing over stored detections, then loss weights and thresholds
 by short trainings on Ray Tune.
 
-OUT/evaluation, detections       what the detector finds in the held-out splits and in the pool: inferred once
+OUT/evaluation                   the detector's figures on the held-out splits
+OUT/candidates, detections       what it finds in the split searched on and in the pool, suppressed loosely: inferred once
 OUT/post.json, post_trials.parquet, thresholds.csv    the first search
 OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
@@ -25,9 +26,9 @@ from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
+from mast_ray.self_training.trial_records import SAMPLE, TRIALS
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.model_scores import evaluate_model
-from mast_ray.stages.score.split_scores import ModelScores
+from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
@@ -112,19 +113,14 @@ class _Search:
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
 
     def run(self, what: What) -> dict[str, Any]:
-        evaluation = self.evaluation
-        scores = evaluate_model(
-            self.config,
-            self.detector,
-            self.prepared,
-            evaluation.url,
-            runner=self.runner,
-            archive=self.archive,
-        )
+        places = (self.detector, self.prepared)
+        scores = evaluate_model(self.config, *places, self.evaluation.url, runner=self.runner)
         best: dict[str, Any] = {}
         objective = None
         if what != "training":
-            post = run_post_search(self.config, self.archive, evaluation, self.stage)
+            found, split = self.stage.at("candidates"), self.config.tune.objective_split
+            run_pseudo_label(self.config, *places, found.url, splits=(split,), runner=self.runner)
+            post = run_post_search(self.config, self.archive, found, self.stage)
             best, objective = post.overrides(), post.best["objective"]
             self.stage.write_atomic(
                 "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
@@ -134,9 +130,7 @@ class _Search:
             return {"best": best, "objective": objective, "trials": []}
         rows = self._trained(apply_overrides(self.config, best), scores)
         top = max(rows, key=lambda row: row["objective"])
-        sample = {
-            name.removeprefix("config."): value for name, value in top.items() if name.startswith("config.")
-        }
+        sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
         best |= sampled_overrides(self.config, sample)
         log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
         return {"best": best, "objective": top["objective"], "trials": rows}
@@ -146,14 +140,14 @@ class _Search:
         pool = usable_pool(self.pool, self.stage.at("detections"), is_reweighed)
         run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         card = read_card(self.detector, config.storage)
-        threshold = config.self_train.threshold if is_reweighed else scores.threshold
+        threshold = config.self_train.threshold if is_reweighed else scores.threshold.value
         teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
         task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
         from mast_ray.stages.search.training_search import search_training  # loads Ray Tune
 
         rows = search_training(task, threshold)
         names = list(dict.fromkeys(name for row in rows for name in row))
-        write_table(self.stage, "trials.parquet", pa.table({n: [row.get(n) for row in rows] for n in names}))
+        write_table(self.stage, TRIALS, pa.table({n: [row.get(n) for row in rows] for n in names}))
         self.stage.write_atomic(
             "trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows))
         )

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.metrics import best_threshold, summarise
-from mast_ray.evaluation.split_truth import selection_split
+from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.self_training.curriculum import averaged_weights
-from mast_ray.stages.score.split_scores import score_split, splits_present
-from mast_ray.stages.self_train.pseudo_label import Runner, run_pseudo_label
+from mast_ray.stages.runner import Runner
+from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.storage.stage_folders import (
     is_current,
     read_manifest,
@@ -73,7 +72,7 @@ def _tried(
 ) -> dict[str, float]:
     """F1 at its own best threshold of every share, on the split that selects; empty without such a split."""
     split = selection_split(archive)
-    if split not in splits_present(archive):
+    if split not in scored_splits(archive):
         log.warning(
             "self_train.average_with_teacher=auto needs a labelled split to choose on: none is averaged"
         )
@@ -82,12 +81,9 @@ def _tried(
     for share in TEACHER_SHARES:
         folder = stage.at(f"{TRIED}/{share:.2f}")
         _write_average(config, teacher, student, folder.at("model"), share)
-        found = folder.at("evaluation")
-        run_pseudo_label(
-            config, folder.at("model").url, archive.storage.url, found.url, splits=(split,), runner=runner
-        )
-        matches = score_split(archive, found, split, config).matches
-        f1 = summarise(matches, best_threshold(matches)).f1
+        places = (folder.at("model").url, archive.storage.url, folder.at("evaluation").url)
+        row = evaluate_model(config, *places, Wanted((split,)), runner=runner).sheet.whole(split)
+        f1 = row.figures["f1"].estimate if row is not None else 0.0
         grid[str(share)] = f1 if math.isfinite(f1) else 0.0
     return grid
 
@@ -96,4 +92,7 @@ def _write_average(config: Config, teacher: str, student: str, folder: Storage, 
     (before, _), (after, card) = (
         read_model(model, "detector", config.storage) for model in (teacher, student)
     )
-    write_model(folder, averaged_weights(before, after, share), replace(card, metrics={}))
+    # the student's own threshold is not that of the average
+    write_model(
+        folder, averaged_weights(before, after, share), replace(card, metrics={}, score_threshold=None)
+    )

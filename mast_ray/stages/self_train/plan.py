@@ -8,8 +8,8 @@ import math
 
 from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
 from mast_ray.config.tree import Config
+from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
-from mast_ray.stages.score.split_scores import splits_present
 from mast_ray.stages.self_train.self_train import as_trained
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
@@ -26,7 +26,7 @@ def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     config, stage = as_trained(config, card), open_storage(out, config.storage)
-    knobs, splits = config.self_train, splits_present(archive)
+    knobs, splits = config.self_train, scored_splits(archive)
     pool, experts = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
     held = len(chunks_of_split(archive, *splits)) if splits else 0
     most = min(pool, knobs.max_chunks or pool)

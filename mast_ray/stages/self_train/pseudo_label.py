@@ -1,82 +1,26 @@
-"""`mast pseudo-label`: a detector over the chunks of a prepared archive, once per
-model; the threshold is chosen later.
+"""`mast pseudo-label`: a detector over the pool of a prepared archive, once per model; the threshold is chosen later.
 
-OUT/detections/*.parquet hold one row per detection and chunk above the score floor, after loose
-suppression. Units are stretches of recordings; interrupted, the same command goes on with those that are
-left, and every chunk is counted exactly once.
+What is stored is suppressed loosely, so that stricter suppression, other weights of the score and every threshold can be
+tried afterwards without new inference.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import torch
-
-from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
-from mast_ray.inference.chunk_detector import ChunkDetector, StoredDetections
-from mast_ray.inference.pool_rows import PoolWriter
-from mast_ray.inference.validation import Inputs
+from mast_ray.inference.chunk_detector import StoredDetections
 from mast_ray.self_training.operator import EVEN_WEIGHT
-from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.storage.lease import Lease, lease_or_stop
-from mast_ray.storage.ledger import Attempt
-from mast_ray.storage.outputs import refuse_other_settings, sweep
-from mast_ray.storage.spread import Resources, Spread
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    text_hash,
-    write_manifest,
-)
-from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.storage.unit_progress import UnitProgress
-from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
-from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
+from mast_ray.storage.storage import full_url
 from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.tables.reading.reader import ChunkReader
-from mast_ray.training.assembly import load_detector
-from mast_ray.training.engine import choose_precision
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.files.model_files import read_card, refuse_other_normalisation
-from mast_ray.training.worker import first_device
 
-log = logging.getLogger("mast.pseudo_label")
-
-STAGE, FOLDER = "pseudo-label", "detections"
+STAGE = "pseudo-label"
 LOOSE_OVERLAP = 0.7  # stored boxes overlap up to this much: stricter suppression is searched afterwards
-CHUNKS_PER_UNIT = (
-    16_384  # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
-)
-WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
-
-
-@dataclass(frozen=True)
-class PoolTask:
-    """Which chunks of which archive go through which detector."""
-
-    config: Config
-    model: str
-    prepared: str
-    out: str
-    splits: tuple[str, ...] = ("pool",)
-    chunks_per_unit: int = 0  # 0: chosen by the size of the pool
-
-    @property
-    def stored(self) -> StoredDetections:
-        knobs = self.config.evaluate
-        loose = max(LOOSE_OVERLAP, self.config.self_train.nms_overlap, knobs.nms_overlap)
-        wanted = self.config.self_train.score_parts or self.config.self_train.score_weight != EVEN_WEIGHT
-        with_parts = wanted or self.splits != ("pool",)
-        return StoredDetections(knobs.score_floor, loose, knobs.max_detections, with_parts)
 
 
 def run_pseudo_label(
@@ -90,200 +34,22 @@ def run_pseudo_label(
     chunks_per_unit: int = 0,
 ) -> dict[str, Any]:
     """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
-    stage, source, tables = (open_storage(uri, config.storage) for uri in (out, model, prepared))
-    task = PoolTask(
-        config, source.url, tables.url, stage.url, tuple(splits), chunks_per_unit
-    )  # absolute, for workers elsewhere
-    refuse_foreign(stage, STAGE)
+    task = pool_task(config, model, prepared, out, splits)
     card = read_card(task.model, config.storage)
     archive = with_background(open_prepared(task.prepared, config.storage), card.normaliser().background)
     refuse_other_normalisation(card, archive.normalisation(card.normaliser().divisor), task.model)
-    settings: dict[str, Any] = {
-        "model": card.weights_sha256,
-        "prepared": data_hash(archive),
-        "splits": list(task.splits),
-        "score_floor": task.stored.score_floor,
-        "nms_overlap": task.stored.nms_overlap,
-        "max_detections": task.stored.max_detections,
-    }
-    key = text_hash(repr(sorted(settings.items())))
-    inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
-    manifest = read_manifest(stage)
-    if is_current(manifest, STAGE, key, inputs):
-        assert manifest is not None
-        log.info("%s is already labelled: nothing to do", stage.url)
-        return manifest | {"was_done": True}
-    chunks = chunks_of_split(archive, *task.splits)
-    units = pool_units(archive, chunks, task.chunks_per_unit or chunks_of_a_unit(len(chunks)))
-    with lease_or_stop(stage) as lease:
-        refuse_other_settings(stage, settings)
-        _work_off(task, stage, units, lease, runner, len(chunks))
-        counts = _counted(stage, units, chunks)
-        manifest = write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
-    return manifest | {"was_done": False}
+    return detect_chunks(task, runner, chunks_per_unit, STAGE)
 
 
-def chunks_of_a_unit(num_chunks: int) -> int:
-    """Small pools in about 16 units, so that little is lost by a kill and several actors have work."""
-    return int(np.clip(num_chunks // 16, 256, CHUNKS_PER_UNIT))
-
-
-def pool_units(prepared: Prepared, chunks: ChunkSet, chunks_per_unit: int) -> list[Unit]:
-    """Stretches of neighbouring chunks of a recording, grouped; the size of an
-    item is its number of chunks.
+def pool_task(
+    config: Config, model: str, prepared: str, out: str, splits: Sequence[str] = ("pool",)
+) -> ChunkTask:
+    """Loose suppression; classification and centerness beside the score where they will be weighed, and always
+    outside the pool, which alone is large.
     """
-    breaks = (np.diff(chunks.recording) != 0) | (np.diff(chunks.chunk) != 1)
-    starts = np.concatenate([[0], np.flatnonzero(breaks) + 1]) if len(chunks) else np.zeros(0, np.int64)
-    ends = np.concatenate([starts[1:], [len(chunks)]])
-    paths, items = prepared.recordings.column("path").to_pylist(), []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        row = int(chunks.recording[start])
-        for first in range(start, end, chunks_per_unit):
-            count = min(chunks_per_unit, end - first)
-            begin = int(chunks.chunk[first])
-            items.append(
-                Item(f"{prepared.recording_ids[row]}-{begin}-{begin + count}", paths[row], count, "")
-            )
-    return group_units(items, chunks_per_unit, chunks_per_unit)
-
-
-def chunks_of_items(prepared: Prepared, items: Sequence[Item]) -> ChunkSet:
-    """The chunks that items name."""
-    row_of = {name: row for row, name in enumerate(prepared.recording_ids)}
-    recording, chunk = [], []
-    for item in items:
-        name, begin, end = item.item_id.rsplit("-", 2)
-        span = np.arange(int(begin), int(end), dtype=np.int32)
-        chunk.append(span)
-        recording.append(np.full(len(span), row_of[name], np.int32))
-    count = sum(map(len, chunk))
-    return ChunkSet(np.concatenate(recording), np.concatenate(chunk), np.ones(count, np.float32))
-
-
-@dataclass(frozen=True)
-class MakePoolWork:
-    """Builds the work where it will run: the detector is loaded once per actor."""
-
-    task: PoolTask
-    num_chunks: int
-
-    def __call__(self) -> Work:
-        config = self.task.config
-        device = first_device(config.cluster.use_gpu)
-        if device.type == "cuda":
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.benchmark = True
-        detector, card = load_detector(self.task.model, config.storage)
-        inputs = Inputs(
-            card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
-        )
-        pays = device.type == "cuda" and self.num_chunks >= WORTH_COMPILING
-        wanted = config.model.compile == "on" or (config.model.compile == "auto" and pays)
-        compiled: Literal["yes", "no"] = "yes" if wanted else "no"
-        prepared = open_prepared(self.task.prepared, config.storage)
-        return PoolWork(
-            with_background(prepared, inputs.normalisation.background),
-            open_storage(self.task.out, config.storage),
-            ChunkDetector(detector, inputs, config.evaluate.batch_size, self.task.stored, compiled),
-            card.weights_sha256,
-            config.cluster.reader_threads,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class PoolWork:
-    """Read, detect, write: one unit at a time."""
-
-    prepared: Prepared
-    stage: Storage
-    detector: ChunkDetector
-    model_sha: str
-    num_threads: int = 0
-
-    def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
-        num_chunks = 0
-        with self.stage.scratch_file() as path:
-            writer = PoolWriter(path, self.prepared, self.model_sha)
-            try:
-                for group in attempt.groups(items):
-                    reader = self._reader(group)
-                    for found in self.detector.detections(reader):
-                        writer.add(reader.chunks, found)
-                        num_chunks += found.num_chunks
-                        attempt.beat()
-                num_rows = writer.close()
-            except BaseException:
-                writer.abandon()
-                raise
-            file = publish_file(self.stage, path, FOLDER, attempt.unit, num_rows)
-        assert num_chunks == sum(item.num_bytes for item in items)
-        outcomes = [Outcome(item.item_id, "done", record={"chunks": item.num_bytes}) for item in items]
-        return WorkDone(outcomes, [file], {"audio_s": num_chunks * HOP_S, "detections": num_rows})
-
-    def _reader(self, items: Sequence[Item]) -> ChunkReader:
-        return ChunkReader(
-            self.prepared,
-            chunks_of_items(self.prepared, items),
-            batch_size=self.detector.batch_size,
-            num_threads=self.num_threads,
-            pin_memory=self.detector.inputs.device.type == "cuda",
-            cache_bytes=0,  # everything is read once
-        )
-
-
-def _work_off(
-    task: PoolTask, stage: Storage, units: Sequence[Unit], lease: Lease, runner: Runner, num_chunks: int
-) -> None:
-    pending = pending_units(units, read_commits(stage))
-    if len(pending) < len(units):
-        left = sum(unit.num_bytes for unit in pending)
-        print(f"resuming: {num_chunks - left:,} of {num_chunks:,} chunks done", flush=True)
-    if not pending:
-        return
-    make_work = MakePoolWork(task, num_chunks)
-    with runner.session():
-        spread = _spread(task, runner.resources(), len(pending))
-        progress = UnitProgress(
-            STAGE, sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending)
-        )
-        for report in runner.run_units(stage, pending, lease.run, make_work, spread):
-            progress.add(report)
-        progress.close()
-
-
-def _spread(task: PoolTask, offered: Resources, num_units: int) -> Spread:
-    """One detector per GPU, or per training worker's share of CPUs."""
-    cluster = task.config.cluster
-    gpus = int(offered.num_gpus) if cluster.use_gpu != "no" else 0
-    if cluster.use_gpu == "yes" and not gpus and not offered.is_one_process:
-        raise DataError("cluster.use_gpu=yes, but the cluster has no GPU: use --set cluster.use_gpu=auto")
-    return Spread(
-        max(1, min(gpus or cluster.num_workers, num_units)),
-        cluster.cpus_per_worker,
-        1.0 if gpus else 0.0,
-        timeout_s=task.config.detect.stall_timeout_s,
-    )
-
-
-def _counted(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[str, Any]:
-    """Every chunk exactly once, or the stage is not finished."""
-    commits = read_commits(stage)
-    items = [item for unit in units for item in unit.items]
-    counted = tally(items, commits)
-    found = [outcome for commit in commits for outcome in commit.outcomes]
-    done = sum((outcome.record or {}).get("chunks", 0) for outcome in found)
-    size_of = {item.item_id: item.num_bytes for item in items}
-    rejected = sum(size_of.get(outcome.item_id, 0) for outcome in found if outcome.status == "rejected")
-    if not counted.is_complete or done + rejected != len(chunks):
-        raise TemporaryError(
-            f"{done} chunks labelled + {rejected} rejected is not {len(chunks)} offered:\nrun the same command again"
-        )
-    sweep(stage, (file.key for commit in commits for file in commit.files), (FOLDER,))
-    num_rows = sum(file.num_rows for commit in commits for file in commit.files)
-    return {
-        "chunks": len(chunks),
-        "recordings": len(np.unique(chunks.recording)),
-        "detections": num_rows,
-        "rejected_chunks": rejected,
-        "hours": round(len(chunks) * HOP_S / 3600, 3),
-    }
+    knobs = config.self_train
+    loose = max(LOOSE_OVERLAP, knobs.nms_overlap, config.evaluate.nms_overlap)
+    with_parts = knobs.score_parts or knobs.score_weight != EVEN_WEIGHT or tuple(splits) != ("pool",)
+    stored = StoredDetections(config.evaluate.score_floor, loose, config.evaluate.max_detections, with_parts)
+    # absolute, for workers elsewhere
+    return ChunkTask(config, full_url(model), full_url(prepared), full_url(out), tuple(splits), stored)

@@ -20,6 +20,8 @@ from mast_ray.config.stage_knobs import SelfTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.matching import match
 from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.score_sheet import score_rows
+from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.self_training.governor import pool_figures
 from mast_ray.self_training.operator import (
     EVEN_WEIGHT,
@@ -42,7 +44,6 @@ from mast_ray.self_training.pool import (
     site_groups,
 )
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
-from mast_ray.stages.score.split_scores import score_chunks
 from mast_ray.storage.stage_folders import (
     is_current,
     read_manifest,
@@ -232,11 +233,10 @@ def quality(
     own = pseudo.boxes.where(position[pseudo.boxes.chunk] >= 0)
     own = PoolDetections(position[own.chunk], own.boxes, own.score, len(known))
     scored = score_chunks(prepared, known, own, truth, config)
-    figures = scored.figures(0.0, config.evaluate.bootstrap, config.seed)
-    return {
-        "precision": figures["precision"], "coverage": figures["recall"], "f1": figures["f1"],
-        "mean_iou": figures["mean_iou"], "num_truth": figures["num_truth"], "chunks": len(known),
-    }  # fmt: skip
+    (row,) = score_rows(scored, "pool", 0.0, config.evaluate.bootstrap, config.seed)
+    names = {"precision": "precision", "coverage": "recall", "f1": "f1", "mean_iou": "mean_iou"}
+    figures = {name: row.figures[figure]._asdict() for name, figure in names.items()}
+    return figures | {"num_truth": row.num_truth, "chunks": len(known)}
 
 
 def agreement_f1(now: PoolDetections, before: PoolDetections, iou: float) -> float:

@@ -13,16 +13,34 @@ import pyarrow as pa
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
+from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.metrics import APName
-from mast_ray.reporting.report.collect_studies import flat
-from mast_ray.stages.score.split_scores import ModelScores
+from mast_ray.self_training.round_records import (
+    PSEUDO_LABELS,
+    QUALITY,
+    ROUNDS,
+    SPLITS,
+    flat,
+    quality_column,
+    score_column,
+    splits_in,
+)
+from mast_ray.stages.score.evaluate import ModelScores
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import write_table
 
-ROUNDS = "rounds.json"
-SHOWN = ("site_ood", "temporal_ood", "ood_dev", "test", "val")  # what is looked at first comes first
-FIGURES = ("f1", "ap_area", "precision", "recall", "ap_11_point", "ap_101_point", "mean_iou", "f1_macro")
-
+FIGURES = (
+    "f1",
+    "ap_area",
+    "precision",
+    "recall",
+    "ap_11_point",
+    "ap_101_point",
+    "mean_iou",
+    "f1_macro",
+    "time_f1",
+)
+GAINS = ("f1", "ap_area")  # and the headline's AP
 AP_TITLES: dict[APName, str] = {"area": "AP", "11_point": "AP 11 pt", "101_point": "AP 101 pt"}
 
 
@@ -30,18 +48,17 @@ def round_row(config: Config, number: int, scores: ModelScores, seed: ModelScore
     """Every split at the threshold frozen from validation, and the gain over
     round 0 on the same recordings.
     """
-    table = scores.table
     row: dict[str, Any] = {
         "round": number,
-        "threshold": scores.threshold,
-        "threshold_from": scores.threshold_from,
+        "threshold": scores.threshold.value,
+        "threshold_from": scores.threshold.source,
     }
-    splits = [name for name in SHOWN if name in table]
-    row |= {f"{name}_{figure}": table[name][figure] for figure in FIGURES for name in splits}
+    table = {name: found for name in SPLITS if (found := scores.sheet.whole(name)) is not None}
+    row |= {score_column(n, f): own.figures[f]._asdict() for f in FIGURES for n, own in table.items()}
     if number:
-        gains = scores.gains_over(seed, config)
-        row |= {f"{name}_{figure}_gain": value for name in splits for figure, value in gains[name].items()}
-    return row | {f"{name}_num_truth": table[name]["num_truth"] for name in splits}
+        gains, named = scores.gains_over(seed, config), (*GAINS, f"ap_{config.evaluate.average_precision}")
+        row |= {f"{n}_{f}_gain": gains[n][f]._asdict() for n in table for f in dict.fromkeys(named)}
+    return row | {f"{name}_num_truth": own.num_truth for name, own in table.items()}
 
 
 def write_rounds(
@@ -66,29 +83,24 @@ def rounds_text(rows: Sequence[Mapping[str, Any]], average_precision: APName = "
     """F1 and AP (of the named kind) of every split per round, with intervals;
     pseudo-label figures beside them.
     """
-    splits = [name for name in SHOWN if f"{name}_f1" in rows[0]]
-    lines = []
+    splits, lines = splits_in(rows[0]), []
     for figure, title in (("f1", "F1"), (f"ap_{average_precision}", AP_TITLES[average_precision])):
         lines.append(f"{title:<10}" + "".join(f"{name:<24}" for name in splits))
         for row in rows:
-            cells = (interval_text(_numbers(row[f"{name}_{figure}"])) for name in splits)
+            cells = (interval_text(_interval(row[score_column(name, figure)])) for name in splits)
             lines.append(f"round {row['round']:<4}" + "".join(f"{cell:<24}" for cell in cells))
     for row in rows[1:]:
-        kinds = [name for name in ("pseudo", "pool") if f"{name}_precision" in row]
-        parts = [
-            f"{'expert-labelled part' if name == 'pseudo' else 'whole pool'}: "
-            + ", ".join(
-                f"{f} {interval_text(_numbers(row[f'{name}_{f}']))}" for f in ("precision", "coverage", "f1")
-            )
-            for name in kinds
-        ]
+        parts = []
         if "boxes_per_chunk" in row:
-            parts.insert(
-                0, f"{row['boxes_per_chunk']:.2f} boxes per chunk at q {row['pseudo_threshold']:.3f}"
-            )
+            parts.append(f"{row['boxes_per_chunk']:.2f} boxes per chunk at q {row['pseudo_threshold']:.3f}")
+        for part, title in PSEUDO_LABELS.items():
+            if quality_column(part, "f1") in row:
+                cells = (f"{f} {interval_text(_interval(row[quality_column(part, f)]))}" for f in QUALITY)
+                parts.append(f"{title}: {', '.join(cells)}")
         lines.append(f"pseudo-labels of round {row['round']}: " + "; ".join(parts or ["none"]))
     return "\n".join(lines)
 
 
-def _numbers(figure: Mapping[str, float | None]) -> dict[str, float]:
-    return {n: math.nan if figure[n] is None else float(figure[n]) for n in ("estimate", "low", "high")}
+def _interval(figure: Mapping[str, Any]) -> Interval:
+    low, high, estimate = (math.nan if figure[n] is None else figure[n] for n in ("low", "high", "estimate"))
+    return Interval(estimate, low, high, figure["method"])

@@ -25,15 +25,16 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.evaluation.split_truth import selection_split
+from mast_ray.inference.chunk_scores import CHUNKS
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.choice import Choice, best_round
 from mast_ray.self_training.curriculum import needs_pseudo_labels, needs_truth, steps_of, weight_drift
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
-from mast_ray.self_training.operator import PoolDetections
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections
 from mast_ray.self_training.pool import keys_of
+from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.model_scores import evaluate_model
-from mast_ray.stages.score.split_scores import ModelScores
+from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
 from mast_ray.stages.self_train.averaging import average_with_teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import (
@@ -43,8 +44,8 @@ from mast_ray.stages.self_train.pseudo_stage import (
     make_truth_labels,
     quality,
 )
-from mast_ray.stages.self_train.round_table import ROUNDS, round_row, rounds_text, write_rounds
-from mast_ray.stages.self_train.teacher_thresholds import teacher_of
+from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
+from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.outputs import refuse_other_settings
@@ -199,22 +200,31 @@ class _SelfTraining:
 
     def _generation(self, number: int, model: str) -> _Generation:
         out = self._folder(number, "evaluation")
-        scores = evaluate_model(
-            self.config, model, self.prepared, out, runner=self.runner, archive=self.archive
-        )
+        scores = evaluate_model(self.config, model, self.prepared, out, runner=self.runner)
         return _Generation(number, model, read_card(model, self.config.storage), scores)
 
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
         run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
-        evaluation = open_storage(self._folder(teacher.round, "evaluation"), self.config.storage)
-        about = teacher_of(
-            self.config, self.archive, evaluation, teacher.scores, teacher.card.weights_sha256, number
-        )
+        held_out = HeldOut(self.config, self.archive, self._candidates(teacher))
+        about = teacher_of(held_out, teacher.scores, teacher.card, number)
         detections = open_storage(found, self.config.storage)
         return make_pseudo_labels(
             self.config, self.archive, detections, self._folder(number, "pseudo"), about
         )
+
+    def _candidates(self, teacher: _Generation) -> Storage:
+        """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it
+        is, detected once more where pseudo-labels are suppressed or scored otherwise.
+        """
+        knobs, name = self.config.self_train, f"evaluation/{CHUNKS}"
+        splits = tuple(dict.fromkeys(("val", selection_split(self.archive))))
+        splits = tuple(split for split in splits if split in teacher.scores.splits)
+        is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
+        if splits and not is_same:
+            name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
+            run_pseudo_label(self.config, *places, splits=splits, runner=self.runner)
+        return open_storage(self._folder(teacher.round, name), self.config.storage)
 
     def _judged(
         self, pseudo: PseudoLabels | None, before: PseudoLabels | None
@@ -237,7 +247,7 @@ class _SelfTraining:
         """
         if self.config.self_train.governor == "off" or "val" not in student.scores.splits:
             return ""
-        if teacher.scores.threshold_from == "validation" != student.scores.threshold_from:
+        if student.scores.threshold.source == "fallback" != teacher.scores.threshold.source:
             reason = "the student finds nothing right on validation, where its teacher did"
         else:
             ratio = self.config.self_train.governor_density_ratio
@@ -326,15 +336,15 @@ class _SelfTraining:
             return Choice(
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"
             )
-        f1 = [float(g.scores.table[split]["f1"]["estimate"]) for g in generations]
+        rows = [g.scores.sheet.whole(split) for g in generations]
+        f1 = [row.figures["f1"].estimate for row in rows if row is not None]
         return best_round(f1, [g.round for g in generations], split)
 
     def _delivered(self, kept: _Generation) -> dict[str, Any]:
         """A generation as OUT/model, with the threshold of its validation."""
         weights, card = read_model(kept.model, "detector", self.config.storage)
-        threshold = (
-            kept.scores.threshold if kept.scores.threshold_from == "validation" else card.score_threshold
-        )
+        chosen = kept.scores.threshold
+        threshold = chosen.value if chosen.source == "tuned" else card.score_threshold
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         return {"round": kept.round, "model_sha": card.weights_sha256, "threshold": threshold}
 
@@ -347,10 +357,10 @@ class _SelfTraining:
 def kept_figures(scores: ModelScores) -> PoolFigures:
     """What a model keeps of the validation split at its threshold."""
     scored = scores.splits["val"]
-    matches, kept = scored.matches, scored.matches.score >= scores.threshold
+    matches, kept = scored.matches, scored.matches.score >= scores.threshold.value
     no_boxes = np.zeros((int(kept.sum()), 4))  # counts are all that is asked for
     return pool_figures(
-        PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_chunk))
+        PoolDetections(matches.group[kept], no_boxes, matches.score[kept], len(scored.recording_of_group))
     )
 
 

@@ -12,26 +12,26 @@ import numpy as np
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.metrics import best_threshold
+from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.evaluation.split_truth import selection_split
-from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
+from mast_ray.self_training.operator import PoolDetections, is_valid
 from mast_ray.self_training.policies import kept_share, precision_threshold, saturation_threshold
 from mast_ray.self_training.pool import read_pool
-from mast_ray.stages.score.split_scores import ModelScores, score_chunks
+from mast_ray.stages.score.evaluate import ModelScores
 from mast_ray.stages.self_train.pseudo_stage import Teacher, validity_of
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.training.files.model_files import Card
 
 log = logging.getLogger("mast.self_train")
 
 
-def teacher_of(
-    config: Config, archive: Prepared, evaluation: Storage, scores: ModelScores, model_sha: str, number: int
-) -> Teacher:
+def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> Teacher:
     """What is known of the teacher of a round from its detections on held-out splits."""
-    held = _HeldOut(config, archive, evaluation)
-    threshold, share = held.tuned(scores)
-    about = Teacher(model_sha, threshold, share, number)
+    config, archive = held.config, held.archive
+    threshold, share = held.tuned(scores, card)
+    about = Teacher(card.weights_sha256, threshold, share, number)
     knobs, split = config.self_train, selection_split(archive)
     for_precision = knobs.policy in ("precision", "precision_pool")
     if split not in scores.splits or not (for_precision or knobs.ignore_above == "auto"):
@@ -55,33 +55,31 @@ def teacher_of(
 
 
 @dataclass(frozen=True)
-class _HeldOut:
-    """A teacher's stored detections on held-out splits."""
+class HeldOut:
+    """A teacher's stored detections on held-out splits, treated as those of the pool are."""
 
     config: Config
     archive: Prepared
-    evaluation: Storage
+    stored: Storage
 
-    def tuned(self, scores: ModelScores) -> tuple[float, float]:
-        """Threshold tuned on validation, and the share of validation candidates at or above it. Scores that are
-        weighed otherwise than the detector's own have a threshold of their own.
+    def tuned(self, scores: ModelScores, card: Card) -> tuple[float, float]:
+        """Threshold of best F1 on validation, and the share of validation candidates at or above it. It is tuned on this
+        archive, wherever the teacher comes from, and on scores as pseudo-labels have them.
         """
-        threshold = scores.threshold
+        fallback = self.config.self_train.threshold
         if "val" not in scores.splits:
-            return threshold, 0.0
-        if self.config.self_train.score_weight != EVEN_WEIGHT:
-            chunks, found = self.detections("val")
-            own = best_threshold(
-                score_chunks(self.archive, chunks, found, self.archive.labels, self.config).matches
-            )
-            threshold = own if np.isfinite(own) else threshold
+            return card.score_threshold or fallback, 0.0
+        chunks, found = self.detections("val")
+        matches = score_chunks(self.archive, chunks, found, self.archive.labels, self.config).matches
+        tuned = best_threshold(matches)
+        threshold = tuned if np.isfinite(tuned) else fallback
         return threshold, kept_share(self.candidates("val")[1].score, threshold)
 
     def detections(self, split: str) -> tuple[ChunkSet, PoolDetections]:
         """What was found in a split, suppressed as pseudo-labels are."""
         knobs, chunks = self.config.self_train, chunks_of_split(self.archive, split)
         return chunks, read_pool(
-            self.evaluation,
+            self.stored,
             self.archive,
             chunks,
             overlap=knobs.nms_overlap,

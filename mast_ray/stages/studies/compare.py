@@ -4,7 +4,7 @@ and the paper's tables of them.
 OUT/encoder                     pretrained once, shared by every method that starts from it (or given)
 OUT/runs/METHOD/seedK/model     detector; self_training/ instead where the method self-trains
 OUT/runs/METHOD/seedK/scores    its detections and figures on every split
-OUT/in_domain.md .tex, ...      the tables; tables.csv has all of them, comparison.md too; metrics.json is what the report reads
+OUT/in_domain.md .tex, ...      the tables; tables.csv has all of them, comparison.md too; comparison.json is what the report reads
 
 Every run is skipped when its folder already holds the result.
 """
@@ -21,8 +21,9 @@ from typing import Any
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.scoring import sums_of
+from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.stages.runner import HERE, ON_RAY, Runner
-from mast_ray.stages.score.scoring import evaluate_model, scored_split
+from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
 from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
@@ -61,8 +62,7 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
     stage = open_storage(study.out, config.storage)
     refuse_foreign(stage, STAGE)
     archive = open_prepared(study.prepared, config.storage)
-    present = set(archive.splits.column("split").to_pylist())
-    splits = tuple(split for split in study.splits if split in present)
+    splits = splits_of(study, archive)
     if not set(splits) - {"val"}:
         raise DataError(
             f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
@@ -86,6 +86,11 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
         counts = {"methods": len(study.methods), "seeds": len(study.seeds), "runs": len(outcomes)}
         write_manifest(stage, STAGE, config, key, {"prepared": data_hash(archive)}, counts, datetime.now(UTC))
     return {"tables": text, "outcomes": outcomes}
+
+
+def splits_of(study: Comparison, archive: Prepared) -> tuple[str, ...]:
+    """The splits of the study that the archive has."""
+    return tuple(split for split in scored_splits(archive) if split in study.splits)
 
 
 def planned_runs(study: Comparison, archive: Prepared, encoder: str, splits: Sequence[str]) -> list[Run]:
@@ -129,12 +134,9 @@ def run_method(
     else:
         model, rounds = f"{folder}/model", {}
         samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE)["samples"]
-    scores = evaluate_model(model, prepared, splits, config, f"{folder}/scores")
-    return {
-        "samples": samples,
-        "threshold": scores.threshold,
-        "threshold_from": scores.threshold_from,
-    } | rounds
+    scores = evaluate_model(config, model, prepared, f"{folder}/scores", Wanted(splits), runner=HERE)
+    threshold = {"threshold": scores.threshold.value, "threshold_from": scores.threshold.source}
+    return {"samples": samples} | threshold | rounds
 
 
 def _self_trained_samples(config: Config, seed_model: str, folder: str) -> int:
@@ -167,18 +169,15 @@ def read_scores(study: Comparison, archive: Prepared, outcomes: dict[str, Outcom
             if outcome.result is None:
                 continue
             scores.samples.setdefault(method.name, []).append(outcome.result["samples"])
-            found = evaluate_model(
-                _model_folder(study.out, method, seed),
-                archive,
-                [split for split in study.splits if split in set(archive.splits.column("split").to_pylist())],
-                method.config(study.config, seed),
-                f"{run_folder(study.out, method.name, seed)}/scores",
-            )
+            folder = run_folder(study.out, method.name, seed)
+            places = (_model_folder(study.out, method, seed), study.prepared, f"{folder}/scores")
+            config = method.config(study.config, seed)
+            found = evaluate_model(config, *places, Wanted(splits_of(study, archive)), runner=HERE)
             for key, (split, _) in TABLES.items():
                 if split in found.splits:
-                    scored = scored_split(archive, found.detections, split, study.config)
+                    scored = found.splits[split]
                     sums = scores.sums.setdefault(method.name, {}).setdefault(key, {})
-                    sums[seed] = sums_of(scored, found.threshold)
+                    sums[seed] = sums_of(scored, found.threshold.value)
                     scores.num_calls[key] = scored.matches.num_truth
                     scores.num_recordings[key] = scored.num_recordings
     return scores

@@ -16,6 +16,7 @@ from mast_ray.evaluation.intervals import RecordingSums
 from mast_ray.evaluation.seed_intervals import SeedInterval, seed_differences, seed_intervals
 from mast_ray.reporting.paper_tables import (
     COLUMNS,
+    COMPARISON,
     Column,
     Figure,
     Gain,
@@ -154,7 +155,7 @@ def comparison_files(
         parts.append(markdown_gains(gains, reference.title))
     text = "\n".join(parts)
     files = {"comparison.md": text.encode(), "tables.csv": csv_table(tables)}
-    files["metrics.json"] = json.dumps(without_nan(_report_rows(tables)), indent=1).encode()
+    files[COMPARISON] = json.dumps(without_nan(_report_rows(tables)), indent=1).encode()
     for table in tables:
         files[f"{table.key}.md"] = markdown_table(table).encode()
         files[f"{table.key}.tex"] = latex_table(table).encode()

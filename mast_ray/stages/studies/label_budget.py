@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,14 +21,22 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
+from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.intervals import RecordingSums
-from mast_ray.evaluation.label_budget import BudgetRun, CurvePoint, chunks_needed, strategy_gains
+from mast_ray.evaluation.label_budget import (
+    CURVES,
+    BudgetRun,
+    CurvePoint,
+    CurveRow,
+    chunks_needed,
+    curves_to_json,
+    strategy_gains,
+)
 from mast_ray.evaluation.scoring import sums_of
 from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.stages.runner import HERE, ON_RAY, Runner
-from mast_ray.stages.score.scoring import evaluate_model, scored_split
+from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
@@ -41,7 +49,7 @@ log = logging.getLogger("mast.label_budget")
 
 STAGE = "label-budget"
 STRATEGIES = ("random", "time_balanced", "sequential")
-SHOWN = ("f1", "precision", "recall", "ap_area", "mean_iou")
+SHOWN = ("f1", "precision", "recall", "ap_area", "mean_iou", "time_f1")
 Match = Literal["samples", "epochs"]
 
 
@@ -178,11 +186,13 @@ def run_cell(
 
     start = "" if config.model.name in FROM_SCRATCH else encoder
     summary = run_train_detector(config, prepared, f"{folder}/model", init_encoder=start, runner=HERE)
-    scores = evaluate_model(f"{folder}/model", prepared, splits, config, f"{folder}/scores")
+    scores = evaluate_model(
+        config, f"{folder}/model", prepared, f"{folder}/scores", Wanted(splits), runner=HERE
+    )
     return {
         "samples": summary["samples"],
         "train_chunks": summary["train_chunks"],
-        "threshold": scores.threshold,
+        "threshold": scores.threshold.value,
     }
 
 
@@ -199,26 +209,21 @@ def curve_rows(
             continue
         folder = f"{study.out.rstrip('/')}/{cell.folder}"
         config = cell_config(study.config, cell, num_train, study.match)
-        found = evaluate_model(f"{folder}/model", archive, splits, config, f"{folder}/scores")
-        for split in splits:
-            scored = scored_split(archive, found.detections, split, config)
-            sums.setdefault((cell.strategy, cell.num_chunks, split), []).append(
-                sums_of(scored, found.threshold)
-            )
-        single.append(BudgetRun(*_key(cell), found.splits["test"].metrics.f1))
+        places = (f"{folder}/model", study.prepared, f"{folder}/scores")
+        found = evaluate_model(config, *places, Wanted(splits), runner=HERE)
+        for split, scored in found.splits.items():
+            own = sums.setdefault((cell.strategy, cell.num_chunks, split), [])
+            own.append(sums_of(scored, found.threshold.value))
+        row = found.sheet.whole("test")
+        assert row is not None
+        single.append(BudgetRun(*_key(cell), row.figures["f1"].estimate))
     points = {
         key: seed_intervals(own, study.config.evaluate.bootstrap, study.config.seed)
         for key, own in sums.items()
     }
-    rows = [_row(*key, found, sums[key][0].num_recordings) for key, found in points.items()]
-    main = [row for row in rows if row["split"] == "test"]
-    names = [
-        "split",
-        "strategy",
-        "num_chunks",
-        *(f"{f}{end}" for f in SHOWN for end in ("", "_low", "_high")),
-    ]
-    names += ["num_seeds", "num_recordings"]
+    rows = [curve_row(*key, found, sums[key][0].num_recordings) for key, found in points.items()]
+    main = [row for row in rows if row.split == "test"]
+    names = [field.name for field in fields(CurveRow)]
     gains = [
         (other, gain.num_chunks, gain.mean, gain.low, gain.high, gain.num_seeds)
         for other in study.strategies[1:]
@@ -226,9 +231,9 @@ def curve_rows(
     ]
     gain_names = ("strategy", "num_chunks", f"f1_minus_{study.strategies[0]}", "low", "high", "num_seeds")
     files = {
-        "label_budget.json": json.dumps(without_nan(main), indent=1).encode(),
-        "label_budget.csv": csv_bytes(names, ([row[name] for name in names] for row in main)),
-        "label_budget_splits.csv": csv_bytes(names, ([row[name] for name in names] for row in rows)),
+        CURVES: curves_to_json(main),
+        "label_budget.csv": csv_bytes(names, map(astuple, main)),
+        "label_budget_splits.csv": csv_bytes(names, map(astuple, rows)),
         "gains.csv": csv_bytes(gain_names, gains),
     }
     return files, curves_text(points, study)
@@ -238,13 +243,12 @@ def _key(cell: Cell) -> tuple[str, int, int]:
     return cell.strategy, cell.num_chunks, cell.seed
 
 
-def _row(
+def curve_row(
     strategy: str, num_chunks: int, split: str, found: dict[str, SeedInterval], num_recordings: int
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"split": split, "strategy": strategy, "num_chunks": num_chunks}
-    for name in SHOWN:
-        row |= {name: found[name].estimate, f"{name}_low": found[name].low, f"{name}_high": found[name].high}
-    return row | {"num_seeds": found["recall"].num_seeds, "num_recordings": num_recordings}
+) -> CurveRow:
+    ends = {"": 0, "_low": 1, "_high": 2}
+    figures = {f"{name}{end}": found[name][place] for name in SHOWN for end, place in ends.items()}
+    return CurveRow(split, strategy, num_chunks, found["recall"].num_seeds, num_recordings, **figures)
 
 
 def curves_text(points: dict[tuple[str, int, str], dict[str, SeedInterval]], study: BudgetStudy) -> str:

@@ -19,7 +19,8 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
-from mast_ray.inference.validation import DetectionValidation, Inputs, MaskedErrorValidation
+from mast_ray.inference.chunk_detector import Inputs
+from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
 from mast_ray.stages.train.data import chunk_reader, training_data
@@ -185,25 +186,23 @@ class DetectorTask:
         card = _card("detector", config, inputs, prepared, result)
         return _finished(self, worker, objective, card, result, schedule, len(data.reader))
 
+    def held_out(self, prepared: Prepared) -> ChunkSet:
+        """The chunks that choose the best weights."""
+        return chunks_of_split(prepared, self.select_on or selection_split(prepared))
+
     def _validation(
         self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
     ) -> DetectionValidation | None:
         try:
-            held = chunks_of_split(prepared, self.select_on or selection_split(prepared))
+            held = self.held_out(prepared)
         except DataError:
             log.warning(
                 "%s has no validation split: the last weights are kept, without a threshold", self.prepared
             )
             return None
-        reader = ChunkReader(
-            prepared,
-            held,
-            prepared.labels,
-            batch_size=self.config.evaluate.batch_size,
-            num_threads=self.config.cluster.reader_threads,
-            min_remnant_s=self.config.spectrogram.min_remnant_s,
-        )
-        return DetectionValidation(objective.detector, reader, inputs, self.config.evaluate)
+        batch_size, num_threads = self.config.evaluate.batch_size, self.config.cluster.reader_threads
+        reader = ChunkReader(prepared, held, batch_size=batch_size, num_threads=num_threads)
+        return DetectionValidation(objective.detector, prepared, reader, inputs, self.config)
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:

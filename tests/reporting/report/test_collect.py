@@ -1,6 +1,7 @@
 """Whatever lies in a run folder becomes a report, and what is missing leaves no trace."""
 
 import json
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -9,11 +10,14 @@ import pytest
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import tiny
+from mast_ray.evaluation.intervals import FIGURES
+from mast_ray.evaluation.intervals import Interval as Estimate
+from mast_ray.evaluation.label_budget import CurveRow, curves_to_json
+from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, Threshold
 from mast_ray.reporting.report.collect import collect_run, find_files
 from mast_ray.reporting.report.collect_provenance import effort_of
 from mast_ray.reporting.report.collect_studies import (
     budget_series,
-    flat,
     models_table,
     round_series,
     table_of,
@@ -21,6 +25,8 @@ from mast_ray.reporting.report.collect_studies import (
 )
 from mast_ray.reporting.report.contents import Interval
 from mast_ray.reporting.report.page import render_report
+from mast_ray.self_training.round_records import flat
+from mast_ray.self_training.trial_records import OBJECTIVE, TrialRecord
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Commit, DataFile, put_commit
@@ -124,77 +130,102 @@ def test_an_empty_folder_is_refused_with_a_remedy(tmp_path):
         collect_run(open_storage(tmp_path))
 
 
-def test_side_tables_of_any_format_become_sections(run, tmp_path):
+def figure(estimate, half=0.1):
+    return {"estimate": estimate, "low": estimate - half, "high": estimate + half, "method": "bootstrap"}
+
+
+def curve_row(strategy, num_chunks, f1):
+    known = dict.fromkeys((one.name for one in fields(CurveRow)), 0.5)
+    own = {
+        "split": "test",
+        "strategy": strategy,
+        "num_chunks": num_chunks,
+        "f1": f1,
+        "f1_low": f1 - 0.1,
+        "f1_high": f1 + 0.1,
+    }
+    return CurveRow(**(known | own))
+
+
+def test_side_tables_become_sections(run, tmp_path):
     rounds = [
-        {"round": 0, "f1": 0.6},
-        {"round": 1, "f1": {"estimate": 0.7, "low": 0.6, "high": 0.8}, "precision": 0.8},
+        {"round": n, "test_f1": figure(0.5 + n / 4, 0.125), "pseudo_precision": figure(0.8)} for n in range(2)
     ]
     (tmp_path / "rounds.json").write_text(json.dumps({"rounds": rounds}))
-    budget = pa.Table.from_pylist(
-        [
-            {"num_chunks": n, "strategy": s, "seed": k, "f1": 0.1 * n + 0.01 * k}
-            for n in (1, 2)
-            for s in ("a", "b")
-            for k in (0, 2)
-        ]
+    curves = [curve_row(strategy, n, 0.1 * n) for strategy in "ab" for n in (2, 1)]
+    (tmp_path / "label_budget.json").write_bytes(curves_to_json(curves))
+    record = TrialRecord(
+        "a", {"threshold": 0.1, "lambda_box": 1.0}, 0.0, (0.5,), 1.0, "done", {OBJECTIVE: 0.5}
     )
-    pq.write_table(budget, tmp_path / "label_budget.parquet")
-    (tmp_path / "trials.csv").write_text(
-        "trial_id,config/q,config/policy,f1\na,0.1,fixed,0.5\nb,0.2,tuned,0.6\n"
-    )
-    (tmp_path / "metrics.json").write_text(json.dumps({"splits": {"test": {"f1": [0.5, 0.4, 0.6]}}}))
+    other = replace(record, name="b", sample={"threshold": 0.2, "lambda_box": 1.0}, result={OBJECTIVE: 0.6})
+    broken = replace(record, name="c", result={})
+    table = pa.Table.from_pylist([one.row() for one in (record, other, broken)])
+    pq.write_table(table, tmp_path / "trials.parquet")
+    (tmp_path / "comparison.json").write_text(json.dumps([{"method": "FCOS", "F1": figure(0.5)}]))
     data = collect_run(run, now=NOW)
-    assert data.rounds.rows[1][1] == Interval(0.7, 0.6, 0.8)
-    assert [s.name for s in data.round_curves] == ["f1", "precision"]
+    assert data.rounds.rows[1][1] == Interval(0.75, 0.625, 0.875)
+    assert [s.name for s in data.round_curves] == [
+        "F1, in-domain test", "pseudo-labels, precision, expert-labelled part",
+    ]  # fmt: skip
     first = data.label_budget[0]
-    assert (
-        first.name == "a"
-        and first.y == pytest.approx((0.11, 0.21))
-        and first.low == pytest.approx((0.1, 0.2))
-    )
-    assert data.trials.names == ("q", "policy", "f1") and data.trials.threshold_name == "q"
-    assert data.tables[-1].rows == (("test", Interval(0.5, 0.4, 0.6)),)
+    assert (first.name, first.x, first.low) == ("a", (1.0, 2.0), pytest.approx((0.0, 0.1)))
+    assert data.trials.names == ("threshold", "objective") and data.trials.rows == ((0.1, 0.5), (0.2, 0.6))
+    assert data.trials.threshold_name == "threshold"
+    assert data.tables[-1].rows == (("FCOS", Interval(0.5, 0.4, 0.6)),)
     render_report(data)
 
 
-def test_figures_of_mast_evaluate_become_wide_tables(run, tmp_path):
+def sheet(f1, sha, splits=("test",), by=("all",)):
     rows = [
-        {
-            "by": "site",
-            "cell": cell,
-            "figure": figure,
-            "estimate": 0.5,
-            "low": 0.4,
-            "high": 0.6,
-            "num_recordings": 3,
-        }
-        for cell in ("A", "B")
-        for figure in ("precision", "f1")
-    ]
-    (tmp_path / "scores").mkdir()
-    (tmp_path / "scores" / "metrics.json").write_text(
-        json.dumps({"settings": {"split": "test"}, "metrics": {}, "figures": rows})
+        ScoreRow(split, unit, kind, "all", 8, 90, 80, 45, 0, dict.fromkeys(FIGURES, Estimate(f1, f1 - 0.1, f1 + 0.1)))
+        for split in splits for unit in ("chunk", "recording") for kind in by
+    ]  # fmt: skip
+    threshold = Threshold(0.3, "model")
+    return ScoreSheet("found", "labels", sha, threshold, 0.5, "mel", "area", tuple(rows), {})
+
+
+def put_sheet(folder, one):
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_bytes(one.to_json())
+
+
+def test_a_sheet_of_a_table_of_detections_is_shown_as_it_is(run, tmp_path):
+    put_sheet(tmp_path / "scores", sheet(0.5, "", by=("all", "site")))
+    whole, by_site = collect_run(run, now=NOW).tables[-2:]
+    assert whole.title == "Scores by all of scores" and "threshold 0.3" in whole.note
+    assert by_site.columns[:6] == ("split", "matched per", "site", "recordings", "calls", "kept detections")
+    assert by_site.rows[0][:6] == ("in-domain test", "chunk", "all", 8, 90, 80)
+    assert by_site.rows[0][6] == Interval(0.5, 0.4, 0.6)
+
+
+def test_the_scores_of_the_model_behind_the_detections_are_the_reports_own(run, season, tmp_path):
+    sha = season.detections.column("model_sha")[0].as_py()
+    put_sheet(tmp_path / "scores" / "other", sheet(0.25, "another"))
+    put_sheet(tmp_path / "scores" / "final", sheet(0.5, sha, ("val", "test")))
+    data = collect_run(run, now=NOW)
+    table = data.tables[0]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["split"] for row in rows] == ["validation", "in-domain test"]
+    assert (
+        rows[1]["F1"] == rows[1]["F1 in time"] == rows[1]["F1, whole recordings"] == Interval(0.5, 0.4, 0.6)
     )
-    table = collect_run(run, now=NOW).tables[-1]
-    assert table.title == "Evaluation by site, split test"
-    assert table.columns == ("site", "recordings", "precision", "f1")
-    assert table.rows[1] == ("B", 3, Interval(0.5, 0.4, 0.6), Interval(0.5, 0.4, 0.6))
+    assert dict(data.headline)["F1, in-domain test"] == Interval(0.5, 0.4, 0.6)
+    assert any("Curves and breakdowns are left out" in word for word in data.warnings)
+    side_by_side = data.tables[1]
+    assert side_by_side.columns == ("model", "F1, validation", "F1, in-domain test")
+    assert side_by_side.rows[1] == ("other", None, Interval(0.25, 0.15, 0.35))
+    assert "in-domain test: 90 calls in 8 recordings" in side_by_side.note
 
 
-def test_learning_curves_with_limits_are_drawn_with_their_band():
-    points = [
-        {
-            "strategy": "random",
-            "num_chunks": n,
-            "mean": 0.1 * n,
-            "low": 0.05 * n,
-            "high": 0.2 * n,
-            "num_seeds": 3,
-        }
-        for n in (1, 2)
-    ]
-    (line,), figure = budget_series(points)
-    assert figure == "F1" and line.y == pytest.approx((0.1, 0.2)) and line.high == pytest.approx((0.2, 0.4))
+def test_one_model_alone_and_rounds_do_not_stand_side_by_side():
+    one = sheet(0.5, "sha")
+    assert models_table({"scores/fcos": one}) == ()
+    assert models_table({"scores/fcos": one, "self_trained/round1/evaluation": one, "": one}) == ()
+
+
+def test_a_file_called_metrics_that_is_no_sheet_is_left_out_with_a_word(run, tmp_path):
+    (tmp_path / "metrics.json").write_text(json.dumps({"splits": {"test": {"f1": [0.5, 0.4, 0.6]}}}))
+    assert any("metrics.json is no table of scores" in word for word in collect_run(run, now=NOW).warnings)
 
 
 def test_a_manifest_that_is_no_json_is_passed_over(run, tmp_path):
@@ -219,21 +250,7 @@ def test_salvaged_recordings_are_analysed_and_listed(season):
 
 
 def test_odd_side_tables_do_no_harm():
-    assert trials_of([{"a": 1}]) is None and trials_of([{"f1": 0.5, "q": 0.1}]) is None
-    assert budget_series([{"x": 1}]) == ((), "F1")
-    assert round_series([{"loss": 3.0}]) == ()
+    assert trials_of([{"a": 1}]) is None and trials_of([{"objective": 0.5, "config.q": 0.1}]) is None
+    assert round_series([{"round": 0, "loss": 3.0}]) == () and budget_series([]) == ()
     assert flat({"a": {"b": {"c": 1}}, "curve": [1, 2, 3, 4]}) == {"a.b.c": 1}
     assert table_of("t", [{"a": 1}, {"b": "x"}]).rows == ((1, None), (None, "x"))
-
-
-def test_models_that_were_scored_stand_side_by_side_and_one_alone_does_not():
-    def scored(f1):
-        figure = {"estimate": f1, "low": f1 - 0.1, "high": f1 + 0.1}
-        return {"splits": {"site_ood": {"recordings": 8, "num_truth": 90, "f1": figure, "ap_area": figure}}}
-
-    metrics = {"scores/fcos/metrics.json": scored(0.5), "scores/self_trained/metrics.json": scored(0.25)}
-    (table,) = models_table(metrics)
-    assert table.columns == ("model", "F1, unseen sites")
-    assert table.rows == (("fcos", Interval(0.5, 0.4, 0.6)), ("self_trained", Interval(0.25, 0.15, 0.35)))
-    assert "unseen sites: 90 calls in 8 recordings" in table.note
-    assert models_table({"scores/fcos/metrics.json": scored(0.5)}) == ()

@@ -23,11 +23,11 @@ from mast_ray.inference.embeddings import (
 from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
 from mast_ray.stages.score.embed import EmbedKnobs, run_embed
 from mast_ray.stages.score.embedding_studies import Abstention, boxes_of, neighbour_table, retrieval_rows
-from mast_ray.stages.score.scoring import detections_of_splits, stitched_table
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared, write_table
 from mast_ray.tables.reading.chunk_sets import BoxTable
 from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.files.model_files import read_card, write_card
 
 pytestmark = pytest.mark.slow  # trains or runs a network
@@ -152,13 +152,12 @@ def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path
     prepared, config = open_prepared(archive), study_config()
     # Detections that are known: the labels of the test and OOD splits, moved by 20 ms,
     # and one in the middle of nowhere.
-    found = detections_of_splits(str(model), prepared, ["test", "temporal_ood", "site_ood"], config)
     held = {
         row["recording_id"]
         for row in prepared.splits.to_pylist()
         if row["split"] in ("test", "temporal_ood", "site_ood")
     }
-    template = stitched_table(prepared, found).slice(0, 1).to_pylist()[0]
+    template = dict.fromkeys(DETECTIONS.names)
     rows = [
         template | {k: row[k] for k in ("recording_id", "low_hz", "high_hz")}
         | {"begin_s": row["begin_s"] + 0.02, "end_s": row["end_s"] + 0.02, "score": 0.9}
@@ -166,14 +165,14 @@ def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path
     ]  # fmt: skip
     rows.append(rows[0] | {"begin_s": 2.3, "end_s": 2.8, "low_hz": 6000.0, "high_hz": 7000.0})
     rows.append(rows[0] | {"score": 0.01})
-    write_table(open_storage(tmp_path), "detections.parquet", pa.Table.from_pylist(rows, schema=found.schema))
+    write_table(open_storage(tmp_path), "detections.parquet", pa.Table.from_pylist(rows, schema=DETECTIONS))
     knobs = EmbedKnobs("boxes", "neck", str(tmp_path / "detections.parquet"), map="pca", min_members=3)
     done = run_embed(config, str(model), str(archive), str(tmp_path / "out"), knobs)
     detected = {row["split"]: row for row in done["retrieval"] if row["boxes"] == "detected"}
     oracle = {row["split"]: row for row in done["retrieval"] if row["boxes"] == "oracle"}
     assert detected["all held-out"]["num_queries"] == len(rows) - 2
     assert oracle["site_ood"]["num_queries"] == detected["site_ood"]["num_queries"] == 10
-    assert json.loads((tmp_path / "out/metrics.json").read_text())[0]["boxes"] == "oracle"
+    assert json.loads((tmp_path / "out/retrieval.json").read_text())[0]["boxes"] == "oracle"
     table = pq.read_table(tmp_path / "out/embeddings.parquet")
     assert (
         table.column("origin").to_pylist().count("detection") == len(rows) - 1

@@ -11,8 +11,8 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.self_training.operator import PoolDetections, pseudo_boxes
-from mast_ray.stages.score.split_scores import score_chunks
 from mast_ray.stages.search.post_processing import SCORE_WEIGHTS, PostSetting, objective_chunks, search_post
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import box_table, chunks_of_split

@@ -16,9 +16,8 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import config_from_yaml, config_to_yaml
-from mast_ray.reporting.report.collect_studies import read_rows, trials_of
+from mast_ray.reporting.report.collect_studies import trials_of
 from mast_ray.stages.search.trial import sampled_overrides, short_config
-from mast_ray.storage.storage import open_storage
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KNOBS = {
@@ -142,7 +141,7 @@ def test_eight_trials_two_at_a_time_survive_their_drivers(tmp_path):
     times = sorted((begin.stat().st_mtime, end.stat().st_mtime) for begin, end in spans)
     assert max(sum(a < t <= b for a, b in times) for t, _ in times) <= 2
     assert any(second[0] < first[1] for first, second in pairwise(times))  # they did overlap
-    assert trials_of(read_rows(open_storage(out), "trials.parquet")) is not None  # a report can draw them
+    assert trials_of(pq.read_table(out / "trials.parquet").to_pylist()) is not None  # a report can draw them
     best = config_from_yaml((out / "best.yaml").read_text(), "best.yaml")
     top = max(table, key=lambda row: row["objective"])
     assert best.self_train.stage1.lambda_iou == pytest.approx(top["config.lambda_iou"])

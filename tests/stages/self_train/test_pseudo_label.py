@@ -18,9 +18,10 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError, DataError, RunActiveError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.pool import has_parts, keys_of, read_pool
+from mast_ray.stages.detect.chunks import chunk_units, chunks_of_items
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.search.tune import usable_pool
-from mast_ray.stages.self_train.pseudo_label import chunks_of_items, pool_units, run_pseudo_label
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -67,7 +68,7 @@ def rows_of(folder: Path) -> pa.Table:
 def test_units_hold_every_chunk_of_the_pool_once_in_stretches(archive):
     prepared = open_prepared(str(archive))
     pool = chunks_of_split(prepared, "pool")
-    units = pool_units(prepared, pool, 2)
+    units = chunk_units(prepared, pool, 2)
     assert all(unit.num_bytes <= 2 for unit in units)
     found = np.concatenate([keys_of(chunks_of_items(prepared, unit.items)) for unit in units])
     assert np.sort(found).tolist() == keys_of(pool).tolist()
@@ -175,6 +176,6 @@ def test_a_run_that_was_taken_over_leaves_the_pool_to_the_other(
         stage.write_atomic("lease/000002.json", b"{}")
         threading.Event().wait(30)
 
-    monkeypatch.setattr("mast_ray.stages.self_train.pseudo_label._work_off", taken_over)
+    monkeypatch.setattr("mast_ray.stages.detect.chunks._work_off", taken_over)
     with pytest.raises(RunActiveError, match="taken over"):
         run_pseudo_label(config, detector, str(archive), str(tmp_path), runner=HERE)

@@ -1,6 +1,5 @@
 """Methods, grids of runs, and the tables of a comparison."""
 
-import json
 import math
 
 import numpy as np
@@ -11,6 +10,8 @@ from mast_ray.config.errors import ConfigError, DataError, MastError, PartialErr
 from mast_ray.config.recipes import field, tiny
 from mast_ray.evaluation.intervals import recording_sums
 from mast_ray.evaluation.metrics import match_chunks
+from mast_ray.reporting.paper_tables import COMPARISON
+from mast_ray.reporting.report.collect_studies import rows_table
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.studies.compare import Comparison, planned_runs, run_comparison
 from mast_ray.stages.studies.comparison_tables import Scores, comparison_files, comparison_table
@@ -129,14 +130,12 @@ def test_a_table_marks_the_best_and_what_cannot_be_told_from_it():
 
 
 def test_all_three_tables_are_written_and_the_report_can_read_them():
-    from mast_ray.reporting.report.collect import _metric_tables
-
     methods = [METHODS[name] for name in ("fcos", "mast", "no_contrastive")]
     files, text = comparison_files(methods, scores_of_three(), None, study_config())
     names = {f"{key}.{end}" for key in ("in_domain", "temporal", "cross_site") for end in ("md", "tex")}
-    assert files.keys() == names | {"comparison.md", "tables.csv", "metrics.json"}
+    assert files.keys() == names | {"comparison.md", "tables.csv", COMPARISON}
     assert "FCOS | F1 | -0." in text and "| worse |" in text and "within noise" in text
-    (shown,) = _metric_tables(json.loads(files["metrics.json"]), "metrics.json")
+    shown = rows_table("Methods compared", files[COMPARISON])
     assert len(shown.rows) == 9 and shown.columns[:3] == ("table", "method", "Precision")
 
 

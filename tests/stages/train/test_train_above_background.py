@@ -5,9 +5,10 @@ from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import STRONG_AUGMENTATION
+from mast_ray.inference.chunk_scores import as_detected
 from mast_ray.self_training.pool import read_pool
+from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import HERE
-from mast_ray.stages.score.scoring import detections_of_splits
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.storage.storage import open_storage
@@ -48,19 +49,17 @@ def test_every_model_of_the_run_says_what_it_takes(prepared, run):
 def test_evaluation_and_pseudo_labels_show_the_model_the_same_input(prepared, run):
     config, out, _ = run
     opened = open_prepared(prepared)
-    scored = detections_of_splits(str(out / "detector"), opened, ["train"], config)
+    task = ChunkTask(
+        config, str(out / "detector"), prepared, str(out / "found"), ("train",), as_detected(config)
+    )
+    detect_chunks(task, runner=HERE)
     run_pseudo_label(
         config, str(out / "detector"), prepared, str(out / "pool"), splits=("train",), runner=HERE
     )
     chunks = chunks_of_split(opened, "train")
     stored = read_pool(open_storage(str(out / "pool")), opened, chunks)
-    names = chunks.ids(opened)
-    best: dict[str, float] = {}
-    for name, chunk, score in zip(
-        *(scored[c].to_pylist() for c in ("recording_id", "chunk", "score")), strict=True
-    ):
-        best[f"{name}:{chunk}"] = max(score, best.get(f"{name}:{chunk}", 0.0))
-    assert len(best) > 1
-    for row, name in enumerate(names):
-        own = stored.score[stored.chunk == row]
-        assert own.max(initial=0.0) == pytest.approx(best.get(name, 0.0), abs=1e-5)
+    scored = read_pool(open_storage(str(out / "found")), opened, chunks)
+    assert len(set(scored.chunk.tolist())) > 1
+    for row in range(len(chunks)):
+        best = [found.score[found.chunk == row].max(initial=0.0) for found in (stored, scored)]
+        assert best[0] == pytest.approx(best[1], abs=1e-5)

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,7 +15,9 @@ from small_archive import make_prepared, small_config
 
 from mast_ray.boxes.points import FINEST_STRIDES, finest_level_of
 from mast_ray.config.errors import ConfigError
-from mast_ray.inference.validation import Inputs, detect_split, validation_metrics
+from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
+from mast_ray.inference.chunk_scores import as_detected, found_in_chunks
+from mast_ray.inference.validation import DetectionValidation
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
@@ -89,38 +92,50 @@ def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prep
     assert card.kind == "detector" and set(card.metrics) >= {"f1", "ap_area", "threshold"}
     assert summary["best"]["num_truth"] > 0
     opened = open_prepared(prepared)
-    reader = ChunkReader(opened, chunks_of_split(opened, "val"), opened.labels, batch_size=4, num_threads=1)
-    inputs = Inputs(card.normaliser(), card.tail, torch.device("cpu"))
-    found = detect_split(model, reader, inputs, small_config().evaluate)
-    assert len(found.chunk_ids) == len(reader) == len(found.boxes) == len(found.truth)
+    reader = ChunkReader(opened, chunks_of_split(opened, "val"), batch_size=4, num_threads=1)
     # The exported weights are those that were validated.
-    assert validation_metrics(found)["f1"] == pytest.approx(summary["best"]["f1"], abs=1e-6)
+    validation = DetectionValidation(model, opened, reader, inputs_of(card), small_config())
+    measured = validation.measure(model.state_dict(), LocalWorker())
+    assert json.dumps(measured) == json.dumps({name: summary["best"][name] for name in measured})
+
+
+def inputs_of(card):
+    return Inputs(card.normaliser(), card.tail, torch.device("cpu"))
 
 
 def test_a_split_shared_by_two_workers_gives_the_detections_of_one(prepared, detector):
     model, card = load_detector(detector[0])
-    opened = open_prepared(prepared)
-    reader = ChunkReader(
-        opened, chunks_of_split(opened, "val", "test"), opened.labels, batch_size=1, num_threads=1
-    )
-    inputs, knobs = Inputs(card.normaliser(), card.tail, torch.device("cpu")), small_config().evaluate
-    whole = detect_split(model, reader, inputs, knobs)
-    parts = []
+    opened, config = open_prepared(prepared), small_config()
+    reader = ChunkReader(opened, chunks_of_split(opened, "val", "test"), batch_size=1, num_threads=1)
+    found = ChunkDetector(model, inputs_of(card), 1, as_detected(config))
+    whole = found_in_chunks(opened, found, reader)
+    shares = []
 
     class Half(LocalWorker):
         world_size = 2
 
         def gather(self, value):
-            parts.append(value)
-            return [value]
+            shares.append(value)
+            return shares if len(shares) == 2 else [value]
 
     for rank in (0, 1):
         worker = Half()
         worker.rank = rank
-        detect_split(model, reader, inputs, knobs, worker)
-    assert tuple(parts[0][0] + parts[1][0]) == whole.chunk_ids
-    both = [*parts[0][1], *parts[1][1]]
-    assert [len(boxes) for boxes in both] == [len(boxes) for boxes in whole.boxes]
+        both = found_in_chunks(opened, found, reader, worker)
+    assert 0 < len(shares[0].chunk) < len(whole.chunk)
+    for name in ("chunk", "boxes", "score"):
+        np.testing.assert_array_equal(getattr(both, name), getattr(whole, name))
+
+
+def test_best_weights_are_chosen_on_the_development_split_where_one_is_labelled(prepared):
+    """The test recordings are declared to be of sites set aside for choosing models."""
+    opened = open_prepared(prepared)
+    names = pa.array(["ood_dev" if name == "test" else name for name in opened.splits["split"].to_pylist()])
+    dealt = replace(opened, splits=opened.splits.set_column(3, "split", names))
+    task = DetectorTask(small_config(), prepared, "out")
+    held = task.held_out(dealt)
+    assert held.ids(dealt) == chunks_of_split(opened, "test").ids(opened) != task.held_out(opened).ids(opened)
+    assert replace(task, select_on="val").held_out(dealt).ids(dealt) == task.held_out(opened).ids(opened)
 
 
 def test_held_out_chunks_are_never_in_the_pool(prepared):

@@ -1,0 +1,73 @@
+"""A detector scored on a split: found in memory during training, or stored by a stage. One arithmetic for both.
+
+Training scores what it has just found, `mast evaluate` what it reads back from Parquet. Both measure boxes in seconds and
+hertz first, so a box at the very edge of an overlap falls to the same side, and F1 agrees to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.scoring import Scored, score_chunks
+from mast_ray.inference.chunk_detector import BatchBoxes, ChunkDetector, StoredDetections
+from mast_ray.inference.pool_rows import measured
+from mast_ray.self_training.operator import PoolDetections
+from mast_ray.self_training.pool import boxes_in_chunks, joined, keys_of, read_pool
+from mast_ray.storage.storage import Storage
+from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.worker import Worker
+
+CHUNKS = "chunks"  # folder of a scored model's detections, beside its sheet of scores
+
+
+def as_detected(config: Config) -> StoredDetections:
+    """What a model's detections of a chunk are: suppressed once, by the evaluation's own overlap. Whoever wants to search
+    over suppression stores other boxes for it.
+    """
+    knobs = config.evaluate
+    return StoredDetections(knobs.score_floor, knobs.nms_overlap, knobs.max_detections, with_parts=True)
+
+
+def found_in_chunks(
+    prepared: Prepared, detector: ChunkDetector, reader: ChunkReader, worker: Worker | None = None
+) -> PoolDetections:
+    """Detections of every chunk of a reader. With a worker, all ranks share the work and get the whole."""
+    rank, world_size = (worker.rank, worker.world_size) if worker is not None else (0, 1)
+    batches = detector.detections(reader, rank, world_size)
+    own = joined([_read_back(prepared, reader.chunks, batch) for batch in batches], len(reader.chunks))
+    if worker is None or world_size == 1:
+        return own
+    return joined(worker.gather(own), len(reader.chunks))
+
+
+def _read_back(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes) -> PoolDetections:
+    """A batch as it would come out of a table."""
+    rows, *measures = measured(prepared, chunks, found)
+    chunk = found.chunk[rows]
+    boxes = boxes_in_chunks(chunks.chunk[chunk].astype(np.int64), *measures)
+    return PoolDetections(chunk, boxes, found.score[rows].astype(np.float64), len(chunks))
+
+
+def score_stored(
+    prepared: Prepared, stage: Storage, splits: Sequence[str], config: Config
+) -> dict[str, Scored]:
+    """Detections that a stage has stored, in the chunks of some splits, against the archive's labels."""
+    if not splits:
+        return {}
+    everything = chunks_of_split(prepared, *splits)
+    found = read_pool(stage, prepared, everything)
+    key = keys_of(everything)[found.chunk]
+    scored = {}
+    for split in splits:
+        chunks = chunks_of_split(prepared, split)
+        place = np.searchsorted(keys_of(chunks), key)
+        is_own = np.append(keys_of(chunks), -1)[place] == key
+        own = replace(found.where(is_own), chunk=place[is_own], num_chunks=len(chunks))
+        scored[split] = score_chunks(prepared, chunks, own, prepared.labels, config)
+    return scored

@@ -1,0 +1,187 @@
+"""`mast evaluate MODEL PREPARED`, and whatever else scores a model: detections of the held-out chunks as a resumable stage,
+then their figures.
+
+OUT/chunks               what the model finds in every held-out chunk, in units (stages/detect/chunks.py); read back if it is there
+OUT/metrics.json         the figures of every split, per chunk and per recording (evaluation/score_sheet.py)
+OUT/figures.csv, figures.parquet, thresholds.csv, outcomes.parquet    the same and more, to look at
+
+Figures are given per chunk (the paper's way, and what training validates by) and on whole recordings, where a call in two
+overlapping chunks counts once. The threshold is frozen: one for all splits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import write_sheet
+from mast_ray.evaluation.intervals import Difference, paired_differences
+from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
+from mast_ray.evaluation.scoring import By, Scored, sums_of
+from mast_ray.evaluation.split_truth import scored_splits, selection_split
+from mast_ray.evaluation.whole_recordings import score_stitched
+from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
+from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
+from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.stage_folders import (
+    is_current,
+    read_manifest,
+    refuse_foreign,
+    text_hash,
+    write_manifest,
+)
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
+from mast_ray.training.files.model_files import Card, read_card
+
+log = logging.getLogger("mast.evaluate")
+
+STAGE = "evaluate"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is scored, and how."""
+
+    splits: tuple[str, ...] = ()  # empty: all that are held out
+    threshold: float | None = None  # None: the model's own, else tuned where models may be chosen on
+    by: tuple[By, ...] = ()  # breakdowns
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True, eq=False)
+class ModelScores:
+    """How a model does on every split: the sheet as it is written, and the matches behind it."""
+
+    sheet: ScoreSheet
+    splits: dict[str, Scored]  # per chunk
+
+    @property
+    def threshold(self) -> Threshold:
+        return self.sheet.threshold
+
+    def gains_over(self, other: ModelScores, config: Config) -> dict[str, dict[str, Difference]]:
+        """Split -> figure -> this model minus another on the same recordings, each at its own threshold."""
+        knobs = (config.evaluate.bootstrap, config.seed)
+        return {
+            name: paired_differences(
+                sums_of(other.splits[name], other.threshold.value), sums_of(one, self.threshold.value), *knobs
+            )
+            for name, one in self.splits.items()
+        }
+
+
+def evaluate_model(
+    config: Config,
+    model: str,
+    prepared: str,
+    out: str,
+    wanted: Wanted = EVERYTHING,
+    *,
+    runner: Runner = ON_RAY,
+) -> ModelScores:
+    """Detect in every chunk of the wanted splits unless OUT holds that already, score, and write the figures."""
+    model_at, prepared_at, out_at = (open_storage(uri, config.storage) for uri in (model, prepared, out))
+    run = _Evaluation(config, model_at, prepared_at, out_at, wanted)
+    refuse_foreign(run.out, STAGE)
+    if is_current(read_manifest(run.out), STAGE, run.key, run.inputs):
+        log.info("%s is already scored", run.out.url)
+        sheet = ScoreSheet.from_json(run.out.read_bytes(METRICS), f"{run.out.url}/{METRICS}")
+        return ModelScores(sheet, run.scored())
+    num_rejected = 0
+    with lease_or_stop(run.out):
+        if run.offered:
+            task = ChunkTask(
+                config, run.model.url, run.prepared.url, run.out.at(CHUNKS).url, run.offered, as_detected(config),
+                "repeatable",
+            )  # fmt: skip
+            num_rejected = detect_chunks(task, runner)["counts"]["rejected_chunks"]
+        scored = run.scored()
+        sheet = run.sheet(scored, num_rejected)
+        write_sheet(run.out, sheet, scored)
+        counts = {f"{row.split}_recordings": row.num_recordings for row in sheet.rows if row.is_whole}
+        write_manifest(run.out, STAGE, config, run.key, run.inputs, counts, datetime.now(UTC))
+    return ModelScores(sheet, scored)
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    config: Config
+    model: Storage
+    prepared: Storage
+    out: Storage
+    wanted: Wanted
+
+    @cached_property
+    def archive(self) -> Prepared:
+        return open_prepared(self.prepared)
+
+    @cached_property
+    def card(self) -> Card:
+        return read_card(self.model.url, self.config.storage)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Splits to score."""
+        present = scored_splits(self.archive)
+        missing = [name for name in self.wanted.splits if name not in present]
+        if missing:
+            raise DataError(
+                f"{self.prepared.url} has no labelled split {missing[0]}: it has {', '.join(present) or 'none'}\n"
+                "deal the recordings again with `mast split`"
+            )
+        return self.wanted.splits or present
+
+    @cached_property
+    def tuned_on(self) -> str:
+        """The split a threshold must be tuned on; "" where there is one, or nothing to tune it on."""
+        if self.wanted.threshold is not None or self.card.score_threshold is not None:
+            return ""
+        split = selection_split(self.archive)
+        return split if split in scored_splits(self.archive) else ""
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Splits to detect in."""
+        return tuple(dict.fromkeys((*self.names, *([self.tuned_on] if self.tuned_on else []))))
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        return {"prepared": data_hash(self.archive), "model": self.card.weights_sha256}
+
+    @cached_property
+    def key(self) -> str:
+        knobs = self.config.evaluate.model_dump(mode="json", exclude={"batch_size"})
+        wanted = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
+        return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
+
+    def scored(self) -> dict[str, Scored]:
+        """Split -> what the stored detections are worth, per chunk."""
+        return score_stored(self.archive, self.out.at(CHUNKS), self.names, self.config)
+
+    def sheet(self, scored: dict[str, Scored], num_rejected: int) -> ScoreSheet:
+        knobs = self.config.evaluate
+        selection = scored.get(self.tuned_on)
+        if self.tuned_on and selection is None:
+            own = score_stored(self.archive, self.out.at(CHUNKS), (self.tuned_on,), self.config)
+            selection = own[self.tuned_on]
+        threshold = chosen_threshold(
+            self.wanted.threshold, self.card.score_threshold, selection, self.tuned_on
+        )
+        drawn = (threshold.value, knobs.bootstrap, self.config.seed)
+        rows = [r for name, one in scored.items() for r in score_rows(one, name, *drawn, self.wanted.by)]
+        is_of_chunks = self.archive.manifest["config"]["split"]["unit"] == "chunk"
+        for name, one in scored.items() if not is_of_chunks else ():  # random chunks make up no recordings
+            rows += score_rows(score_stitched(self.archive, one, name, self.config), name, *drawn)
+        return ScoreSheet(
+            self.model.url, self.prepared.url, self.card.weights_sha256, threshold, knobs.iou, "mel",
+            knobs.average_precision, tuple(rows), {"chunks that could not be read": num_rejected},
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""`mast evaluate --detections TABLE --annotations TABLE`: any table of detections against any table of annotations.
+
+Detections are a Parquet table or folder of ours, or a file of any annotation format with scores; annotations are a
+prepared archive, labels.parquet, or files of any format. Detections of chunks (a stage of `mast evaluate` or
+`mast pseudo-label`) are scored chunk by chunk, and need the prepared archive they were made from.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.event_boxes import Blocks, Space
+from mast_ray.evaluation.events import (
+    EventTable,
+    RecordingList,
+    events_from_annotations,
+    events_from_arrow,
+    recordings_from_arrow,
+    renumbered,
+    with_facts_of,
+)
+from mast_ray.evaluation.score_sheet import ScoreSheet, Threshold, chosen_threshold, score_rows
+from mast_ray.evaluation.scoring import By, Scored, score_chunks, score_tables
+from mast_ray.evaluation.split_truth import truth_of_split
+from mast_ray.recordings.annotations.reading import read_annotations
+from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
+from mast_ray.self_training.pool import pool_of_table
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+
+
+@dataclass(frozen=True)
+class TableWanted:
+    """What is scored against what, and how."""
+
+    detections: str
+    annotations: str
+    splits: tuple[str, ...] = ()  # of a prepared archive; empty: all its annotated recordings together
+    threshold: float | None = None
+    tune_on: str = ""  # table whose best threshold is used
+    tune_annotations: str = ""
+    tune_split: str = ""
+    by: tuple[By, ...] = ()
+    space: Space = "mel"
+    unlisted: Literal["skip", "silent"] = "skip"
+    recordings: str = ""  # table that knows paths, sites and times where the others do not
+    format: str = "auto"
+
+
+def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, dict[str, Scored]]:
+    """The sheet of a table of detections, and the matches behind it by split ("": no splits)."""
+    names = wanted.splits or ("",)
+    scored = {name: _scored(wanted, config, wanted.detections, wanted.annotations, name) for name in names}
+    threshold = _threshold(wanted, config)
+    knobs = (threshold.value, config.evaluate.bootstrap, config.seed, wanted.by)
+    rows = [row for name, one in scored.items() for row in score_rows(one, name, *knobs)]
+    left_out: dict[str, int] = {}
+    for one in scored.values():
+        left_out |= {why: left_out.get(why, 0) + count for why, count in one.left_out.items()}
+    sheet = ScoreSheet(
+        wanted.detections, wanted.annotations, "", threshold, config.evaluate.iou, wanted.space,
+        config.evaluate.average_precision, tuple(rows), left_out,
+    )  # fmt: skip
+    return sheet, scored
+
+
+def _threshold(wanted: TableWanted, config: Config) -> Threshold:
+    """Given, or tuned on another table or split, or none: a tuned one never sees what is scored, unless the user
+    names it twice.
+    """
+    if wanted.threshold is not None or not (wanted.tune_on or wanted.tune_split):
+        return Threshold(0.0, "none") if wanted.threshold is None else Threshold(wanted.threshold, "given")
+    table, annotations = wanted.tune_on or wanted.detections, wanted.tune_annotations or wanted.annotations
+    is_same = (table, annotations) == (wanted.detections, wanted.annotations)
+    if is_same and wanted.tune_split in (wanted.splits or ("",)):
+        print("note: the threshold is tuned on what is scored: figures are too good", file=sys.stderr)
+    tuning = _scored(wanted, config, table, annotations, wanted.tune_split)
+    threshold = chosen_threshold(None, None, tuning, wanted.tune_split or table)
+    if threshold.source == "fallback":
+        raise DataError(
+            f"no detection of {table} is right, so no threshold can be tuned on it:\ngive --threshold"
+        )
+    return threshold
+
+
+def _scored(wanted: TableWanted, config: Config, detections: str, annotations: str, split: str) -> Scored:
+    recordings = recordings_from_arrow(read_recordings(wanted.recordings)) if wanted.recordings else None
+    table = None if _is_annotation_file(detections) else _table_of(detections)
+    if table is not None and "chunk" in table.column_names and table.column("chunk").null_count < len(table):
+        return _scored_in_chunks(table, config, annotations, split, detections)
+    truth, blocks = read_truth(annotations, split, recordings, wanted.format)
+    found = read_events(detections, wanted.format) if table is None else events_from_arrow(table)
+    if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
+        found = renumbered(found, recordings)  # a table that knows ids only
+    if recordings is not None:
+        truth = replace(truth, recordings=with_facts_of(truth.recordings, recordings))
+    return score_tables(found, truth, config.evaluate.iou, wanted.space, wanted.unlisted, blocks)
+
+
+def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
+    if annotations.endswith(".parquet") or _is_annotation_file(annotations):
+        raise ConfigError(
+            f"{uri} holds detections of single chunks, which overlap by half:\n"
+            "give the prepared archive they were made from as --annotations, and --split"
+        )
+    archive = open_prepared(annotations)
+    if not split:
+        raise ConfigError(
+            f"{uri} holds detections of single chunks:\nsay which ones to score, e.g. --split test"
+        )
+    chunks = chunks_of_split(archive, split)
+    return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), archive.labels, config)
+
+
+def read_events(uri: str, format: str = "auto") -> EventTable:
+    """Detections from Parquet (file or folder) or from an annotation file of any format."""
+    if _is_annotation_file(uri):
+        return events_from_annotations(read_annotations(uri, format))  # type: ignore[arg-type]
+    return events_from_arrow(_table_of(uri))
+
+
+def _table_of(uri: str) -> pa.Table:
+    """One Parquet file as it is, or all detections of a folder."""
+    if uri.endswith(".parquet"):
+        storage, keys = split_uri(uri)
+        return read_parquet(storage, keys[0])
+    return read_detections(uri)
+
+
+def read_truth(
+    uri: str, split: str = "", recordings: RecordingList | None = None, format: str = "auto"
+) -> tuple[EventTable, Blocks | None]:
+    """Annotations, with the annotated recordings as their list of recordings, and
+    the blocks of a split if named.
+    """
+    if uri.endswith(".parquet"):
+        storage, keys = split_uri(uri)
+        if recordings is None and storage.stat("recordings.parquet") is not None:
+            listed = read_recordings(f"{storage.url}/recordings.parquet")
+            recordings = recordings_from_arrow(listed, only_annotated=True)
+        _refuse_split(uri, split)
+        return events_from_arrow(read_parquet(storage, keys[0]), recordings), None
+    if _is_annotation_file(uri):
+        _refuse_split(uri, split)
+        found = read_annotations(uri, format)  # type: ignore[arg-type]
+        for problem in found.problems[:5]:
+            print(f"note: {problem}", file=sys.stderr)
+        return events_from_annotations(found), None
+    return truth_of_split(open_prepared(uri), split or None)
+
+
+def _refuse_split(uri: str, split: str) -> None:
+    if split:
+        raise ConfigError(f"--split {split} needs a prepared archive as --annotations, not {uri}")
+
+
+def _is_annotation_file(uri: str) -> bool:
+    """Local annotation file, or a folder of them (and not of Parquet tables or a stage)."""
+    if "://" in uri or uri.endswith(".parquet"):
+        return False
+    path = Path(uri)
+    if not path.exists():
+        raise DataError(f"{uri} does not exist: give a table of detections or annotations")
+    if path.is_file():
+        return True
+    return not (path / "manifest.json").exists() and next(path.rglob("*.parquet"), None) is None

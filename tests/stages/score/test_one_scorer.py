@@ -1,0 +1,226 @@
+"""The same model on the same split has the same figures wherever it is scored: by the stage of `mast evaluate`, in a round of
+self-training, in the report, and by training's own validation.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from study_archive import make_study_archive, study_config, write_fresh_detector
+
+from mast_ray.evaluation.score_sheet import ScoreSheet
+from mast_ray.inference.chunk_detector import Inputs
+from mast_ray.inference.validation import DetectionValidation
+from mast_ray.reporting.report.collect import collect_run
+from mast_ray.reporting.report.collect_scores import split_name
+from mast_ray.self_training.round_records import score_column
+from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.stages.score import evaluate
+from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.self_train.round_table import round_row, rounds_text
+from mast_ray.stages.self_train.self_train import kept_figures
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import read_commits
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.assembly import load_detector
+from mast_ray.training.worker import LocalWorker
+from mast_ray.verbs.main import run_verb
+
+pytestmark = pytest.mark.slow  # runs a network
+SPLITS = ("val", "test", "temporal_ood", "site_ood")
+
+
+@pytest.fixture(scope="module")
+def config():
+    # fresh weights find something right only where little overlap is asked for
+    return study_config(evaluate__iou=0.1, self_train__rounds=1)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return make_study_archive(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def model(archive):
+    return write_fresh_detector(archive.parent / "model", archive, threshold=None)
+
+
+@pytest.fixture(scope="module")
+def scores(config, archive, model):
+    """Scored into the folder of the archive, so that a report finds both."""
+    places = (str(model), str(archive), str(archive.parent / "scores" / "seed"))
+    return evaluate_model(config, *places, runner=HERE)
+
+
+def validated(config, archive, model, split):
+    """What training would say of these weights on a split."""
+    detector, card = load_detector(model)
+    prepared = open_prepared(archive)
+    reader = ChunkReader(prepared, chunks_of_split(prepared, split), batch_size=8, num_threads=1)
+    inputs = Inputs(card.normaliser(), card.tail, torch.device("cpu"))
+    return DetectionValidation(detector, prepared, reader, inputs, config).measure(
+        detector.state_dict(), LocalWorker()
+    )
+
+
+def test_evaluate_report_round_table_and_validation_have_the_same_figures(config, archive, model, scores):
+    table = round_row(config, 0, scores, scores)
+    report = collect_run(open_storage(archive.parent))
+    shown = {row[0]: dict(zip(report.tables[0].columns, row, strict=True)) for row in report.tables[0].rows}
+    for split in SPLITS:
+        own = scores.sheet.whole(split).figures
+        assert table[score_column(split, "f1")]["estimate"] == own["f1"].estimate
+        assert shown[split_name(split)]["F1"].value == own["f1"].estimate
+        assert shown[split_name(split)]["AP"].value == own["ap_area"].estimate
+    assert scores.threshold.source == "tuned" and scores.threshold.tuned_on == "val"
+    in_training, own = validated(config, archive, model, "val"), scores.sheet.whole("val").figures
+    assert in_training["threshold"] == scores.threshold.value
+    for name in ("f1", "precision", "recall", "ap_area", "f1_macro", "mean_iou", "time_f1"):
+        assert in_training[name] == own[name].estimate > 0, name
+    assert (
+        dict(report.headline)["F1, in-domain test"].value == scores.sheet.whole("test").figures["f1"].estimate
+    )
+    assert report.curves and report.threshold == scores.threshold.value
+
+
+def test_self_training_writes_the_figures_of_its_seed_as_evaluate_does(
+    config, archive, model, scores, tmp_path
+):
+    from mast_ray.stages.self_train.self_train import run_self_train
+
+    result = run_self_train(config, str(archive), str(model), str(tmp_path), runner=HERE)
+    seed, student = result["rounds"]
+    for split in SPLITS:
+        assert seed[score_column(split, "f1")]["estimate"] == scores.sheet.whole(split).figures["f1"].estimate
+    # the student was validated while it was trained, and scored when it was done
+    trained = json.loads((tmp_path / "round1/stage2/summary.json").read_text())["best"]
+    assert trained["f1"] == student["val_f1"]["estimate"] and trained["threshold"] == student["threshold"]
+
+
+def test_detections_against_annotations_agree_with_the_model_they_came_from(
+    config, archive, scores, tmp_path, capsys
+):
+    found = archive.parent / "scores" / "seed" / "chunks"
+    knobs = ["--threshold", repr(scores.threshold.value), "--iou", "0.1", "--out", str(tmp_path / "tables")]
+    argv = [
+        "--detections",
+        str(found),
+        "--annotations",
+        str(archive),
+        "--split",
+        "test,site_ood",
+        "--by",
+        "site",
+        *knobs,
+    ]
+    assert run_verb("evaluate", argv) == 0
+    sheet = ScoreSheet.from_json((tmp_path / "tables" / "metrics.json").read_bytes())
+    for split in ("test", "site_ood"):
+        assert sheet.whole(split).figures["f1"].estimate == scores.sheet.whole(split).figures["f1"].estimate
+    assert {row.cell for row in sheet.rows if row.by == "site"} == {"S0", "S2"} and not sheet.model_sha
+    assert "site_ood S2" in capsys.readouterr().out
+    assert run_verb("evaluate", argv[:4]) == 2  # chunks overlap: a split must be named
+    assert "--split test" in capsys.readouterr().err
+
+
+def test_a_second_call_reads_what_is_stored_and_other_splits_or_figures_need_no_new_inference(
+    config, archive, tmp_path, monkeypatch
+):
+    model, out = write_fresh_detector(tmp_path / "model", archive, threshold=0.05), str(tmp_path / "scores")
+    first = evaluate_model(config, str(model), str(archive), out, Wanted(("val", "site_ood")), runner=HERE)
+    assert tuple(first.splits) == ("val", "site_ood") and first.threshold == (0.05, "model", "")
+    assert {(row.split, row.unit) for row in first.sheet.rows} == {
+        (split, unit) for split in ("val", "site_ood") for unit in ("chunk", "recording")
+    }
+    (model / "weights.safetensors").unlink()
+    again = evaluate_model(config, str(model), str(archive), out, Wanted(("val", "site_ood")), runner=HERE)
+    assert again.sheet.to_json() == first.sheet.to_json()
+    stricter = Wanted(("val", "site_ood"), threshold=0.2, by=("hour",))
+    other = evaluate_model(config, str(model), str(archive), out, stricter, runner=HERE)
+    assert other.threshold == (0.2, "given", "") and any(row.by == "hour" for row in other.sheet.rows)
+    kept = other.sheet.whole("site_ood").num_detections
+    assert kept < first.sheet.whole("site_ood").num_detections
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_units_that_are_left(
+    config, archive, model, scores, tmp_path, monkeypatch
+):
+    """Two units of three chunks die with their process; the next start finds the first done, and all chunks counted once."""
+    from mast_ray.stages.detect import chunks
+
+    monkeypatch.setattr(chunks, "chunks_of_a_unit", lambda num_chunks: 3)
+    original, calls = chunks.ChunkWork.__call__, []
+
+    def dies_at_the_third(self, attempt, items):
+        calls.append(attempt.unit.unit_id)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, attempt, items)
+
+    monkeypatch.setattr(chunks.ChunkWork, "__call__", dies_at_the_third)
+    arguments = (config, str(model), str(archive), str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_model(*arguments, runner=HERE)
+    assert len(read_commits(open_storage(tmp_path / "chunks"))) == 2
+    done = evaluate_model(*arguments, runner=HERE)
+    num_units = len(read_commits(open_storage(tmp_path / "chunks")))
+    assert len(calls) == num_units + 1 and num_units >= 4  # the one that died was begun twice
+    assert rows_of(done) == rows_of(scores)
+    counts = json.loads((tmp_path / "chunks" / "manifest.json").read_text())["counts"]
+    assert counts["chunks"] == 15 and counts["rejected_chunks"] == 0
+
+
+@pytest.mark.ray
+def test_units_on_ray_give_the_figures_of_one_process(config, archive, model, scores, tmp_path):
+    spread = replace_cluster(config, num_workers=2)
+    found = evaluate_model(spread, str(model), str(archive), str(tmp_path), runner=ON_RAY)
+    assert rows_of(found) == rows_of(scores)
+
+
+def rows_of(scores):
+    return json.loads(scores.sheet.to_json())["rows"]
+
+
+def replace_cluster(config, **knobs):
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update=knobs)})
+
+
+def test_gains_are_differences_each_model_at_its_own_threshold(config, scores):
+    sheet = replace(scores.sheet, threshold=scores.threshold._replace(value=2.0))  # keeps nothing: F1 0
+    silent = evaluate.ModelScores(sheet, scores.splits)
+    gain = scores.gains_over(silent, config)["val"]["f1"]
+    assert gain.estimate == scores.sheet.whole("val").figures["f1"].estimate > 0
+    row = round_row(config, 1, scores, silent)
+    assert row["val_f1_gain"]["estimate"] == gain.estimate
+    text = rounds_text([round_row(config, 0, scores, scores), row])
+    assert f"round 1   {0:.3f}" not in text.splitlines()[1] and "val" in text
+
+
+def test_what_a_model_keeps_is_counted_over_all_chunks_of_validation(scores):
+    kept, row = kept_figures(scores), scores.sheet.whole("val")
+    assert kept.num_chunks == 3 and kept.boxes_per_chunk == pytest.approx(row.num_detections / 3)
+
+
+def test_the_verb_scores_a_model_on_the_named_split_and_leaves_nothing_behind_without_out(
+    archive, model, capsys, tmp_path
+):
+    knobs = ["--recipe", "tiny", "--set", "evaluate.bootstrap=20", "--set", "cluster.use_gpu=no"]
+    assert (
+        run_verb(
+            "evaluate", [str(model), str(archive), "--split", "temporal_ood", "--by", "duration", *knobs]
+        )
+        == 0
+    )
+    told = capsys.readouterr().out
+    assert (
+        "temporal_ood" in told
+        and "site_ood" not in told
+        and "per recording" in told
+        and "temporal_ood 1-3 s" in told
+    )
+    assert run_verb("evaluate", [str(model), str(archive), "--split", "nowhere", *knobs]) == 3
+    assert "it has val, test" in capsys.readouterr().err
