@@ -308,7 +308,7 @@ def run_all(args: argparse.Namespace) -> None:
             for job in [job for job in running if job.process is not None and job.process.poll() is not None]:
                 running.remove(job)
                 finish(job, args, failed, seen_s)
-            for job in [job for job in waiting if needs_of(job) & failed]:
+            for job in [job for job in waiting if (before := start_of(job, args)) and before.name in failed]:
                 waiting.remove(job)
                 failed.add(job.name)
                 print(f"-- {job.name}: left out, what it starts from failed", flush=True)
@@ -363,7 +363,8 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         except ConfigError as error:
             print(f"-- {name}: left out, {str(error).splitlines()[0]}", flush=True)
             continue
-        jobs += [Job(ROWS[name], seed) for seed in args.seeds if not is_done(Job(ROWS[name], seed), args)]
+        seeds = args.seeds[:1] if ROWS[name].verb == "pretrain" else args.seeds
+        jobs += [Job(ROWS[name], seed) for seed in seeds if not is_done(Job(ROWS[name], seed), args)]
     return jobs
 
 
@@ -412,12 +413,17 @@ def is_done(job: Job, args: argparse.Namespace) -> bool:
     return result_of(job, args).exists()
 
 
-def needs_of(job: Job) -> set[str]:
-    return {f"{job.row.start}-seed{job.seed}"} if job.row.start else set()
+def start_of(job: Job, args: argparse.Namespace) -> Job | None:
+    """The run whose weights a job starts from: a detector of its own seed, an encoder of the first (they take longest, and are shared)."""
+    if not job.row.start:
+        return None
+    row = ROWS[job.row.start]
+    return Job(row, args.seeds[0] if row.verb == "pretrain" else job.seed)
 
 
 def is_ready(job: Job, args: argparse.Namespace) -> bool:
-    return not job.row.start or is_done(Job(ROWS[job.row.start], job.seed), args)
+    before = start_of(job, args)
+    return before is None or is_done(before, args)
 
 
 def known_seconds(args: argparse.Namespace) -> dict[str, float]:
@@ -462,7 +468,8 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
     """The `mast` command of a job."""
     folder, prepared = folder_of(job, args), str(args.work / "prepared")
     flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
-    start = str(folder_of(Job(ROWS[job.row.start], job.seed), args) / "model") if job.row.start else ""
+    before = start_of(job, args)
+    start = str(folder_of(before, args) / "model") if before else ""
     match job.row.verb:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(folder / "model"), *flags]
