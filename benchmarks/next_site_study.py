@@ -198,6 +198,12 @@ def arguments() -> argparse.Namespace:
         help="1 labelled, 1 for the choice of models, the unseen ones, the others pool",
     )
     add("--unseen-sites", type=int, default=2)
+    add(
+        "--dev-sites",
+        type=int,
+        default=1,
+        help="sites with a few labels, for the choice of weights and thresholds",
+    )
     add("--days", type=int, default=6)
     add("--test-days", type=int, default=2)
     add("--density", type=float, default=20.0, help="calls per minute")
@@ -243,7 +249,7 @@ def make_archive(args: argparse.Namespace) -> None:
     sources = ["--sources", "four-ways"] if args.clips_dir else []
     share = str(args.labelled_hours / args.hours)
     synth = ["synth", "--out", str(archive), "--hours", str(args.hours), "--minutes", str(args.minutes), "--sites", str(args.sites),
-             "--days", str(args.days), "--unseen-sites", str(args.unseen_sites), "--dev-sites", "1", "--test-days",
+             "--days", str(args.days), "--unseen-sites", str(args.unseen_sites), "--dev-sites", str(args.dev_sites), "--test-days",
              str(args.test_days), "--unseen-pool-sites", "1", "--labelled-share", share, "--density", str(args.density), "--processes",
              str(args.processes), *sources, *real]  # fmt: skip
     if not (archive / "truth.csv").exists():
@@ -548,6 +554,9 @@ def score(order: dict, trained_s: float) -> None:
     }  # fmt: skip
     if order["verb"] == "self-train":
         facts["rounds"] = json.loads((folder / "rounds.json").read_text())
+        stages = [json.loads(path.read_text()) for path in sorted(folder.glob("round*/*/summary.json"))]
+        facts["samples"] = sum(stage.get("samples", 0) for stage in stages)
+        facts["chunks_per_s"] = max((stage.get("chunks_per_s") or 0.0 for stage in stages), default=None)
     else:
         summary = json.loads((folder / "summary.json").read_text())
         facts |= {

@@ -43,6 +43,13 @@ def test_f1_is_that_of_all_recordings_together_and_the_mean_over_seeds():
     )  # right as far as recall goes
 
 
+def test_the_best_threshold_leaves_out_what_ranks_below_it():
+    one = run(
+        "a", 0, [10] * 4, [5] * 4, TRUTHS
+    )  # 20 hits rank first, 20 false alarms last: 2 * 20 / (20 + 40)
+    assert mean_figure([one], "site_ood", figure="best_f1") == pytest.approx(2 / 3)
+
+
 def test_a_site_is_scored_from_its_own_recordings():
     one = run("a", 0, [10, 10, 10, 10], [10, 10, 5, 5], TRUTHS)
     assert mean_figure([one], "site_ood", ("A",)) == pytest.approx(1.0)
