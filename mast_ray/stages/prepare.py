@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mast_ray.config.errors import OK, PARTIAL, TemporaryError
 from mast_ray.config.tree import Config
+from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
@@ -63,10 +64,13 @@ class PrepareInputs:
     columns: tuple[tuple[str, str], ...] = ()
     listened: str = ""
     skip_missing: bool = False
+    image_scale: ImageScale | None = None
 
     @property
     def labels(self) -> AnnotationSource:
-        return AnnotationSource(self.annotations, self.columns, self.listened, self.skip_missing)
+        return AnnotationSource(
+            self.annotations, self.columns, self.listened, self.skip_missing, self.image_scale
+        )
 
 
 def prepare(

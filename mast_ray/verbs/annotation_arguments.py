@@ -32,6 +32,13 @@ def add_annotation_arguments(parser: argparse.ArgumentParser, required: bool = F
         action="store_true",
         help="go on without annotations whose recording is not in the archive",
     )
+    parser.add_argument(
+        "--image-scale",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the images of YOLO label files show: seconds=10 low_hz=0 high_hz=8000",
+    )
 
 
 def columns_of(items: list[str]) -> tuple[tuple[str, str], ...]:
@@ -52,4 +59,5 @@ def annotation_argv(args: argparse.Namespace) -> tuple[str, ...]:
         *(("--columns", *args.columns) if args.columns else ()),
         *(("--listened", args.listened) if args.listened else ()),
         *(("--skip-missing",) if args.skip_missing else ()),
+        *(("--image-scale", *args.image_scale) if args.image_scale else ()),
     )

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mast_ray.recordings.annotations.formats.yolo import ImageScale
     from mast_ray.storage.storage import open_storage
     from mast_ray.tables.labels.choice import chosen_labels
     from mast_ray.tables.labels.matching import AnnotationSource, annotations_of
@@ -41,7 +42,11 @@ def run(args: argparse.Namespace) -> int:
     labels = None
     if args.annotations or args.listened:  # before the headers: a mistake in a table shows at once
         source = AnnotationSource(
-            args.annotations, columns_of(args.columns), args.listened, args.skip_missing
+            args.annotations,
+            columns_of(args.columns),
+            args.listened,
+            args.skip_missing,
+            ImageScale.of_items(args.image_scale),
         )
         labels = chosen_labels(
             annotations_of(source, paths, args.config.storage, archive), args.config.labels

@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mast_ray.recordings.annotations.formats.yolo import ImageScale
     from mast_ray.stages.prepare import PrepareInputs, prepare
 
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
-        columns_of(args.columns), args.listened, args.skip_missing,
+        columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale),
     )  # fmt: skip
     return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

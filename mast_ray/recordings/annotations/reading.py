@@ -16,12 +16,17 @@ from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.formats import (
     aoef,
     audacity,
+    avianz,
+    batdetect2,
     birdeep,
     coco,
     generic_csv,
     kaleidoscope,
     raven,
+    sonic_visualiser,
+    yolo,
 )
+from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
 from mast_ray.recordings.annotations.paths import (
     RecordingIndex,
@@ -33,9 +38,12 @@ from mast_ray.recordings.annotations.paths import (
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
 from mast_ray.recordings.clock_and_site.sites import is_junk, recordings_among
 
-ReadFormat = Literal["raven", "audacity", "csv", "birdeep", "kaleidoscope", "aoef", "coco"]
+ReadFormat = Literal[
+    "raven", "audacity", "csv", "birdeep", "kaleidoscope", "aoef", "coco", "batdetect2", "avianz", "sonic_visualiser", "yolo",
+]  # fmt: skip
 READ_FORMATS: tuple[str, ...] = get_args(ReadFormat)
-ANNOTATION_SUFFIXES = (".txt", ".csv", ".tsv", ".json")
+JSON_FORMATS = ("aoef", "coco", "batdetect2", "avianz")
+ANNOTATION_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".data", ".svl")
 
 
 def read_annotations(
@@ -45,6 +53,7 @@ def read_annotations(
     root: str | os.PathLike[str] | None = None,
     recordings: Iterable[str] | None = None,
     columns: Mapping[str, str] | None = None,
+    image_scale: ImageScale | None = None,
 ) -> AnnotationSet:
     """Read a local file or every annotation file of a folder.
 
@@ -58,11 +67,26 @@ def read_annotations(
         raise DataError(f"{path}: no such annotation file or folder")
     base = Path(root).resolve() if root is not None else None
     if not path.is_dir():
-        return parse_annotations(_content(path), _relative(path, base), format, index=index, columns=columns)
+        return parse_annotations(
+            _content(path),
+            _relative(path, base),
+            format,
+            index=index,
+            columns=columns,
+            image_scale=image_scale,
+        )
     names = annotation_files(list_files(path))
     files = {_relative(path / name, base) if base is not None else name: path / name for name in names}
     contents = ((name, _content(file)) for name, file in files.items())
-    return parse_folder(contents, str(path), format, index=index, columns=columns, is_alone=len(names) == 1)
+    return parse_folder(
+        contents,
+        str(path),
+        format,
+        index=index,
+        columns=columns,
+        image_scale=image_scale,
+        is_alone=len(names) == 1,
+    )
 
 
 def parse_folder(
@@ -72,18 +96,30 @@ def parse_folder(
     *,
     index: RecordingIndex | None = None,
     columns: Mapping[str, str] | None = None,
+    image_scale: ImageScale | None = None,
     is_alone: bool = False,
 ) -> AnnotationSet:
     """Every annotation file of a folder, by name and content; a mapping of columns is for the tables that have them."""
     sets = []
     is_used = not columns
+    class_names: dict[str, str] = {}
     for name, content in files:
+        if posixpath.basename(name).lower() == yolo.NAMES:
+            class_names = yolo.class_names(decoded(content, name))
+            continue
         try:
             fits = bool(columns) and has_columns(content, name, columns or {})
             is_used |= fits
             sets.append(
                 parse_annotations(
-                    content, name, format, index=index, columns=columns if fits else None, is_alone=is_alone
+                    content,
+                    name,
+                    format,
+                    index=index,
+                    columns=columns if fits else None,
+                    image_scale=image_scale,
+                    class_names=class_names,
+                    is_alone=is_alone,
                 )
             )
         except DataError as error:  # a folder also holds other tables: say so and go on
@@ -108,8 +144,9 @@ def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
 
 
 def annotation_files(names: Iterable[str]) -> list[str]:
-    """Those of a listing that may hold annotations, by their suffix."""
-    return [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
+    """Those of a listing that may hold annotations, by their suffix; names of classes come before what needs them."""
+    found = [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
+    return sorted(found, key=lambda name: posixpath.basename(name).lower() != yolo.NAMES)
 
 
 def read_listened(
@@ -142,6 +179,8 @@ def parse_annotations(
     *,
     index: RecordingIndex | None = None,
     columns: Mapping[str, str] | None = None,
+    image_scale: ImageScale | None = None,
+    class_names: Mapping[str, str] | None = None,
     is_alone: bool = True,
 ) -> AnnotationSet:
     """The same from bytes; `name` is the file's path relative to the root, from which its own recording may be
@@ -158,7 +197,7 @@ def parse_annotations(
         return found
     document = (
         _json(text, name)
-        if format in ("aoef", "coco") or (format == "auto" and text.lstrip()[:1] in ("{", "["))
+        if format in JSON_FORMATS or (format == "auto" and text.lstrip()[:1] in ("{", "["))
         else None
     )
     chosen = detect_format(text, document, name, columns or {}) if format == "auto" else format
@@ -177,6 +216,19 @@ def parse_annotations(
             parsed = aoef.parse(document, name)
         case "coco":
             parsed = coco.parse(document, name)
+        case "batdetect2":
+            parsed = batdetect2.parse(document, name)
+        case "avianz":
+            parsed = avianz.parse(document, name)
+        case "sonic_visualiser":
+            read = (
+                sonic_visualiser.parse_layer
+                if sonic_visualiser.is_layer(text)
+                else sonic_visualiser.parse_headerless
+            )
+            parsed = read(text, name)
+        case "yolo":
+            parsed = yolo.parse(text, name, image_scale, class_names or {})
     if parsed.problems and not parsed.annotations:  # not the same as "listened to, nothing there"
         raise DataError(
             f"{name}: not one of its {len(parsed.problems)} rows can be used ({parsed.problems[0]}):\n"
@@ -194,7 +246,13 @@ def detect_format(text: str, document: Any, name: str, columns: Mapping[str, str
             return "aoef"
         if coco.is_coco(document):
             return "coco"
-        raise DataError(f"{name}: JSON, but neither AOEF nor COCO:\nsupported are {', '.join(READ_FORMATS)}")
+        if batdetect2.is_batdetect2(document):
+            return "batdetect2"
+        if avianz.is_avianz(document):
+            return "avianz"
+        raise DataError(
+            f"{name}: JSON, but of none of {', '.join(JSON_FORMATS)}:\nexport it as CSV from where it comes from"
+        )
     header = first_line(text)
     if raven.is_raven(header):
         return "raven"
@@ -202,8 +260,14 @@ def detect_format(text: str, document: Any, name: str, columns: Mapping[str, str
         return "birdeep"
     if kaleidoscope.is_kaleidoscope(header):
         return "kaleidoscope"
+    if sonic_visualiser.is_layer(text):
+        return "sonic_visualiser"
+    if yolo.is_yolo(text):
+        return "yolo"
     if audacity.is_audacity(text):
         return "audacity"
+    if sonic_visualiser.is_headerless(text):
+        return "sonic_visualiser"
     if generic_csv.is_table(name, parse_table(header, name).columns):
         return "csv"
     raise DataError(

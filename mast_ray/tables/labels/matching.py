@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
+from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.annotations.paths import RecordingIndex, own_stems
 from mast_ray.recordings.annotations.reading import (
@@ -39,6 +40,7 @@ class AnnotationSource:
     columns: tuple[tuple[str, str], ...] = ()  # field -> column of the user's tables
     listened: str = ""  # table of what was gone through
     skip_missing: bool = False  # go on without annotations whose recording is absent
+    image_scale: ImageScale | None = None  # of YOLO label files
 
 
 def annotations_of(
@@ -74,15 +76,25 @@ def _tables_of(
     if not uri.startswith("s3://"):
         root = archive.local_path("")
         inside = root is not None and Path(uri).resolve().is_relative_to(Path(root).resolve())
-        return read_annotations(uri, root=root if inside else None, recordings=recordings, columns=columns)
+        return read_annotations(
+            uri,
+            root=root if inside else None,
+            recordings=recordings,
+            columns=columns,
+            image_scale=source.image_scale,
+        )
     store = open_storage(uri, settings)
     index = RecordingIndex(recordings)
     keys = annotation_files(entry.key for entry in store.list())
     if not keys:  # one object, not a folder of them
         parent, name = open_beside(uri, settings)
-        return parse_annotations(_content(parent, name, uri), name, index=index, columns=columns)
+        return parse_annotations(
+            _content(parent, name, uri), name, index=index, columns=columns, image_scale=source.image_scale
+        )
     files = zip(keys, map_keys(store.read_bytes, keys), strict=True)
-    return parse_folder(files, uri, index=index, columns=columns, is_alone=len(keys) == 1)
+    return parse_folder(
+        files, uri, index=index, columns=columns, image_scale=source.image_scale, is_alone=len(keys) == 1
+    )
 
 
 def refuse_unknown(

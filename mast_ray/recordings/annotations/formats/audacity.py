@@ -39,10 +39,18 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             begin_s, end_s = number(cells[0]), number(cells[1])
             if begin_s is None or end_s is None or end_s < begin_s:
                 raise ValueError("begin or end time is missing or in the wrong order")
-            annotations.append(Annotation("", begin_s, end_s, label=restored("\t".join(cells[2:]))))
+            label, score = _label_and_score(cells[2:])
+            annotations.append(Annotation("", begin_s, end_s, label=label, score=score))
         except (ValueError, IndexError) as error:
             problems.append(f"{source}, line {line_number}: {error}")
     return Parsed(tuple(annotations), ("",), tuple(problems))
+
+
+def _label_and_score(cells: Sequence[str]) -> tuple[str, float | None]:
+    """BirdNET writes its confidence as a fourth column."""
+    if len(cells) == 2 and re.fullmatch(r"[01]?\.\d+|[01]", cells[1].strip()):
+        return restored(cells[0]), float(cells[1])
+    return restored("\t".join(cells)), None
 
 
 def write(annotations: Sequence[Annotation]) -> str:

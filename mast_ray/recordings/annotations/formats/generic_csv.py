@@ -10,7 +10,7 @@ row with a file but neither begin nor end says that the recording was gone throu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.model import Annotation, Parsed, Said, Span
@@ -29,11 +29,12 @@ from mast_ray.recordings.annotations.tabular import (
 ALIASES: dict[str, tuple[str, ...]] = {
     "file": (
         "file", "path", "filepath", "file_path", "filename", "file_name", "file name", "begin path", "begin file", "sound.files",
-        "recording", "recording_path", "audio", "audio_file", "audio_filename", "source_file", "wav",
+        "recording", "recording_path", "audio", "audio_file", "audio_filename", "audiofilename", "source_file", "wav",
+        "rec", "recording_id",
     ),
     "begin_s": (
         "begin_s", "start_s", "begin time (s)", "start (s)", "begin (s)", "start_seconds", "begin_time", "start_time", "begin", "start",
-        "onset_s", "onset", "min_t", "t_min", "x1", "annotation_start_s", "start_sec",
+        "onset_s", "onset", "min_t", "t_min", "x1", "annotation_start_s", "start_sec", "time",
     ),
     "end_s": (
         "end_s", "stop_s", "end time (s)", "end (s)", "end_seconds", "end_time", "end", "stop", "offset_s", "max_t", "t_max", "x2",
@@ -42,26 +43,31 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "duration_s": ("duration_s", "duration (s)", "duration"),
     "low_hz": (
         "low_hz", "low freq (hz)", "low_frequency", "low_freq", "low_f", "freq_low", "freqlow", "min_hz", "min_freq", "min_frequency",
-        "freq_min", "fmin", "f_min", "y1", "annotation_low_hz",
+        "freq_min", "fmin", "f_min", "y1", "annotation_low_hz", "low", "extent start",
     ),
     "high_hz": (
         "high_hz", "high freq (hz)", "high_frequency", "high_freq", "high_f", "freq_high", "freqhigh", "max_hz", "max_freq",
-        "max_frequency", "freq_max", "fmax", "f_max", "y2", "annotation_high_hz",
+        "max_frequency", "freq_max", "fmax", "f_max", "y2", "annotation_high_hz", "high", "extent end",
     ),
     "low_khz": ("low_khz", "low freq (khz)", "bottom.freq", "fmin_khz", "min_khz"),
     "high_khz": ("high_khz", "high freq (khz)", "top.freq", "fmax_khz", "max_khz"),
     "label": (
         "label", "species", "specie", "scientific name", "scientific_name", "common name", "common_name", "class", "class_name",
-        "annotation", "tag", "category", "ebird_code", "species_code", "sonotype", "call_type", "songtype", "elm",
+        "annotation", "tag", "category", "ebird_code", "species_code", "sonotype", "call_type", "songtype", "elm", "label:species",
+        "species_id",
     ),
     "score": ("score", "confidence", "probability"),
-    "verdict": ("verdict",),
+    "verdict": ("verdict", "detection.class", "validated"),
     "listened_begin_s": ("listened_begin_s", "listened_start_s", "listened_begin", "listened_start", "clip_begin_s", "clip_start_s"),
     "listened_end_s": ("listened_end_s", "listened_end", "clip_end_s"),
 }  # fmt: skip
 
 YES = frozenset({"y", "yes", "1", "true", "t", "right", "call"})  # verdicts of a reviewer
 NO = frozenset({"n", "no", "0", "false", "f", "wrong", "no call"})
+_TOOLS_YES = frozenset(
+    {"present", "true.positive", "false.negative"}
+)  # of Arbimon and ohun: a missed call is one
+_TOOLS_NO = frozenset({"not present", "absent", "false.positive"})
 
 
 def chosen_columns(header: Sequence[str], mapping: Mapping[str, str], source: str) -> dict[str, str]:
@@ -94,6 +100,8 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             f"{source}: no columns for begin and end among {', '.join(table.columns) or 'nothing'}:\n"
             "map them, e.g. --columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1 label=species"
         )
+    if "verdict" in chosen and not _has_verdicts(chosen["verdict"], table.rows):
+        del chosen["verdict"]
     annotations, mentioned, problems = [], [], []
     spans: dict[Span, None] = {}
     for where, values in numbered(table.rows, source):
@@ -190,7 +198,13 @@ def _annotation(values: Mapping[str, str], chosen: Mapping[str, str], path: str)
 def _said(verdict: str) -> Said:
     """What a reviewer wrote beside a detection; an open verdict is neither yes nor no."""
     word = verdict.strip().lower()
-    return "call" if word in YES else "no_call" if word in NO else "uncertain"
+    return "call" if word in YES | _TOOLS_YES else "no_call" if word in NO | _TOOLS_NO else "uncertain"
+
+
+def _has_verdicts(column: str, rows: Iterable[tuple[int, Mapping[str, str]]]) -> bool:
+    """A column `verdict` is one; any other that is called like one must hold nothing but known words."""
+    known = YES | NO | _TOOLS_YES | _TOOLS_NO | {""}
+    return column.lower() == "verdict" or all(values[column].strip().lower() in known for _, values in rows)
 
 
 OWN_HEADER = ("file", "begin_s", "end_s", "low_hz", "high_hz", "label", "score")

@@ -1,4 +1,4 @@
-"""Kaleidoscope's id.csv and cluster.csv (read only): OFFSET and DURATION in seconds, Fmin and Fmax in hertz,
+"""Kaleidoscope's id.csv and cluster.csv, and what PyHa and BirdNET write like it (read only): OFFSET and DURATION in seconds, Fmin and Fmax in hertz,
 or kHz in bat mode.
 """
 
@@ -15,6 +15,8 @@ LABEL_COLUMNS = (
     "top1match*",
     "auto id",
     "auto id*",
+    "scientific_name",
+    "common_name",
 )  # a person's word before the program's
 HIGHEST_KHZ = 500.0  # Fmax below this can only be kHz: bat mode
 
@@ -30,7 +32,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     highest = pick(lookup, ("fmax",))
     taken = {
         lookup.get(name)
-        for name in ("folder", "in file", "offset", "duration", "fmin", "fmax", *LABEL_COLUMNS)
+        for name in ("folder", "in file", "offset", "duration", "fmin", "fmax", "confidence", *LABEL_COLUMNS)
     }
     annotations, mentioned, problems = [], [], []
     for where, values in numbered(table.rows, source):
@@ -54,6 +56,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
                     low * factor if is_band and low is not None else None,
                     high * factor if is_band and high is not None else None,
                     label,
+                    number(values.get(lookup.get("confidence", ""), "")),
                     extra={key: value for key, value in values.items() if key not in taken and value},
                 )
             )
