@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.recording_names import numbers_by_path
 from mast_ray.recordings.annotations.model import AnnotationSet
+from mast_ray.tables.local_time import local_seconds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -95,7 +96,7 @@ def recordings_from_arrow(table: pa.Table, only_annotated: bool = False) -> Reco
         _strings(table, "recording_id"),
         _strings(table, "path"),
         _strings(table, "site"),
-        _local_seconds(table),
+        local_seconds(table),
         _numbers(table, "num_chunks", -1.0).astype(np.int64),
         _numbers(table, "duration_s"),
     )
@@ -216,7 +217,7 @@ def _recordings_of_events(table: pa.Table, key: str) -> tuple[RecordingList, Int
     first[row[::-1]] = np.arange(len(row))[::-1]
     one = table.take(pa.array(first))
     paths = names if key == "path" else _strings(one, "path")
-    start = _local_seconds(one) - _numbers(one, "begin_s")
+    start = local_seconds(one) - _numbers(one, "begin_s")
     ids = names if key == "recording_id" else ("",) * len(names)
     found = replace(_unknown_recordings(ids, paths), site=_strings(one, "site"), start_local_s=start)
     return found, row
@@ -238,14 +239,3 @@ def _numbers(table: pa.Table, name: str, default: float = float("nan")) -> Float
         return np.full(len(table), default)
     column = pc.fill_null(table.column(name).cast(pa.float64()), default)
     return np.array(column.to_numpy(), np.float64)
-
-
-def _local_seconds(table: pa.Table) -> Floats:
-    """start_utc + utc_offset_s in seconds; NaN where either is unknown."""
-    if "start_utc" not in table.column_names or not pa.types.is_timestamp(
-        table.schema.field("start_utc").type
-    ):
-        return np.full(len(table), np.nan)
-    micros = table.column("start_utc").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    utc_s = np.array(pc.fill_null(micros.cast(pa.float64()), float("nan")).to_numpy(), np.float64) / 1e6
-    return utc_s + _numbers(table, "utc_offset_s")

@@ -167,7 +167,7 @@ class DecodeLanes:
                 rows = stream.finish()
                 place = metadata_of(item.path, reading.info.header, knobs.audio, self._sites)
                 record = record_of(item, reading, place, knobs.short_recordings)
-                clock = None if "clock_reset" in place.time_flags else place.clock
+                clock = None if "clock_reset" in place.time_flags else place.local
                 yield Piece(item, at, rows, Ending(record, clock))
         except UnreadableRecording as error:
             nothing = stream.push(np.zeros(0, np.float32))[:0]

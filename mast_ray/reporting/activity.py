@@ -1,7 +1,7 @@
 """Calls and recording effort per local hour and date: 0 calls with effort is a finding, no effort is a gap.
 
-Times are the local time of the recorder (start_utc + utc_offset_s). Where the offset is unknown, UTC is used
-and said. An hour slot is a whole number of hours since 1970-01-01 00:00 local time.
+Times are the local time of the recorder. Where its zone is unknown the clock on its wall still tells the hour, and
+that is said; where only UTC is known, UTC is used and said. An hour slot is a whole number of hours since 1970-01-01 00:00 local time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from astral import Observer
 from astral.sun import sunrise, sunset
 from numpy.typing import NDArray
 
+from mast_ray.tables.local_time import is_zone_unknown, local_seconds
+
 HOUR_S = 3600.0
+ZONE_UNKNOWN = "local, zone unknown"
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,7 @@ class DielMap:
 
 def local_start_s(table: pa.Table) -> NDArray[np.float64]:
     """(N,) local seconds since 1970 of each row's start; NaN when unknown."""
-    micros = pc.cast(table.column("start_utc"), pa.timestamp("us")).cast(pa.int64())
-    start = micros.to_numpy(zero_copy_only=False).astype(np.float64) / 1e6
-    offset = pc.fill_null(table.column("utc_offset_s"), 0).to_numpy(zero_copy_only=False)
-    return start + offset
+    return local_seconds(table, unknown_offset="utc")
 
 
 def clock_name(recordings: pa.Table) -> str:
@@ -63,6 +63,11 @@ def clock_name(recordings: pa.Table) -> str:
     depending on which offsets are known.
     """
     offsets = recordings.column("utc_offset_s")
+    without_zone = int(is_zone_unknown(recordings).sum())
+    if without_zone and without_zone == len(recordings) - int(np.isnan(local_start_s(recordings)).sum()):
+        return ZONE_UNKNOWN
+    if without_zone:
+        return f"local time, {without_zone} recordings of unknown zone"
     if not pc.any(pc.fill_null(pc.not_equal(offsets, 0), False)).as_py():
         return "UTC"
     return "local time" if offsets.null_count == 0 else "local time where the zone is known, else UTC"

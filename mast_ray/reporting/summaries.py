@@ -18,7 +18,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy import stats
 
-from mast_ray.reporting.activity import HOUR_S, Slots, cut_at_hours, local_start_s, slot_date
+from mast_ray.reporting.activity import (
+    HOUR_S,
+    ZONE_UNKNOWN,
+    Slots,
+    cut_at_hours,
+    local_start_s,
+    slot_date,
+)
+from mast_ray.tables.local_time import is_zone_unknown
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -242,6 +250,13 @@ def _occupied_s(
     return np.bincount(owner, weights=added, minlength=num_pieces).astype(np.float64)
 
 
+def _clocks(recordings: pa.Table, season: _Season, cells: list[tuple[int, int, Ints]]) -> list[str]:
+    """Whose clock the hours and dates of each cell are: local, local with its zone unknown, or UTC."""
+    has_offset = np.array(pc.is_valid(recordings.column("utc_offset_s")).to_pylist(), bool)
+    kind = np.where(is_zone_unknown(recordings), ZONE_UNKNOWN, np.where(has_offset, "local", "UTC"))
+    return [" and ".join(sorted(set(kind[season.recording[group]].tolist()))) for _, _, group in cells]
+
+
 def summarise(
     recordings: pa.Table,
     detections: pa.Table,
@@ -265,6 +280,7 @@ def summarise(
             names
             | typed
             | {n: pa.array(v, pa.int64() if n in whole else pa.float64()) for n, v in rates.items()}
+            | ({"clock": pa.array(_clocks(recordings, season, cells), pa.string())} if keys else {})
         )
 
     return Summaries(

@@ -19,6 +19,7 @@ RECORDINGS = pa.schema(
         ("site", pa.string()),  # "" when unknown
         ("start_utc", pa.timestamp("us", tz="UTC")),  # null when unknown
         ("utc_offset_s", pa.int32()),  # local time = start_utc + offset; null when unknown
+        ("start_local", pa.timestamp("us")),  # the recorder's own clock; also where its zone is unknown
         ("time_source", pa.string()),  # table, guano, header, filename, none
         ("time_flags", pa.string()),  # comma-separated: clock_reset, dst_ambiguous, ...
         ("latitude", pa.float64()),

@@ -15,6 +15,7 @@ from mast_ray.reporting.detection_tables import (
     with_paths,
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
+from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.storage.storage import open_storage
 
 HELP = "write detections as files that other tools open"
@@ -43,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROOT",
         help="folder of the audio, to read lengths and rates from file headers instead",
     )
+    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
+    add(
+        "--table",
+        dest="site_table",
+        default="",
+        metavar="CSV",
+        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+    )
     add("--bom", action="store_true", help="begin CSV files with a byte-order mark, for Excel")
 
 
@@ -59,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if recordings is None and args.audio:
         recordings = recordings_of_audio(detections, open_storage(args.audio))
+    if recordings is not None and (args.timezone or args.site_table):
+        recordings = restated(recordings, args.timezone, args.site_table)
+        detections = with_times_of(detections, recordings)
     if len(detections) == 0 and recordings is None:
         raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
     done = export_detections(detections, recordings, open_storage(args.out), args.to, args.per, args.bom)

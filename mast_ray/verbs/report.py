@@ -40,6 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most spectrograms to show (default 200, about 8 MB)",
     )
+    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
+    add(
+        "--table",
+        dest="site_table",
+        default="",
+        metavar="CSV",
+        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+    )
     add("--title", default="", help="heading of the report (default: name of the folder)")
 
 
@@ -53,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
         title=args.title,
         now=datetime.now(UTC),
         num_examples=args.examples,
+        zone=args.timezone,
+        site_table=args.site_table,
     )
     text = render_report(data).encode("utf-8", errors="replace")
     if args.out:

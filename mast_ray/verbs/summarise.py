@@ -9,6 +9,7 @@ import io
 import sys
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -16,14 +17,17 @@ import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.tabular import defused
+from mast_ray.reporting.activity import ZONE_UNKNOWN, local_start_s
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
     read_detections,
     read_recordings,
     recordings_beside,
 )
+from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.local_time import is_zone_unknown
 
 HELP = "calls per hour, diel activity and spectral occupancy, per site and date, with 95 % intervals"
 
@@ -52,6 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="edges of the frequency bands",
     )
+    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
+    add(
+        "--table",
+        dest="site_table",
+        default="",
+        metavar="CSV",
+        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+    )
     add("--seed", type=int, default=0, help="of the resampling behind the intervals")
     add("--bom", action="store_true", help="begin CSV files with a byte-order mark, for Excel")
 
@@ -69,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
-    recordings = read_recordings(source)
+    recordings = restated(read_recordings(source), args.timezone, args.site_table)
     detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
@@ -81,7 +93,12 @@ def run(args: argparse.Namespace) -> int:
         pq.write_table(table, buffer)
         out.write_atomic(f"{name}.parquet", buffer.getvalue())
         out.write_atomic(f"{name}.csv", (b"\xef\xbb\xbf" if args.bom else b"") + csv_bytes(table))
-    undated = recordings.column("start_utc").null_count
+    undated = int(np.isnan(local_start_s(recordings)).sum())
+    if without_zone := int(is_zone_unknown(recordings).sum()):
+        print(
+            f"note: the hours and dates of {without_zone} recordings are {ZONE_UNKNOWN}: --timezone Region/City names it",
+            file=sys.stderr,
+        )
     if undated:
         print(
             f"note: {undated} of {len(recordings)} recordings have no clock: they count for no date and hour",

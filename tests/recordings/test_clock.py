@@ -241,3 +241,25 @@ def test_rows_that_fit_no_recording_or_several_are_told():
         refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, "t.csv")
     with pytest.raises(DataError, match=r"a\.wav can be 2 recordings"):
         refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("path", "zone", "local"),
+    [
+        (
+            "S1/S1_20240506_053000.wav",
+            "",
+            datetime(2024, 5, 6, 5, 30),
+        ),  # nobody said where: still half past five
+        ("S1/S1_20240506_053000.wav", "Asia/Makassar", datetime(2024, 5, 6, 5, 30)),
+        (
+            "S1/20240506_053000Z.wav",
+            "Asia/Makassar",
+            datetime(2024, 5, 6, 13, 30),
+        ),  # a recorder that writes UTC
+        ("S1/19700101_000010.wav", "", None),  # after a clock reset
+        ("S1/dawn.wav", "", None),
+    ],
+)
+def test_the_clock_on_the_wall_is_known_without_a_zone(path, zone, local):
+    assert parse_name_metadata(path, zone).local == local

@@ -45,3 +45,10 @@ def test_a_listing_is_reduced_to_its_recordings_in_order():
 )
 def test_a_site_comes_from_where_the_policy_says(path, prefix, site_from, want):
     assert site_of(path, prefix, site_from) == want
+
+
+@pytest.mark.parametrize("folder", ["positive", "Negative", "noise", "false_positives", "no call"])
+def test_a_class_is_no_site_unless_it_is_said(folder):
+    assert site_of(f"ridge/{folder}/x.wav", "", "auto") == "ridge"
+    assert site_of(f"{folder}/x.wav", "S4A1", "auto") == "S4A1"
+    assert site_of(f"ridge/{folder}/x.wav", "", "folder") == folder

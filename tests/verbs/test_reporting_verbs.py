@@ -152,3 +152,90 @@ def test_bands_must_rise(run, capsys):
         == 3
     )
     assert "rising" in capsys.readouterr().err
+
+
+@pytest.fixture
+def unzoned(run):
+    """The same run by clocks of which nobody said where they stood: 05:30 and 06:30 on the wall."""
+    recordings, boxes = (
+        pq.read_table(run / name) for name in ("recordings.parquet", "detections/part.parquet")
+    )
+    rows = [
+        row | {"start_utc": None, "utc_offset_s": None, "start_local": datetime(2024, 5, 6, 5 + n, 30)}
+        for n, row in enumerate(recordings.to_pylist())
+    ]
+    for folder in (run, run / "detections"):
+        pq.write_table(pa.Table.from_pylist(rows, schema=RECORDINGS), folder / "recordings.parquet")
+    schema = DETECTIONS.append(pa.field("start_local", pa.timestamp("us")))
+    found = [
+        box
+        | {"start_utc": None, "utc_offset_s": None, "start_local": row["start_local"] + timedelta(seconds=2)}
+        for box, row in zip(boxes.to_pylist(), rows, strict=True)
+    ]
+    pq.write_table(pa.Table.from_pylist(found, schema=schema), run / "detections/part.parquet")
+    return run
+
+
+def summary(folder, name):
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def test_a_clock_without_a_zone_is_still_a_local_hour_and_marked_as_such(unzoned, capsys):
+    out = unzoned / "s"
+    assert main(["summarise", str(unzoned / "detections"), "--out", str(out)]) == 0
+    assert [(row["hour"], row["calls"], row["clock"]) for row in summary(out, "diel_activity")] == [
+        (5, 1, "local, zone unknown"),
+        (6, 1, "local, zone unknown"),
+    ]
+    dates = summary(out, "calls_by_site_and_date")
+    assert [(str(row["date"]), row["calls"], row["clock"]) for row in dates] == [
+        ("2024-05-06", 2, "local, zone unknown")
+    ]
+    assert "2 recordings are local, zone unknown" in capsys.readouterr().err
+
+
+def test_zone_and_sites_are_said_afterwards_without_detecting_again(unzoned, capsys):
+    (unzoned / "sites.csv").write_text("file,site,start_time\nDanum/1.wav,Ridge,2024-05-07T20:00:00\n")
+    said = ["--timezone", "Asia/Kuala_Lumpur", "--table", str(unzoned / "sites.csv")]
+    out = unzoned / "s"
+    assert main(["summarise", str(unzoned / "detections"), "--out", str(out), *said]) == 0
+    rows = summary(out, "diel_activity")
+    assert [(row["site"], row["hour"], row["clock"]) for row in rows] == [
+        ("Danum", 5, "local"),
+        ("Ridge", 20, "local"),
+    ]
+    assert "2 of 2 recordings are said anew" in capsys.readouterr().err
+    argv = [
+        "export",
+        str(unzoned / "detections"),
+        "--to",
+        "csv",
+        "--per",
+        "site",
+        "--out",
+        str(unzoned / "csv"),
+    ]
+    assert main([*argv, *said]) == 0
+    files = sorted((unzoned / "csv").glob("*.csv"))
+    cells = {row["file"]: row for file in files for row in csv.DictReader(file.open())}
+    assert cells["Danum/0.wav"]["start_utc"] == "2024-05-05T21:30:02.000Z"
+    assert cells["Danum/0.wav"]["start_local"] == "2024-05-06T05:30:02.000+08:00"
+    assert (cells["Danum/1.wav"]["site"], cells["Danum/1.wav"]["date"]) == ("Ridge", "2024-05-07")
+    assert main(["report", str(unzoned), "--out", str(unzoned / "r.html"), *said]) == 0
+    assert "Ridge" in (unzoned / "r.html").read_text()
+
+
+def test_an_export_of_clocks_without_a_zone_has_their_hour_and_no_offset(unzoned):
+    assert main(["export", str(unzoned / "detections"), "--to", "csv", "--out", str(unzoned / "csv")]) == 0
+    rows = [row for file in (unzoned / "csv").rglob("*.csv") for row in csv.DictReader(file.open())]
+    assert {(row["start_utc"], row["start_local"], row["time"]) for row in rows} == {
+        ("", "2024-05-06T05:30:02.000", "05:30:02"),
+        ("", "2024-05-06T06:30:02.000", "06:30:02"),
+    }
+    assert {row["time_source"] for row in rows} == {"filename (local, zone unknown)"}
+
+
+def test_a_zone_that_is_none_is_told_before_the_work(unzoned, capsys):
+    argv = ["summarise", str(unzoned / "detections"), "--out", str(unzoned / "s"), "--timezone", "Borneo"]
+    assert main(argv) == 2
+    assert "not a time zone" in capsys.readouterr().err and not (unzoned / "s").exists()

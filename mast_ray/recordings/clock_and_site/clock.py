@@ -1,7 +1,8 @@
 """When and where a recording was made: user table > GUANO > vendor header > file name with a declared zone;
 never the file's mtime.
 
-Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`.
+Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`; its hour and
+date are local all the same.
 A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
 Flags: zone_unknown, clock_reset (before 2005: no start_utc either), clock_ahead (later than tomorrow: not used at
 all), dst_gap, dst_ambiguous, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
@@ -59,6 +60,13 @@ class RecordingMetadata:
     latitude: float | None
     longitude: float | None
     convention: str = ""  # of the file name
+
+    @property
+    def local(self) -> datetime | None:
+        """The clock on the recorder's wall: in its zone where that is known, as it reads where nobody named one."""
+        if self.start_utc is not None and self.utc_offset_s is not None:
+            return self.start_utc.replace(tzinfo=None) + timedelta(seconds=self.utc_offset_s)
+        return self.clock if "zone_unknown" in self.time_flags else None
 
 
 def parse_name_metadata(path: str, zone: str = "", site_from: SiteFrom = "auto") -> RecordingMetadata:

@@ -27,15 +27,28 @@ _UNINFORMATIVE = re.compile(
     r"(19|20)\d{2}([-_.]?\d{2}){0,2}|\d{1,3})$",
     re.IGNORECASE,
 )
+CLASS_FOLDER = re.compile(
+    r"^(pos|positives?|neg|negatives?|noises?|background|calls?|no[ _-]?calls?|present|presence|absent|absence|fps?|tps?|"
+    r"(true|false)[ _-]?(positives?|negatives?|alarms?)|unknown|others?|labell?ed|unlabell?ed|annotated)$",
+    re.IGNORECASE,
+)
 
 
 def site_of(path: str, prefix: str, site_from: SiteFrom) -> str:
     """Site of a recording; `prefix` is what its name has before the time. "" when there is nothing to go by.
 
-    Folders that are dates, card numbers or generic words (audio, data, ...) name no site and are passed over.
+    Folders that are dates, card numbers or generic words (audio, data, ...) name no site and are passed over; "auto"
+    passes over classes (positive, noise, ...) as well.
     """
     folders = PurePosixPath(path.replace("\\", "/")).parts[:-1]
-    folder = next((part for part in reversed(folders) if not _UNINFORMATIVE.match(part)), "")
+    folder = next(
+        (
+            part
+            for part in reversed(folders)
+            if not _UNINFORMATIVE.match(part) and not (site_from == "auto" and CLASS_FOLDER.match(part))
+        ),
+        "",
+    )
     match site_from:
         case "folder":
             return folder

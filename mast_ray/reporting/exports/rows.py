@@ -37,8 +37,10 @@ def utc_text(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def local_text(moment: datetime | None, utc_offset_s: int | None) -> str:
-    """2024-05-06T05:30:12.340+07:00; empty where the offset is unknown: a zone is never guessed."""
+def local_text(moment: datetime | None, utc_offset_s: int | None, clock: datetime | None = None) -> str:
+    """2024-05-06T05:30:12.340+07:00; the bare clock, without an offset, where its zone is unknown: none is guessed."""
+    if moment is None and clock is not None:
+        return clock.isoformat(timespec="milliseconds")
     if moment is None or utc_offset_s is None:
         return ""
     return moment.astimezone(timezone(timedelta(seconds=int(utc_offset_s)))).isoformat(

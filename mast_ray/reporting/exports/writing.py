@@ -22,6 +22,7 @@ from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Aud
 from mast_ray.recordings.annotations.paths import safe_reference
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.recordings.annotations.writing import annotations_as_text
+from mast_ray.reporting.activity import ZONE_UNKNOWN
 from mast_ray.reporting.exports.pamdp import pamdp_files
 from mast_ray.reporting.exports.rows import audio_facts, clipped_box, detection_id, local_text, utc_text
 from mast_ray.storage.storage import Storage
@@ -60,7 +61,9 @@ def annotation_of(
     extra = {"site": row["site"] or "", "model_sha": row["model_sha"] or ""}
     if is_table:
         moment, offset = row["start_utc"], row["utc_offset_s"]
-        local = local_text(moment, offset)
+        local = local_text(moment, offset, row.get("start_local"))
+        if moment is None and local:
+            time_source = f"{time_source} ({ZONE_UNKNOWN})"
         extra = {
             "detection_id": detection_id(row["path"], row["begin_s"], row["end_s"], row["low_hz"] or 0.0, row["high_hz"] or 0.0),
             "recording_id": row["recording_id"] or "",

@@ -48,6 +48,7 @@ from mast_ray.reporting.report.contents import (
     ResultTable,
 )
 from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, stitched
+from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.summaries import summarise
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
 from mast_ray.self_training.trial_records import TRIALS
@@ -182,9 +183,15 @@ def collect_run(
     title: str = "",
     now: datetime | None = None,
     num_examples: int = 200,
+    zone: str = "",
+    site_table: str = "",
 ) -> ReportData:
-    """The whole report of a run folder."""
+    """The whole report of a run folder; a zone and a table of sites say anew when and where it was recorded."""
     found = find_files(run, detections)
+    if (zone or site_table) and found.recordings is not None:
+        recordings = restated(found.recordings, zone, site_table)
+        own = found.detections if found.detections is None else with_times_of(found.detections, recordings)
+        found = replace(found, recordings=recordings, detections=own)
     if not (
         found.manifests
         or found.cards

@@ -179,7 +179,11 @@ def _gathered(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Tabl
 def _read(stage: Storage, key: str) -> pa.Table:
     data = io.BytesIO(stage.read_bytes(key))
     if key.endswith(".arrow"):
-        return pa.ipc.open_file(data).read_all().cast(UNIT_RECORDINGS)
+        table = pa.ipc.open_file(data).read_all()
+        for field in UNIT_RECORDINGS:  # units of before a column was kept
+            if field.name not in table.column_names:
+                table = table.append_column(field.name, pa.nulls(len(table), field.type))
+        return table.select(UNIT_RECORDINGS.names).cast(UNIT_RECORDINGS)
     return pq.read_table(data, partitioning=None)
 
 

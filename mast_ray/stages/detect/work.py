@@ -197,6 +197,7 @@ def _record_row(item: Item, record: dict[str, Any]) -> dict[str, Any]:
     extra = {
         "recording_id": item.item_id,
         "start_utc": start,
+        "start_local": datetime.fromisoformat(record["start_local"]) if record["start_local"] else None,
         "is_annotated": False,
         "is_salvaged": salvage[0] is not None,
     }

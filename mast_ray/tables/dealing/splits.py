@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import SplitConfig
 from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
+from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.schemas import SPLITS
 
 HELD_OUT = ("val", "test", "site_ood", "temporal_ood", "ood_dev")
@@ -52,20 +53,16 @@ class Recording:
 
 def recordings_of(table: pa.Table) -> list[Recording]:
     """Rows of recordings.parquet."""
-    rows = []
-    names = (
-        "recording_id", "site", "start_utc", "utc_offset_s", "duration_s", "num_chunks", "is_annotated", "fingerprint",
-    )  # fmt: skip
-    for row in table.select(names).to_pylist():
-        start = row.pop("start_utc")
-        offset_s = row.pop("utc_offset_s") or 0
-        date = (
-            str(np.datetime64(start.replace(tzinfo=None)) + np.timedelta64(offset_s, "s"))[:10]
-            if start
-            else ""
+    names = ("recording_id", "site", "duration_s", "num_chunks", "is_annotated", "fingerprint")
+    local_s = local_seconds(table, unknown_offset="utc")
+    known = np.isfinite(local_s)
+    dates = np.where(known, np.nan_to_num(local_s), 0).astype("datetime64[s]").astype(str)
+    return [
+        Recording(local_date=date[:10] if is_known else "", **row)
+        for row, date, is_known in zip(
+            table.select(names).to_pylist(), dates.tolist(), known.tolist(), strict=True
         )
-        rows.append(Recording(local_date=date, **row))
-    return rows
+    ]
 
 
 def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> list[BlockRow]:

@@ -89,11 +89,13 @@ def recordings_and_rejects(
             about = {"status": "salvaged", "reason": reason, "detail": detail, "readable_s": readable_s}
             rejects.append(_reject(item, about))
         start = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
+        local = record.get("start_local")  # not kept by units of before
         recordings.append(
             record
             | {
                 "recording_id": item.item_id,
                 "start_utc": start,
+                "start_local": datetime.fromisoformat(local) if local else None,
                 "is_annotated": item.path in annotated_paths,
                 "is_salvaged": salvage is not None,
             }

@@ -18,7 +18,7 @@ import numpy as np
 from mast_ray.config.errors import DataError, MastError
 from mast_ray.config.tree import AudioConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.recordings.clock_and_site.sites import is_junk, is_recording_name
+from mast_ray.recordings.clock_and_site.sites import CLASS_FOLDER, is_junk, is_recording_name
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
 from mast_ray.recordings.decoding.reading import probe
 from mast_ray.storage.entries import LOCKED
@@ -197,6 +197,11 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
         f"channels: {_listed(inventory.channels)}",
         f"sites ({len(inventory.sites)}): {_listed(inventory.sites, unknown='unknown')}",
     ]
+    if classes := _class_folders(listing):
+        lines.append(
+            f"  folders {', '.join(classes)} are taken for classes, not for sites: "
+            "--set audio.site_from=folder takes them for sites"
+        )
     dates = sorted(date for date in inventory.dates if date)
     if dates:
         unknown = inventory.dates[""]
@@ -208,7 +213,9 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
     if inventory.time_flags:
         lines.append(f"time flags: {_listed(inventory.time_flags)}")
     if inventory.time_flags["zone_unknown"]:
-        lines.append("  names carry no time zone: set one with --set audio.timezone=Region/City to know UTC")
+        lines.append(
+            "  names carry no time zone: hours and dates are local, zone unknown; --set audio.timezone=Region/City names it"
+        )
     if inventory.faults:
         lines.append(f"unreadable: {_listed(inventory.faults)}")
     if inventory.salvageable:
@@ -219,6 +226,11 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
         f"{inventory.hours * 3600 / 5.12 * 65e3 / 1e9:.2f} GB of uint8 tables"
     )
     return lines
+
+
+def _class_folders(listing: Listing) -> list[str]:
+    parts = {part for item in listing.items for part in item.path.split("/")[:-1]}
+    return sorted(part for part in parts if CLASS_FOLDER.match(part))[:5]
 
 
 def _listed(counts: Counter, unit: str = "", unknown: str = "") -> str:

@@ -114,6 +114,7 @@ def record_of(
         "site": place.site,
         "start_utc": place.start_utc.isoformat() if place.start_utc else None,
         "utc_offset_s": place.utc_offset_s,
+        "start_local": place.local.isoformat() if place.local else None,
         "time_source": place.time_source,
         "time_flags": ",".join(place.time_flags),
         "latitude": place.latitude,

@@ -20,6 +20,7 @@ from mast_ray.config.tree import Config
 from mast_ray.spectrogram.grid import HOP_S
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.splits import pick_budget
+from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.prepared import Prepared, read_table
 from mast_ray.tables.reading.chunk_sets import (
     BoxTable,
@@ -114,9 +115,8 @@ def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
     chunks = heard_chunks(prepared, chunks_of_split(prepared, "train"))
     if not config.split.budget_chunks:
         return chunks
-    start_s = prepared.recordings.column("start_utc").cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
-    offset_s = prepared.recordings.column("utc_offset_s").to_numpy(zero_copy_only=False).astype(np.float64)
-    local_s = (start_s + np.nan_to_num(offset_s))[chunks.recording] + chunks.chunk * HOP_S
+    start_s = local_seconds(prepared.recordings, unknown_offset="utc")
+    local_s = start_s[chunks.recording] + chunks.chunk * HOP_S
     in_time = np.argsort(local_s, kind="stable")  # unknown times (NaN) come last
     rng = np.random.default_rng([config.seed, 17])
     picked = pick_budget(

@@ -1,0 +1,82 @@
+"""Sites and times of recordings said afterwards: a zone or a table of sites changes no box, so nothing is detected again."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mast_ray.config.tree import StorageConfig
+from mast_ray.recordings.clock_and_site.clock import TableRow, to_utc, zone_named
+from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.tables.preparing.site_table import site_table_of
+
+TIMES = ("start_utc", "utc_offset_s", "start_local")
+
+
+def restated(recordings: pa.Table, zone: str = "", table: str = "") -> pa.Table:
+    """Recordings with the sites, places and times that a zone and a user's table give them; as they were without both.
+
+    A table outranks what was read before, a zone only says where a clock without one stood (or a clock in UTC).
+    """
+    if not zone and not table:
+        return recordings
+    if zone:
+        zone_named(zone)  # a mistake is told before the work
+    paths = recordings.column("path").to_pylist()
+    sites, _ = site_table_of(table, paths, StorageConfig())
+    rows = recordings.to_pylist()
+    changed = 0
+    for number, row in enumerate(rows):
+        new = _restated_row(row, zone, sites)
+        changed += any(new[name] != row.get(name) for name in ("site", "latitude", "longitude", *TIMES))
+        rows[number] = new
+    print(f"sites or times of {changed:,} of {len(rows):,} recordings are said anew", file=sys.stderr)
+    return pa.Table.from_pylist(rows, schema=recordings.schema)
+
+
+def _restated_row(row: dict[str, Any], zone: str, sites: SiteTable | None) -> dict[str, Any]:
+    said = (sites.row_of(row["path"], row["site"] or "") if sites is not None else None) or TableRow()
+    new = row | {"site": said.site or row["site"]}
+    if said.latitude is not None and said.longitude is not None:
+        new |= {"latitude": said.latitude, "longitude": said.longitude}
+    start = said.start or _known_start(row)
+    if start is None:
+        return new
+    start_utc, offset_s, _ = to_utc(start, said.zone or zone)
+    if start_utc is None:  # still without a zone
+        local = start.replace(tzinfo=None)
+        return new | {"start_utc": None, "utc_offset_s": None, "start_local": local}
+    local = start_utc.replace(tzinfo=None) + timedelta(seconds=offset_s or 0)
+    return new | {"start_utc": start_utc, "utc_offset_s": offset_s, "start_local": local}
+
+
+def _known_start(row: dict[str, Any]) -> datetime | None:
+    """The start as it was read: with its offset where that was known."""
+    if row["start_utc"] is not None:
+        offset = timedelta(seconds=row["utc_offset_s"] or 0)
+        return row["start_utc"].astimezone(UTC).astimezone(timezone(offset))
+    return row.get("start_local")
+
+
+def with_times_of(detections: pa.Table, recordings: pa.Table) -> pa.Table:
+    """Detections with the sites and times of their recordings; those of other recordings stay as they are."""
+    ids = recordings.column("recording_id").combine_chunks()
+    row = pc.index_in(detections.column("recording_id"), ids)
+    known = pc.is_valid(row)
+    begin = pc.cast(pc.multiply(detections.column("begin_s"), 1e6), pa.int64(), safe=False).cast(
+        pa.duration("us")
+    )
+    for name in ("site", *TIMES):
+        column = recordings.column(name).combine_chunks().take(row)
+        if name in ("start_utc", "start_local"):
+            column = pc.add(column, begin)
+        if name not in detections.column_names:
+            detections = detections.append_column(name, pa.nulls(len(detections), column.type))
+        own = detections.column(name)
+        place = detections.column_names.index(name)
+        detections = detections.set_column(place, name, pc.if_else(known, column.cast(own.type), own))
+    return detections
