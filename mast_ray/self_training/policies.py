@@ -88,10 +88,12 @@ def quantile_threshold(score: Floats, kept_share: float) -> float:
     return float(np.quantile(score, 1.0 - np.clip(kept_share, 0.0, 1.0)))
 
 
-def precision_threshold(score: Floats, is_hit: Flags, target: float) -> tuple[float, bool]:
-    """(lowest q at which at least `target` of the detections kept are hits, whether there is one).
+def precision_threshold(
+    score: Floats, is_hit: Flags, target: float, at_least: float = 0.0
+) -> tuple[float, bool]:
+    """(lowest q, from `at_least` on, at which at least `target` of the detections kept are hits; whether there is one).
 
-    Where the target is out of reach it is the q of the highest precision; NaN where too few are detected at all.
+    Where the target is out of reach it is the q of the highest precision; `at_least` where too few are detected.
     """
     order = np.argsort(-score, kind="stable")
     ordered, hits = score[order], np.cumsum(is_hit[order])
@@ -99,11 +101,10 @@ def precision_threshold(score: Floats, is_hit: Flags, target: float) -> tuple[fl
     kept = last + 1
     ordered, precision = ordered[last][kept >= FEWEST_KEPT], (hits[last] / kept)[kept >= FEWEST_KEPT]
     if not len(ordered):
-        return float("nan"), False
+        return at_least, False
     reached = precision >= target
-    if reached.any():
-        return float(ordered[reached].min()), True
-    return float(ordered[precision >= precision.max()].min()), False
+    chosen = ordered[reached if reached.any() else precision >= precision.max()].min()
+    return max(float(chosen), at_least), bool(reached.any())
 
 
 def saturation_threshold(score: Floats, is_hit: Flags) -> float:

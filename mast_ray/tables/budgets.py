@@ -46,6 +46,9 @@ def fitted_budget(
     """Epochs of every stage for this much data; `minutes` 0 means no limit."""
     rounds = config.self_train.rounds
     stage1_chunks = min(pool_chunks, config.self_train.max_chunks or pool_chunks)
+    if config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling"):
+        # an epoch is a pass over the pool, with expert chunks beside it
+        stage1_chunks = round(stage1_chunks / max(1.0 - config.self_train.expert_share, 0.1))
     wanted = {
         "pretrain": (config.pretrain.epochs, pool_chunks / rates.pretrain),
         "detector": (config.detector.epochs, labelled_chunks / rates.train),

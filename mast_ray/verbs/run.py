@@ -133,6 +133,7 @@ def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> 
 def _last_screen(args: argparse.Namespace, out: Path) -> None:
     scores = {"supervised": "detector", "self-trained": "self_trained"}
     print("\n" + method_table({name: out / "scores" / folder for name, folder in scores.items()}, SPLITS))
+    print(f"\n{_kept_round(out / 'self_trained' / 'rounds.json')}")
     print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
     print(f"  look and listen       {(out / 'report.html').resolve()}")
     print(f"  open in Raven         {(out / 'raven').resolve()}")
@@ -141,6 +142,14 @@ def _last_screen(args: argparse.Namespace, out: Path) -> None:
         f"  which chunks to label mast label-budget plan {out / 'prepared'} --detections {out / 'detections'} --out next"
     )
     print("  on a cluster          docs/cluster.md")
+
+
+def _kept_round(rounds: Path) -> str:
+    """Which round of self-training was delivered, and why."""
+    import json
+
+    final = json.loads(rounds.read_text())["final"]
+    return f"self-training: {final['why']}"
 
 
 def _knobs(recipe: str | None, config_file: str | None, sets: list[str]) -> tuple[str, ...]:

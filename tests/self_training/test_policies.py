@@ -102,16 +102,15 @@ def test_the_threshold_for_precision_is_the_lowest_at_which_enough_of_what_is_ke
     assert precision_threshold(score, is_hit, 0.9) == (0.5, True)
     assert precision_threshold(score, is_hit, 0.95) == (0.7, True)
     assert precision_threshold(score, is_hit, 0.5) == (0.3, True)
+    assert precision_threshold(score, is_hit, 0.85, at_least=0.6) == (0.6, True)
 
 
 def test_a_precision_out_of_reach_gives_the_most_precise_threshold_and_says_so():
     score, is_hit = np.repeat([0.8, 0.4], 20), np.arange(40) % 2 == 0
     is_hit[:20] = np.arange(20) < 12
     assert precision_threshold(score, is_hit, 0.85) == (0.8, False)  # 12 of 20, then 22 of 40
-    value, is_reached = precision_threshold(
-        np.full(FEWEST_KEPT - 1, 0.9), np.ones(FEWEST_KEPT - 1, bool), 0.5
-    )
-    assert np.isnan(value) and not is_reached
+    few = FEWEST_KEPT - 1
+    assert precision_threshold(np.full(few, 0.9), np.ones(few, bool), 0.5, at_least=0.4) == (0.4, False)
 
 
 def test_the_band_begins_where_nineteen_of_twenty_hits_are_above():

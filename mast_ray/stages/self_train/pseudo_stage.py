@@ -69,10 +69,11 @@ class Teacher:
 
     model_sha: str
     threshold: float  # tuned on validation or chosen for precision, or what stands in for it
-    kept_share: float  # of validation candidates at that threshold
+    kept_share: (
+        float  # of validation candidates (policy precision: of those above `saturated`) at that threshold
+    )
     round: int
     saturated: float = 0.0  # threshold below which hardly a call is left to find; 0: not known
-    saturated_share: float = 0.0  # of validation candidates at that one
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +169,12 @@ def _labelled(
     is_possible = is_valid(found, validity_of(knobs))
     possible = found.where(is_possible)
     groups = (site_groups if knobs.policy == "precision" else chunk_groups)(prepared, chunks)
-    matched = (possible.score, groups.group[possible.chunk], groups.site_of_group)
-    fewest = knobs.min_group_detections
-    chosen = group_thresholds(knobs.policy, *matched, threshold, teacher.kept_share, fewest)
+    likely = possible.where(possible.score >= teacher.saturated) if knobs.policy == "precision" else possible
+    chosen = group_thresholds(
+        knobs.policy, likely.score, groups.group[likely.chunk], groups.site_of_group, threshold,
+        teacher.kept_share, knobs.min_group_detections,
+    )  # fmt: skip
     low = np.full(len(chosen.threshold), first_ignored)
-    if knobs.policy == "precision" and knobs.ignore_above == "auto":
-        low = group_thresholds(
-            "precision", *matched, first_ignored, teacher.saturated_share, fewest
-        ).threshold
     low = np.minimum(low, chosen.threshold)
     limit, low = (values[groups.group] if len(chunks) else np.zeros(0) for values in (chosen.threshold, low))
     is_object = is_possible & (found.score >= limit[found.chunk])

@@ -24,6 +24,7 @@ import pyarrow as pa
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.evaluation.metrics import best_threshold, summarise
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
 from mast_ray.recordings.annotations.reading import read_annotations
@@ -336,15 +337,22 @@ class _SelfTraining:
             return Choice(
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"
             )
-        rows = [g.scores.sheet.whole(split) for g in generations]
-        f1 = [row.figures["f1"].estimate for row in rows if row is not None]
+        f1 = [self._at_its_best(g, split)[0] for g in generations]
         return best_round(f1, [g.round for g in generations], split)
 
+    def _at_its_best(self, generation: _Generation, split: str) -> tuple[float, float]:
+        """F1 on a split that may choose, and the threshold that gives it; 0 and NaN where nothing right is found."""
+        matches = generation.scores.splits[split].matches
+        threshold = best_threshold(matches)
+        return (summarise(matches, threshold).f1 if np.isfinite(threshold) else 0.0), threshold
+
     def _delivered(self, kept: _Generation) -> dict[str, Any]:
-        """A generation as OUT/model, with the threshold of its validation."""
+        """A generation as OUT/model, with the threshold of the split that chose it."""
         weights, card = read_model(kept.model, "detector", self.config.storage)
-        chosen = kept.scores.threshold
-        threshold = chosen.value if chosen.source == "tuned" else card.score_threshold
+        threshold, split = card.score_threshold, selection_split(self.archive)
+        if split in kept.scores.splits:
+            tuned = self._at_its_best(kept, split)[1]
+            threshold = tuned if np.isfinite(tuned) else threshold
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         return {"round": kept.round, "model_sha": card.weights_sha256, "threshold": threshold}
 

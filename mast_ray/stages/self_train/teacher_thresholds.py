@@ -1,6 +1,7 @@
 """The thresholds that held-out labels give a teacher, and the share of its candidates that each keeps there.
 
-Shares are what carries a threshold to another site: there, the same share of the detections is kept.
+Shares are what carries a threshold to another site: there, the same share of the detections is kept. For precision, the
+share is of what may be a call at all (above where recall saturates): how much faint noise a site has must not matter.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> T
     chunks, found = held.candidates(split)
     matches = score_chunks(archive, chunks, found, archive.labels, config).matches
     score, is_hit = matches.score, matches.is_true_positive
-    if for_precision:
-        chosen, is_reached = precision_threshold(score, is_hit, knobs.precision_target)
-        threshold = chosen if np.isfinite(chosen) else threshold
-        if not is_reached:
-            log.warning(
-                "round %d: self_train.precision_target=%g is not reached on %s: q %.3f is the most precise",
-                number, knobs.precision_target, split, threshold,
-            )  # fmt: skip
-        about = replace(about, threshold=threshold, kept_share=kept_share(score, threshold))
     low = saturation_threshold(score, is_hit)
     if np.isfinite(low):
-        about = replace(about, saturated=low, saturated_share=kept_share(score, low))
+        about = replace(about, saturated=low)
+    if for_precision:
+        # Never below the best F1: where labels are of the same site, the target is met by less than that.
+        threshold, is_reached = precision_threshold(score, is_hit, knobs.precision_target, threshold)
+        if not is_reached:
+            log.warning(
+                "round %d: self_train.precision_target=%g is not reached on %s at any threshold",
+                number, knobs.precision_target, split,
+            )  # fmt: skip
+        share = kept_share(score[score >= about.saturated], threshold)
+        about = replace(about, threshold=threshold, kept_share=share)
     return about
 
 

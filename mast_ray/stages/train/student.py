@@ -14,6 +14,7 @@ from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings
 from mast_ray.training.engine import Engine, Precision
 
+WORTH_COMPILING_STEPS = 5000  # a teacher's inference is compiled in the time that so many steps would win
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 
 

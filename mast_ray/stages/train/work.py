@@ -24,7 +24,13 @@ from mast_ray.inference.validation import DetectionValidation, MaskedErrorValida
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
 from mast_ray.stages.train.data import chunk_reader, training_data
-from mast_ray.stages.train.student import augment_of, is_taught_online, online_teacher, weighting_of
+from mast_ray.stages.train.student import (
+    WORTH_COMPILING_STEPS,
+    augment_of,
+    is_taught_online,
+    online_teacher,
+    weighting_of,
+)
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.backgrounds import with_background
@@ -178,7 +184,14 @@ class DetectorTask:
             augmentation=augmentation if knobs.augment_probability > 0 else None,
             weighting=weighting_of(knobs, self.labels),
             least_slots=max(data.least_slots(), taught_slots) if compiled else 0,
-            labeller=online_teacher(config, self.labels, objective, engine, inputs.precision, compiled),
+            labeller=online_teacher(
+                config,
+                self.labels,
+                objective,
+                engine,
+                inputs.precision,
+                compiled and schedule.num_steps >= WORTH_COMPILING_STEPS,
+            ),
             pseudo_weight=config.self_train.pseudo_weight,
         )
         identity = run_identity(self, prepared)
