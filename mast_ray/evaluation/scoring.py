@@ -8,7 +8,8 @@ out is counted and said.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -37,6 +38,7 @@ from mast_ray.evaluation.events import (
     renumbered,
     with_facts_of,
 )
+from mast_ray.evaluation.ignored_regions import judged
 from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_intervals, recording_sums
 from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
@@ -48,6 +50,7 @@ from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 By = Literal["site", "hour", "duration", "bandwidth", "label"]
+UNJUDGED = "detections where nobody looked or was sure"
 BREAKDOWNS: tuple[By, ...] = ("site", "hour", "duration", "bandwidth", "label")
 
 
@@ -100,15 +103,34 @@ class Scored:
         return self._events[1]
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    chunk: Ints
+    boxes: Floats
+    score: Floats
+
+
 def score_chunks(
-    prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes, labels: pa.Table, config: Config
+    prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes, config: Config, truth: pa.Table | None = None
 ) -> Scored:
-    """Match what was found in some chunks to the labels that touch these chunks."""
-    truth = box_table(prepared, chunks, labels, min_remnant_s=config.spectrogram.min_remnant_s)
-    corners = truth.corners.astype(np.float64)
-    corners[truth.is_time_only, 1::2] = np.nan  # matched by time
-    groups = np.repeat(np.arange(len(chunks)), truth.counts())
+    """Match what was found in some chunks to the labels that touch these chunks.
+
+    Truth are the archive's labels; what lies where nobody looked or was sure is left out. Another table of `truth` is
+    taken to be whole.
+    """
+    labels, ignored = (prepared.labels, prepared.ignored) if truth is None else (truth, None)
+    table = box_table(prepared, chunks, labels, min_remnant_s=config.spectrogram.min_remnant_s)
+    corners = table.corners.astype(np.float64)
+    corners[table.is_time_only, 1::2] = np.nan  # matched by time
+    groups = np.repeat(np.arange(len(chunks)), table.counts())
     matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
+    left_out: dict[str, int] = {}
+    if ignored is not None and len(ignored):
+        regions = box_table(prepared, chunks, None, min_remnant_s=0.0, ignored=ignored)
+        places = (np.repeat(np.arange(len(chunks)), regions.counts()), regions.corners.astype(np.float64))
+        matches, left = judged(matches, found.boxes, *places)
+        found = _Found(found.chunk[left], found.boxes[left], found.score[left])
+        left_out[UNJUDGED] = int((~left).sum())
     rows, recording = np.unique(chunks.recording, return_inverse=True)
     return Scored(
         matches,
@@ -118,8 +140,8 @@ def score_chunks(
         recording.astype(np.int64),
         len(rows),
         "chunk",
-        lambda: _events_of_chunks(prepared, chunks, found, labels, truth),
-        {},
+        lambda: _events_of_chunks(prepared, chunks, found, labels, table),
+        left_out,
     )
 
 
@@ -149,12 +171,14 @@ def score_tables(
     space: Space = "mel",
     unlisted: Literal["skip", "silent"] = "skip",
     blocks: Blocks | None = None,
+    ignored: EventTable | None = None,
 ) -> Scored:
     """Match a table of detections of whole recordings to a table of annotations.
 
     `truth.recordings` are the annotated recordings. Detections in other recordings are left out ("skip"), or count as
     false alarms ("silent": whatever has no annotation was listened to and found silent). With `blocks` (of
-    `truth.recordings`) only what lies in them is scored.
+    `truth.recordings`) only what lies in them is scored. `ignored` are regions of `truth.recordings` where nobody looked or
+    was sure: what lies in them and hits nothing is left out.
     """
     if detections.is_per_chunk:
         raise DataError(
@@ -186,6 +210,10 @@ def score_tables(
     detections, det_boxes = detections.take(det_seen), det_boxes[det_seen]
     truth, truth_boxes = truth.take(truth_seen), truth_boxes[truth_seen]
     matches = match(detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
+    if ignored is not None and len(ignored):
+        matches, left = judged(matches, det_boxes, ignored.recording, boxes_of_events(ignored, space)[0])
+        detections, det_boxes = detections.take(left), det_boxes[left]
+        left_out[UNJUDGED] = int((~left).sum())
     groups = np.arange(len(truth.recordings))
     return Scored(
         matches,
@@ -198,6 +226,14 @@ def score_tables(
         lambda: (detections, truth),
         left_out,
     )
+
+
+def left_out(scored: Iterable[Scored]) -> dict[str, int]:
+    """Why -> how many events were not scored, over several splits."""
+    total: Counter[str] = Counter()
+    for one in scored:
+        total.update(one.left_out)
+    return dict(total)
 
 
 def sums_of(scored: Scored, threshold: float) -> RecordingSums:

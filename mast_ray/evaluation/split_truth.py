@@ -4,6 +4,8 @@ events, and the blocks to score.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from mast_ray.config.errors import DataError
@@ -33,7 +35,15 @@ def selection_split(prepared: Prepared) -> str:
     return "ood_dev" if box_table(prepared, chunks, prepared.labels).counts().any() else "val"
 
 
-def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, Blocks | None]:
+class Truth(NamedTuple):
+    """What is true: `events.recordings` are the annotated recordings."""
+
+    events: EventTable
+    blocks: Blocks | None = None  # parts of the recordings to speak of; None: all
+    ignored: EventTable | None = None  # where nobody looked or was sure
+
+
+def truth_of_split(prepared: Prepared, split: str | None) -> Truth:
     """Events of the annotated recordings of a split and its blocks; of all
     annotated recordings when it is None.
     """
@@ -41,7 +51,7 @@ def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, B
     annotated = recordings_from_arrow(prepared.recordings, only_annotated=True)
     truth = events_from_arrow(prepared.labels, everything)
     if split is None:
-        return renumbered(truth, annotated), None
+        return Truth(renumbered(truth, annotated), None, events_from_arrow(prepared.ignored, annotated))
     rows = [row for row in prepared.splits.to_pylist() if row["split"] == split]
     names = {row["recording_id"] for row in rows}
     chosen = annotated.take(np.array([n for n, name in enumerate(annotated.ids) if name in names], np.int64))
@@ -57,4 +67,4 @@ def truth_of_split(prepared: Prepared, split: str | None) -> tuple[EventTable, B
         np.array([row["begin_s"] for row in rows], np.float64),
         np.array([row["end_s"] for row in rows], np.float64),
     )
-    return renumbered(truth, chosen), blocks
+    return Truth(renumbered(truth, chosen), blocks, events_from_arrow(prepared.ignored, chosen))

@@ -67,8 +67,8 @@ def _stitched(events: EventTable, num_frames: Ints) -> tuple[Ints, Floats, Float
 
 def score_whole(prepared: Prepared, found: EventTable, split: str, config: Config) -> Scored:
     """Events of whole recordings against what is true in one split of an archive."""
-    truth, blocks = truth_of_split(prepared, split)
-    return score_tables(found, truth, config.evaluate.iou, blocks=blocks)
+    truth = truth_of_split(prepared, split)
+    return score_tables(found, truth.events, config.evaluate.iou, blocks=truth.blocks, ignored=truth.ignored)
 
 
 def score_stitched(prepared: Prepared, scored: Scored, split: str, config: Config) -> Scored:

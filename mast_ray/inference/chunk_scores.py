@@ -69,5 +69,5 @@ def score_stored(
         place = np.searchsorted(keys_of(chunks), key)
         is_own = np.append(keys_of(chunks), -1)[place] == key
         own = replace(found.where(is_own), chunk=place[is_own], num_chunks=len(chunks))
-        scored[split] = score_chunks(prepared, chunks, own, prepared.labels, config)
+        scored[split] = score_chunks(prepared, chunks, own, config)
     return scored

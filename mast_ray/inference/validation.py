@@ -76,8 +76,7 @@ class DetectionValidation:
         self.network.load_state_dict({k.removeprefix("detector."): v for k, v in weights.items()})
         self.network.eval()
         found = found_in_chunks(self.prepared, self.detector, self.reader, worker)
-        chunks, labels = self.reader.chunks, self.prepared.labels
-        return validation_figures(score_chunks(self.prepared, chunks, found, labels, self.config))
+        return validation_figures(score_chunks(self.prepared, self.reader.chunks, found, self.config))
 
 
 def validation_figures(scored: Scored) -> dict[str, float]:

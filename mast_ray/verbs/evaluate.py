@@ -138,7 +138,7 @@ def chosen_form(args: argparse.Namespace) -> str:
 
 def _score_model(args: argparse.Namespace) -> int:
     from mast_ray.stages.runner import HERE
-    from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+    from mast_ray.stages.score.evaluate import UNREAD, Wanted, evaluate_model
 
     wanted = Wanted(_names(args.split), args.threshold, _breakdowns(args.by))
     config = _config(args)
@@ -154,7 +154,7 @@ def _score_model(args: argparse.Namespace) -> int:
     _tell(scores.sheet, _breakdowns(args.by))
     if args.out:
         print(f"wrote metrics.json, figures.csv, outcomes.parquet and the detections in {args.out}")
-    return PARTIAL if scores.sheet.left_out["chunks that could not be read"] else 0
+    return PARTIAL if scores.sheet.left_out[UNREAD] else 0
 
 
 def _score_tables(args: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ def scored(begin_s=1.0):
     begins_s = np.array([begin_s, 7.0])
     boxes, _ = boxes_from_seconds_hertz(begins_s, begins_s + 1.0, np.full(2, 1000.0), np.full(2, 3000.0))
     found = PoolDetections(np.array([0, 11]), boxes, np.array([0.9, 0.4]), len(chunks))
-    return score_chunks(archive, chunks, found, archive.labels, field())
+    return score_chunks(archive, chunks, found, field())
 
 
 def sheet():

@@ -1,5 +1,7 @@
 """Tables of detections against tables of annotations: whose recordings, which chunks, what was left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +18,10 @@ from mast_ray.evaluation.events import (
     recordings_from_arrow,
     renumbered,
 )
+from mast_ray.evaluation.ignored_regions import in_regions
+from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.scoring import (
+    UNJUDGED,
     breakdown_by,
     figures_of,
     outcomes,
@@ -24,11 +29,12 @@ from mast_ray.evaluation.scoring import (
     score_tables,
     sums_of,
 )
+from mast_ray.evaluation.whole_recordings import score_whole
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.self_training.operator import PoolDetections
 from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
+from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS
 
 MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
 
@@ -115,7 +121,7 @@ def test_what_a_model_finds_in_chunks_is_scored_chunk_by_chunk_with_truths_cut_a
     found = found_in(
         [(0, 9.0, 10.24, 1e3, 3e3, 0.9), (1, 3.88, 6.88, 1e3, 3e3, 0.8), (5, 1.0, 2.0, 1e3, 3e3, 0.7), (20, 1.0, 2.0, 1e3, 3e3, 0.6)]
     )  # fmt: skip
-    scored = score_chunks(archive, chunks, found, archive.labels, field())
+    scored = score_chunks(archive, chunks, found, field())
     assert scored.unit == "chunk" and scored.matches.num_truth == 3
     assert scored.matches.is_true_positive.tolist() == [True, True, False, False]
     assert scored.recording_of_group.tolist() == [0] * 11 + [1] * 11 and scored.num_recordings == 2
@@ -136,10 +142,65 @@ def test_labels_without_frequencies_are_matched_by_time_and_every_figure_in_time
     )
     chunks = chunks_of_split(archive, "test")
     found = found_in([(0, 1.0, 2.0, 5e3, 6e3, 0.9), (0, 3.0, 4.0, 5e3, 6e3, 0.8)])
-    metrics, _ = figures_of(score_chunks(archive, chunks, found, archive.labels, field()), 0.5, 10)
+    metrics, _ = figures_of(score_chunks(archive, chunks, found, field()), 0.5, 10)
     # the second lies in the wrong band: a false alarm as a box, right in time
     assert (metrics.num_truth, metrics.num_true_positives, metrics.num_time_only_truth) == (2, 1, 1)
     assert (metrics.f1, metrics.time_f1) == (0.5, 1.0)
+
+
+def ignored_table(rows):
+    names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=IGNORED)
+
+
+def test_where_nobody_looked_or_was_sure_a_detection_is_neither_right_nor_wrong():
+    """Nobody went through 5 to 9 s; an uncertain call lies from 1 to 3 kHz at 2 s. The call at 8 s was labelled all the same."""
+    archive = prepared_in_memory({"a": "test"}, [("a", 8.0, 9.0, 1000.0, 3000.0)])
+    archive = replace(
+        archive, ignored=ignored_table([("a", 5.0, 9.0, None, None), ("a", 2.0, 3.0, 1e3, 3e3)])
+    )
+    rows = [
+        (0, 6.0, 7.0, 1e3, 2e3, 0.9),  # where nobody looked: left out
+        (0, 8.0, 9.0, 1e3, 3e3, 0.8),  # there too, but it hits the labelled call
+        (0, 2.0, 3.0, 1e3, 3e3, 0.7),  # the uncertain call: left out
+        (0, 2.0, 3.0, 4e3, 7e3, 0.6),  # in another band: a false alarm
+        (0, 4.7, 5.2, 1e3, 2e3, 0.5),  # two fifths of it were not gone through: a false alarm
+    ]
+    chunks = chunks_of_split(archive, "test").take(np.array([0]))
+    scored = score_chunks(archive, chunks, found_in(rows), field())
+    assert scored.matches.score.tolist() == [0.8, 0.6, 0.5] == scored.detections.score.tolist()
+    assert scored.matches.is_true_positive.tolist() == [True, False, False]
+    assert scored.left_out == {UNJUDGED: 2} and summarise(scored.matches, 0.0).f1 == 0.5
+    whole = score_chunks(archive, chunks, found_in(rows), field(), archive.labels)  # a truth that is whole
+    assert len(whole.matches.score) == 5 and not whole.left_out
+    seconds = [("a", *row[1:]) for row in rows]
+    found = events_from_arrow(detections_table(seconds), recordings_from_arrow(archive.recordings))
+    tables = score_whole(archive, found, "test", field())
+    assert tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5]) and tables.left_out[UNJUDGED] == 2
+
+
+def test_regions_to_ignore_agree_with_a_search_over_all_pairs():
+    rng = np.random.default_rng(0)
+
+    def boxes(count):
+        begin, low = rng.uniform(0, 90, count), rng.uniform(0, 60, count)
+        return np.stack(
+            [begin, low, begin + rng.uniform(1, 20, count), low + rng.uniform(1, 30, count)], axis=1
+        )
+
+    found, regions = boxes(200), boxes(40)
+    regions[:10, 1::2] = np.nan
+    group, region_group = rng.integers(0, 5, 200), rng.integers(0, 5, 40)
+    expected = []
+    for box, own in zip(found, group, strict=True):
+        shares = [0.0]
+        for region, other in zip(regions, region_group, strict=True):
+            low, high = (-np.inf, np.inf) if np.isnan(region[1]) else (region[1], region[3])
+            wide = max(0.0, min(box[2], region[2]) - max(box[0], region[0])) / (box[2] - box[0])
+            tall = max(0.0, min(box[3], high) - max(box[1], low)) / (box[3] - box[1])
+            shares.append(wide * tall if own == other else 0.0)
+        expected.append(max(shares) >= 0.5)
+    assert in_regions(group, found, region_group, regions).tolist() == expected and 10 < sum(expected) < 190
 
 
 def test_detections_of_chunks_are_no_table_of_recordings():
@@ -165,7 +226,7 @@ def test_the_shortest_remnant_of_a_truth_cut_by_a_chunk_is_a_setting(min_remnant
     archive = prepared_in_memory({"a": "test"}, [("a", 10.19, 10.89, 1000.0, 3000.0)])
     config = apply_overrides(field(), {"spectrogram.min_remnant_s": min_remnant_s})
     found = found_in([(1, 5.07, 5.77, 1e3, 3e3, 0.9)])
-    scored = score_chunks(archive, chunks_of_split(archive, "test"), found, archive.labels, config)
+    scored = score_chunks(archive, chunks_of_split(archive, "test"), found, config)
     assert scored.matches.num_truth == num_truth
 
 

@@ -22,7 +22,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import write_sheet
 from mast_ray.evaluation.intervals import Difference, paired_differences
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
-from mast_ray.evaluation.scoring import By, Scored, sums_of
+from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
@@ -42,7 +42,7 @@ from mast_ray.training.files.model_files import Card, read_card
 
 log = logging.getLogger("mast.evaluate")
 
-STAGE = "evaluate"
+STAGE, UNREAD = "evaluate", "chunks that could not be read"
 
 
 @dataclass(frozen=True)
@@ -183,5 +183,5 @@ class _Evaluation:
             rows += score_rows(score_stitched(self.archive, one, name, self.config), name, *drawn)
         return ScoreSheet(
             self.model.url, self.prepared.url, self.card.weights_sha256, threshold, knobs.iou, "mel",
-            knobs.average_precision, tuple(rows), {"chunks that could not be read": num_rejected},
+            knobs.average_precision, tuple(rows), {UNREAD: num_rejected} | left_out(scored.values()),
         )  # fmt: skip

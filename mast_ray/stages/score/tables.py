@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.event_boxes import Blocks, Space
+from mast_ray.evaluation.event_boxes import Space
 from mast_ray.evaluation.events import (
     EventTable,
     RecordingList,
@@ -27,8 +27,8 @@ from mast_ray.evaluation.events import (
     with_facts_of,
 )
 from mast_ray.evaluation.score_sheet import ScoreSheet, Threshold, chosen_threshold, score_rows
-from mast_ray.evaluation.scoring import By, Scored, score_chunks, score_tables
-from mast_ray.evaluation.split_truth import truth_of_split
+from mast_ray.evaluation.scoring import By, Scored, left_out, score_chunks, score_tables
+from mast_ray.evaluation.split_truth import Truth, truth_of_split
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
 from mast_ray.self_training.pool import pool_of_table
@@ -61,12 +61,9 @@ def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, di
     threshold = _threshold(wanted, config)
     knobs = (threshold.value, config.evaluate.bootstrap, config.seed, wanted.by)
     rows = [row for name, one in scored.items() for row in score_rows(one, name, *knobs)]
-    left_out: dict[str, int] = {}
-    for one in scored.values():
-        left_out |= {why: left_out.get(why, 0) + count for why, count in one.left_out.items()}
     sheet = ScoreSheet(
         wanted.detections, wanted.annotations, "", threshold, config.evaluate.iou, wanted.space,
-        config.evaluate.average_precision, tuple(rows), left_out,
+        config.evaluate.average_precision, tuple(rows), left_out(scored.values()),
     )  # fmt: skip
     return sheet, scored
 
@@ -95,13 +92,15 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     table = None if _is_annotation_file(detections) else _table_of(detections)
     if table is not None and "chunk" in table.column_names and table.column("chunk").null_count < len(table):
         return _scored_in_chunks(table, config, annotations, split, detections)
-    truth, blocks = read_truth(annotations, split, recordings, wanted.format)
+    truth = read_truth(annotations, split, recordings, wanted.format)
     found = read_events(detections, wanted.format) if table is None else events_from_arrow(table)
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
+    events = truth.events
     if recordings is not None:
-        truth = replace(truth, recordings=with_facts_of(truth.recordings, recordings))
-    return score_tables(found, truth, config.evaluate.iou, wanted.space, wanted.unlisted, blocks)
+        events = replace(events, recordings=with_facts_of(events.recordings, recordings))
+    knobs = (config.evaluate.iou, wanted.space, wanted.unlisted)
+    return score_tables(found, events, *knobs, truth.blocks, truth.ignored)
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
@@ -116,7 +115,7 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
             f"{uri} holds detections of single chunks:\nsay which ones to score, e.g. --split test"
         )
     chunks = chunks_of_split(archive, split)
-    return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), archive.labels, config)
+    return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), config)
 
 
 def read_events(uri: str, format: str = "auto") -> EventTable:
@@ -136,7 +135,7 @@ def _table_of(uri: str) -> pa.Table:
 
 def read_truth(
     uri: str, split: str = "", recordings: RecordingList | None = None, format: str = "auto"
-) -> tuple[EventTable, Blocks | None]:
+) -> Truth:
     """Annotations, with the annotated recordings as their list of recordings, and
     the blocks of a split if named.
     """
@@ -146,13 +145,13 @@ def read_truth(
             listed = read_recordings(f"{storage.url}/recordings.parquet")
             recordings = recordings_from_arrow(listed, only_annotated=True)
         _refuse_split(uri, split)
-        return events_from_arrow(read_parquet(storage, keys[0]), recordings), None
+        return Truth(events_from_arrow(read_parquet(storage, keys[0]), recordings))
     if _is_annotation_file(uri):
         _refuse_split(uri, split)
         found = read_annotations(uri, format)  # type: ignore[arg-type]
         for problem in found.problems[:5]:
             print(f"note: {problem}", file=sys.stderr)
-        return events_from_annotations(found), None
+        return Truth(events_from_annotations(found))
     return truth_of_split(open_prepared(uri), split or None)
 
 

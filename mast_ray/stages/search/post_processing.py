@@ -113,7 +113,7 @@ def search_post(
             suppressed[place] = scores.where(survives_suppression(scores, setting.nms_overlap))
         possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
-        scored = score_chunks(prepared, chunks, possible, prepared.labels, config)
+        scored = score_chunks(prepared, chunks, possible, config)
         curve = f1_over_thresholds(scored.matches, thresholds)
         at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
         base = asdict(setting)
@@ -123,7 +123,7 @@ def search_post(
         curves.append(curve)
         for policy in GROUP_POLICIES:
             kept = at_policy(policy, possible, groups, threshold, config.self_train.min_group_detections)
-            metrics = summarise(score_chunks(prepared, chunks, kept, prepared.labels, config).matches, 0.0)
+            metrics = summarise(score_chunks(prepared, chunks, kept, config).matches, 0.0)
             rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
                                 "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
 

@@ -223,15 +223,17 @@ def _figures(prepared: Prepared, chunks: ChunkSet, labelled: _Labelled) -> dict[
 
 
 def quality(
-    config: Config, prepared: Prepared, pseudo: PseudoLabels, known: ChunkSet, truth: pa.Table
+    config: Config, prepared: Prepared, pseudo: PseudoLabels, known: ChunkSet, truth: pa.Table | None = None
 ) -> dict[str, Any]:
-    """Precision, coverage (recall) and F1 of pseudo-boxes in chunks whose truth is known, with intervals."""
+    """Precision, coverage (recall) and F1 of pseudo-boxes in chunks whose truth is known, with intervals; it is the
+    archive's labels, or a table that knows more.
+    """
     place = np.searchsorted(keys_of(pseudo.chunks), keys_of(known))
     position = np.full(len(pseudo.chunks), -1, np.int64)
     position[place] = np.arange(len(known))
     own = pseudo.boxes.where(position[pseudo.boxes.chunk] >= 0)
     own = PoolDetections(position[own.chunk], own.boxes, own.score, len(known))
-    scored = score_chunks(prepared, known, own, truth, config)
+    scored = score_chunks(prepared, known, own, config, truth)
     (row,) = score_rows(scored, "pool", 0.0, config.evaluate.bootstrap, config.seed)
     names = {"precision": "precision", "coverage": "recall", "f1": "f1", "mean_iou": "mean_iou"}
     figures = {name: row.figures[figure]._asdict() for name, figure in names.items()}

@@ -303,7 +303,7 @@ class _SelfTraining:
         row: dict[str, Any] = {}
         known = _expert_chunks(self.archive, pseudo.chunks)
         if known is not None:
-            own = quality(self.config, self.archive, pseudo, known, self.archive.labels)
+            own = quality(self.config, self.archive, pseudo, known)
             row |= {f"pseudo_{name}": value for name, value in own.items()}
         if self.truth is not None:
             own = quality(self.config, self.archive, pseudo, pseudo.chunks, self.truth)

@@ -38,7 +38,7 @@ def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> T
     if split not in scores.splits or not (for_precision or knobs.ignore_above == "auto"):
         return about
     chunks, found = held.candidates(split)
-    matches = score_chunks(archive, chunks, found, archive.labels, config).matches
+    matches = score_chunks(archive, chunks, found, config).matches
     score, is_hit = matches.score, matches.is_true_positive
     low = saturation_threshold(score, is_hit)
     if np.isfinite(low):
@@ -72,7 +72,7 @@ class HeldOut:
         if "val" not in scores.splits:
             return card.score_threshold or fallback, 0.0
         chunks, found = self.detections("val")
-        matches = score_chunks(self.archive, chunks, found, self.archive.labels, self.config).matches
+        matches = score_chunks(self.archive, chunks, found, self.config).matches
         tuned = best_threshold(matches)
         threshold = tuned if np.isfinite(tuned) else fallback
         return threshold, kept_share(self.candidates("val")[1].score, threshold)

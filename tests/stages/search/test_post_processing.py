@@ -59,9 +59,7 @@ def test_every_setting_and_threshold_equals_filtering_and_evaluating_one_by_one(
         f1 = []
         for threshold in thresholds:
             kept = pseudo_boxes(found, float(threshold), setting.nms_overlap, setting.validity)
-            f1.append(
-                summarise(score_chunks(prepared, chunks, kept, prepared.labels, config).matches, 0.0).f1
-            )
+            f1.append(summarise(score_chunks(prepared, chunks, kept, config).matches, 0.0).f1)
         best.append(np.array(f1))
     fixed = [row for row in search.rows if row["policy"] == "fixed"]
     assert [row["objective"] for row in fixed] == [f1.max() for f1 in best]
