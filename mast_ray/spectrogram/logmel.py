@@ -1,7 +1,7 @@
 """Log-mel frames of 16 kHz audio: what torchaudio.compliance.kaldi.fbank gives, each frame computed once.
 
-Legend: N samples, n frames, F = 128 bins. Settings are those of SPEC 1 (25 ms Hanning, 10 ms shift,
-512-point FFT, 20 to 8000 Hz, no energy, no dither, frames wholly inside the audio only). Waveforms are
+Legend: N samples, n frames, F = 128 bins. 25 ms Hanning, 10 ms shift, 512-point FFT, 20 to 8000 Hz, no
+energy, no dither, frames wholly inside the audio only; window and filter bank are torchaudio's own. Waveforms are
 float32 in [-1, 1].
 
 Frames are computed in blocks that stay in the processor's cache and are always aligned to the start
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchaudio.compliance import kaldi
 
 from mast_ray.spectrogram.grid import (
     FRAME_LENGTH_SAMPLES,
@@ -30,11 +31,10 @@ from mast_ray.spectrogram.grid import (
     LOW_HZ,
     NUM_BINS,
     SAMPLE_RATE_HZ,
-    hertz_to_mel,
 )
 
 FFT_SAMPLES = 512
-SMALLEST_POWER = 1.1920928955078125e-07  # float32 epsilon, Kaldi's floor before the logarithm
+SMALLEST_POWER = float(kaldi.EPSILON)  # 1.19e-7, float32's: Kaldi's floor before the logarithm
 LOG_FLOOR = float(np.log(np.float32(SMALLEST_POWER)))  # value of a silent or fully padded frame
 _PREEMPHASIS = 0.97
 _BLOCK_FRAMES = 256  # 512 KiB of FFT input: measured fastest of 64 to 1024
@@ -47,26 +47,25 @@ def num_frames_of(num_samples: int) -> int:
 
 
 def mel_filters() -> Tensor:
-    """(256, F) triangular HTK-mel weights of the FFT bins below the Nyquist frequency.
+    """(256, F) torchaudio's triangular HTK-mel weights of the FFT bins below the Nyquist frequency."""
+    bank, _ = kaldi.get_mel_banks(NUM_BINS, FFT_SAMPLES, SAMPLE_RATE_HZ, LOW_HZ, HIGH_HZ, 0.0, 0.0, 1.0)
+    return bank.T.contiguous()
 
-    In float32 throughout, as torchaudio does: low filters hold a single FFT bin on their slope, and there a
-    more exact weight would show as a difference of 1e-3 in the logarithm.
+
+def window() -> Tensor:
+    """(400,) torchaudio's Hanning window. Its function has no public name; torchaudio is pinned to its last
+    release.
     """
-    low, high = float(hertz_to_mel(LOW_HZ)), float(hertz_to_mel(HIGH_HZ))
-    step = (high - low) / (NUM_BINS + 1)
-    number = torch.arange(NUM_BINS)
-    left, centre, right = (low + (number + place) * step for place in (0.0, 1.0, 2.0))
-    mel = (
-        1127.0 * (1.0 + SAMPLE_RATE_HZ / FFT_SAMPLES * torch.arange(FFT_SAMPLES // 2) / 700.0).log()[:, None]
+    return kaldi._feature_window_function(
+        kaldi.HANNING, FRAME_LENGTH_SAMPLES, 0.42, torch.device("cpu"), torch.float32
     )
-    return torch.minimum((mel - left) / (centre - left), (right - mel) / (right - centre)).clamp(min=0)
 
 
 class LogMel:
     """Computes log-mel frames on one CPU thread. Holds scratch memory: one instance per thread."""
 
     def __init__(self) -> None:
-        self._window = torch.hann_window(FRAME_LENGTH_SAMPLES, periodic=False)
+        self._window = window()
         # Columns 16 to 415: the centred frame. Column 15 is before its first sample; the window is 0 there.
         self._centred = torch.zeros(_BLOCK_FRAMES, FRAME_LENGTH_SAMPLES + 16)
         self._padded = torch.zeros(_BLOCK_FRAMES, FFT_SAMPLES)
@@ -142,10 +141,10 @@ def logmel_on_device(waveform: Tensor) -> Tensor:
     bank is applied by gathering: a matrix product would silently run in TF32 where that is switched
     on and lose three digits everywhere.
     """
-    window, index, weight = _device_constants(waveform.device)
+    window_400, index, weight = _device_constants(waveform.device)
     frames = waveform.unfold(1, FRAME_LENGTH_SAMPLES, FRAME_SHIFT_SAMPLES)  # (B, n, 400)
     frames = frames - frames.mean(-1, keepdim=True)
-    frames = (frames[..., 1:] - _PREEMPHASIS * frames[..., :-1]) * window[1:]
+    frames = (frames[..., 1:] - _PREEMPHASIS * frames[..., :-1]) * window_400[1:]
     frames = torch.nn.functional.pad(frames, (1, FFT_SAMPLES - FRAME_LENGTH_SAMPLES))
     spectrum = torch.view_as_real(torch.fft.rfft(frames))
     power = spectrum[..., 0].square() + spectrum[..., 1].square()  # (B, n, 257)
@@ -162,8 +161,7 @@ def _device_constants(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     widest = int((filters > 0).sum(0).max())
     first = (filters > 0).int().argmax(0).clamp(max=len(filters) - widest)
     index = first[None, :] + torch.arange(widest)[:, None]
-    window = torch.hann_window(FRAME_LENGTH_SAMPLES, periodic=False)
-    return window.to(device), index.to(device), filters.gather(0, index).to(device)
+    return window().to(device), index.to(device), filters.gather(0, index).to(device)
 
 
 def _samples_of(num_frames: int) -> int:
