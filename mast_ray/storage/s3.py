@@ -1,5 +1,5 @@
-"""An `s3://` prefix behind the Storage face: every request is retried until a
-deadline, every body is measured.
+"""An `s3://` prefix behind the Storage face: every request goes through s3fs, is retried until a deadline, and
+every body is measured.
 
 What an answer means is said in s3_faults.py; here it is acted upon. Messages carry S3's error
 code, never a header, signature or key.
@@ -13,9 +13,9 @@ import os
 import random
 import secrets
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,63 +25,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.entries import Entry
+from mast_ray.storage.s3_connection import connection, read_object
 from mast_ray.storage.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, error_code, gave_up
 
 if TYPE_CHECKING:
     import pyarrow.fs
+    import s3fs
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PART_BYTES = 32 << 20
-
-
-class _Shared:
-    """Client and moment of last success, shared by the threads of one process for one set of settings."""
-
-    def __init__(self, settings: StorageConfig) -> None:
-        self.settings = settings
-        self.lock = threading.Lock()
-        self.last_success_s = time.monotonic()
-        self._client: Any = None
-
-    def client(self) -> Any:
-        with self.lock:
-            if self._client is None:
-                self._client = _new_client(self.settings)
-            return self._client
-
-    def forget_client(self, old: Any) -> None:
-        """The next request starts from freshly looked-up credentials."""
-        with self.lock:
-            if self._client is old:
-                self._client = None
-
-
-@lru_cache(maxsize=16)
-def _shared(settings: StorageConfig) -> _Shared:
-    return _Shared(settings)
-
-
-def _new_client(settings: StorageConfig) -> Any:
-    import botocore.session
-    from botocore.config import Config as BotoConfig
-
-    options = BotoConfig(
-        connect_timeout=min(10.0, settings.request_timeout_s),
-        read_timeout=settings.request_timeout_s,
-        retries={"total_max_attempts": 1},  # ours below know about half bodies and expired credentials
-        max_pool_connections=64,
-        s3={"addressing_style": "path" if settings.endpoint_url else "auto"},
-        request_checksum_calculation="when_required",  # many S3-like stores know no trailing checksums
-        response_checksum_validation="when_required",
-    )
-    return botocore.session.get_session().create_client(
-        "s3",
-        region_name=settings.region or None,
-        endpoint_url=settings.endpoint_url or None,
-        config=options,
-    )
 
 
 @dataclass(frozen=True)
@@ -112,8 +66,8 @@ class S3Storage:
         strip = len(self.prefix) + 1 if self.prefix else 0
         token = ""
         while True:
-            ask = partial(_list_page, bucket=self.bucket, prefix=below, token=token)
-            page = self._call("list", below, ask)
+            ask = {"Bucket": self.bucket, "Prefix": below} | ({"ContinuationToken": token} if token else {})
+            page = self._ask("list", below, "list_objects_v2", **ask)
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):
                     yield Entry(found["Key"][strip:], found["Size"], found["ETag"].strip('"'))
@@ -124,35 +78,31 @@ class S3Storage:
     def stat(self, key: str) -> Entry | None:
         name = self._name(key)
         try:
-            found = self._call("look up", name, partial(_head, bucket=self.bucket, key=name))
+            found = self._call("look up", name, lambda fs: _head(fs, Bucket=self.bucket, Key=name))
         except FileNotFoundError:
             return None
         return Entry(key, found["ContentLength"], found["ETag"].strip('"'))
 
     def open_read(self, key: str, read_ahead_bytes: int = 1 << 20) -> BinaryIO:
+        return io.BufferedReader(self.open_ranges(key, reads_ahead=True), read_ahead_bytes)
+
+    def open_ranges(self, key: str, reads_ahead: bool = False) -> RangeReader:
+        """One request per read, exactly as asked; `reads_ahead` fetches the next block while one is worked on."""
         entry = self.stat(key)
         if entry is None:
             raise FileNotFoundError(f"{self.url}/{key}")
-        return io.BufferedReader(_RangeReader(self, key, entry), read_ahead_bytes)
+        return RangeReader(self, key, entry, reads_ahead)
 
     def read_bytes(self, key: str) -> bytes:
         return self._get(key)
 
     def _get(self, key: str, **options: str) -> bytes:
         name = self._name(key)
-
-        def fetch(client: Any) -> bytes:
-            answer = client.get_object(Bucket=self.bucket, Key=name, **options)
-            body = answer["Body"].read()
-            if len(body) != answer["ContentLength"]:
-                raise ConnectionError(f"{len(body)} of {answer['ContentLength']} bytes arrived")
-            return body
-
-        return self._call("read", name, fetch)
+        return self._call("read", name, lambda fs: read_object(fs, Bucket=self.bucket, Key=name, **options))
 
     def write_atomic(self, key: str, data: bytes) -> None:
         name = self._name(key)
-        self._call("write", name, lambda c: c.put_object(Bucket=self.bucket, Key=name, Body=data))
+        self._ask("write", name, "put_object", Bucket=self.bucket, Key=name, Body=data)
 
     @contextmanager
     def scratch_file(self) -> Iterator[Path]:
@@ -171,13 +121,14 @@ class S3Storage:
             return
         name = self._name(key)
         where = {"Bucket": self.bucket, "Key": name}
-        upload = self._call("write", name, lambda c: c.create_multipart_upload(**where))["UploadId"]
+        upload = self._ask("write", name, "create_multipart_upload", **where)["UploadId"]
         try:
             self._upload(path, key, where | {"UploadId": upload})
         except BaseException:
             # Parts of an upload that never ends are listed nowhere and paid for by the month.
             with suppress(Exception):
-                _shared(self.settings).client().abort_multipart_upload(**where, UploadId=upload)
+                filesystem = connection(self.settings).filesystem()
+                filesystem.call_s3("abort_multipart_upload", **where, UploadId=upload)
             raise
 
     def _upload(self, path: Path, key: str, where: dict[str, str]) -> None:
@@ -186,11 +137,10 @@ class S3Storage:
         with open(path, "rb") as source:
             while block := source.read(PART_BYTES):
                 number = len(parts) + 1
-                send = lambda c, n=number, b=block: c.upload_part(**where, PartNumber=n, Body=b)  # noqa: E731
-                parts.append({"PartNumber": number, "ETag": self._call("write", name, send)["ETag"]})
-        whole = {"Parts": parts}
+                sent = self._ask("write", name, "upload_part", **where, PartNumber=number, Body=block)
+                parts.append({"PartNumber": number, "ETag": sent["ETag"]})
         try:
-            self._call("write", name, lambda c: c.complete_multipart_upload(**where, MultipartUpload=whole))
+            self._ask("write", name, "complete_multipart_upload", **where, MultipartUpload={"Parts": parts})
         except FileNotFoundError:  # NoSuchUpload: an earlier try succeeded and only its answer was lost
             entry = self.stat(key)
             if entry is None or entry.num_bytes != path.stat().st_size:
@@ -205,23 +155,25 @@ class S3Storage:
             self.write_atomic(key, data)
             return self.read_bytes(key) == data
         try:
-            self._call(
-                "create",
-                name,
-                lambda c: c.put_object(Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*"),
-            )
+            self._create(name, data)
         except FileExistsError:
             # Callers put their own token into `data`, so equal bytes mean that the winner was ourselves.
             return self.read_bytes(key) == data
         return True
 
+    def _create(self, name: str, data: bytes) -> None:
+        self._ask("create", name, "put_object", Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*")
+
     def delete(self, key: str) -> None:
         name = self._name(key)
-        self._call("delete", name, lambda c: c.delete_object(Bucket=self.bucket, Key=name))
+        self._ask("delete", name, "delete_object", Bucket=self.bucket, Key=name)
 
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """pyarrow's own client for table reads outside the GIL; credentials from the same chain."""
-        return _arrow_filesystem(self.settings), f"{self.bucket}/{self.prefix}".rstrip("/")
+        """A file system for tables and for Ray's own bookkeeping."""
+        from mast_ray.storage.s3_arrow import arrow_filesystem  # pyarrow only where tables are read
+
+        open_file = partial(_open_path, settings=self.settings)
+        return arrow_filesystem(self.settings, open_file), f"{self.bucket}/{self.prefix}".rstrip("/")
 
     def has_conditional_put(self) -> bool:
         """Whether the store refuses to overwrite when asked to; some ignore the
@@ -229,16 +181,19 @@ class S3Storage:
         """
         return _probe(self.bucket, self.prefix, self.settings)
 
-    def _call(self, verb: str, name: str, request: Callable[[Any], T]) -> T:
+    def _ask(self, verb: str, name: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """One S3 operation without a body in its answer."""
+        return self._call(verb, name, lambda fs: fs.call_s3(operation, **parameters))
+
+    def _call(self, verb: str, name: str, request: Callable[[s3fs.S3FileSystem], T]) -> T:
         """Run one request until it succeeds, is refused, or the deadline passes."""
-        shared, settings = _shared(self.settings), self.settings
+        shared, settings = connection(self.settings), self.settings
         started_s, attempt, pause = time.monotonic(), 0, random.Random()
         while True:
             attempt += 1
-            client = None
+            filesystem = shared.filesystem()
             try:
-                client = shared.client()
-                answer = request(client)
+                answer = request(filesystem)
                 shared.last_success_s = time.monotonic()
                 return answer
             except Exception as error:
@@ -261,9 +216,9 @@ class S3Storage:
                     ) from None
                 if code is None:
                     raise
-                if code in EXPIRED and client is not None:
+                if code in EXPIRED:
                     log.warning("the storage credentials have expired (%s); looking for fresh ones", code)
-                    shared.forget_client(client)
+                    shared.forget(filesystem)
                 waited_s = time.monotonic() - max(started_s, shared.last_success_s)
                 others_succeed = shared.last_success_s > started_s and attempt >= settings.max_attempts
                 if waited_s > settings.io_deadline_s or others_succeed:
@@ -272,34 +227,41 @@ class S3Storage:
                 time.sleep(min(left_s, 5.0, 0.05 * 2 ** min(attempt, 10)) * pause.uniform(0.5, 1.0))
 
 
-def _list_page(client: Any, bucket: str, prefix: str, token: str) -> dict[str, Any]:
-    more = {"ContinuationToken": token} if token else {}
-    return client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more)
-
-
-def _head(client: Any, bucket: str, key: str) -> dict[str, Any]:
+def _head(filesystem: s3fs.S3FileSystem, **where: str) -> dict[str, Any]:
     """Facts about an object. A refusal without a body has no code: a read of one byte is asked
     why (expired credentials look alike).
     """
-    import botocore.exceptions as boto
-
     try:
-        return client.head_object(Bucket=bucket, Key=key)
-    except boto.ClientError as error:
-        if error_code(error) in UNSAID:
-            try:
-                client.get_object(Bucket=bucket, Key=key, Range="bytes=0-0")["Body"].close()
-            except boto.ClientError as told:
-                if error_code(told) != "InvalidRange":  # an empty object
-                    raise told from None
-        raise
+        return filesystem.call_s3("head_object", **where)
+    except Exception as error:
+        if error_code(error) not in UNSAID:
+            raise
+    try:
+        read_object(filesystem, **where, Range="bytes=0-0")
+    except Exception as error:
+        if error_code(error) != "InvalidRange":  # an empty object
+            raise
+    raise ConnectionError("refused and at once allowed: credentials were renewed in between")
 
 
-class _RangeReader(io.RawIOBase):
+def _open_path(path: str, settings: StorageConfig) -> RangeReader:
+    bucket, _, key = path.partition("/")
+    return S3Storage(bucket, "", settings).open_ranges(key)
+
+
+@lru_cache(maxsize=1)
+def _read_ahead_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(8, thread_name_prefix="s3-read-ahead")
+
+
+class RangeReader(io.RawIOBase):
     """Seekable reads of one object by byte ranges of one version of it."""
 
-    def __init__(self, storage: S3Storage, key: str, entry: Entry) -> None:
-        self._storage, self._key, self._entry, self._position = storage, key, entry, 0
+    def __init__(self, storage: S3Storage, key: str, entry: Entry, reads_ahead: bool) -> None:
+        self._storage, self._key, self._entry, self._reads_ahead = storage, key, entry, reads_ahead
+        self._position = 0
+        self._last_end = -1
+        self._ahead: tuple[int, int, Future[bytes]] | None = None  # the range that is on its way
 
     def readable(self) -> bool:
         return True
@@ -315,38 +277,38 @@ class _RangeReader(io.RawIOBase):
     def tell(self) -> int:
         return self._position
 
+    def read(self, size: int | None = -1) -> bytes:
+        """The bytes as they came, without the copy that reading into a buffer would be."""
+        return self._next(self._entry.num_bytes if size is None or size < 0 else size)
+
     def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._entry.num_bytes)
-        if end <= self._position:
-            return 0
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next(self, size: int) -> bytes:
+        start, end = self._position, min(self._position + size, self._entry.num_bytes)
+        if end <= start:
+            return b""
+        ahead, self._ahead = self._ahead, None
+        data = (
+            ahead[2].result() if ahead is not None and ahead[:2] == (start, end) else self._fetch(start, end)
+        )
+        after = min(end + size, self._entry.num_bytes)
+        if self._reads_ahead and start == self._last_end and after > end:  # two in a row: a third is likely
+            self._ahead = (end, after, _read_ahead_pool().submit(self._fetch, end, after))
+        self._position = self._last_end = end
+        return data
+
+    def _fetch(self, start: int, end: int) -> bytes:
         try:
-            data = self._storage._get(
-                self._key, Range=f"bytes={self._position}-{end - 1}", IfMatch=self._entry.version
+            return self._storage._get(
+                self._key, Range=f"bytes={start}-{end - 1}", IfMatch=self._entry.version
             )
         except FileExistsError:
             raise DataError(
                 f"{self._storage.url}/{self._key} changed while it was read:\nrun again when nothing writes to it"
             ) from None
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-
-@lru_cache(maxsize=16)
-def _arrow_filesystem(settings: StorageConfig) -> Any:
-    import pyarrow.fs
-
-    options: dict[str, Any] = {
-        "retry_strategy": pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=settings.max_attempts),
-        "request_timeout": settings.request_timeout_s,
-        "connect_timeout": min(10.0, settings.request_timeout_s),
-    }
-    if settings.region:
-        options["region"] = settings.region
-    if settings.endpoint_url:
-        scheme, _, host = settings.endpoint_url.partition("://")
-        options |= {"endpoint_override": host, "scheme": scheme}
-    return pyarrow.fs.S3FileSystem(**options)
 
 
 @lru_cache(maxsize=64)
@@ -354,14 +316,11 @@ def _probe(bucket: str, prefix: str, settings: StorageConfig) -> bool:
     storage = S3Storage(bucket, prefix, settings)
     key = f".probe-{secrets.token_hex(8)}"
     name = storage._name(key)
-    put = lambda client, body: client.put_object(  # noqa: E731
-        Bucket=bucket, Key=name, Body=body, IfNoneMatch="*"
-    )
     try:
         with suppress(FileExistsError):  # only the answer to a successful put was lost
-            storage._call("create", name, lambda c: put(c, b"first"))
+            storage._create(name, b"first")
         try:
-            storage._call("create", name, lambda c: put(c, b"second"))
+            storage._create(name, b"second")
         except FileExistsError:
             return True
         log.warning("%s ignores conditional puts: run one driver at a time on this output", storage.url)

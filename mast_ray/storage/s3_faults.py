@@ -44,8 +44,10 @@ def gave_up(verb: str, where: str, code: str, attempts: int) -> str:
 def error_code(error: Exception) -> str | None:
     """A short name of what went wrong, or None when it is not the store's or the network's doing."""
     import botocore.exceptions as boto
-    from urllib3.exceptions import HTTPError
+    from s3fs.core import S3_RETRYABLE_ERRORS
 
+    if isinstance(error.__cause__, boto.ClientError):  # s3fs makes an OSError of it; the code is in its cause
+        error = error.__cause__
     if isinstance(error, boto.ClientError):
         code = str(error.response.get("Error", {}).get("Code", "")) or "unknown"
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -54,6 +56,6 @@ def error_code(error: Exception) -> str | None:
         return code
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return "NoCredentials"
-    if isinstance(error, boto.BotoCoreError | HTTPError | ConnectionError | TimeoutError):
+    if isinstance(error, (boto.BotoCoreError, ConnectionError, TimeoutError, *S3_RETRYABLE_ERRORS)):
         return type(error).__name__
     return None

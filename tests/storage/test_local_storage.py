@@ -3,6 +3,8 @@
 import io
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -122,3 +124,22 @@ def test_a_link_to_a_folder_above_itself_ends_no_listing(tmp_path, caplog):
     keys = [entry.key for entry in open_storage(tmp_path).list()]
     assert keys == ["a/b/x.wav", "a/c/y.wav", "c/y.wav"]
     assert "leads back" in caplog.text
+
+
+def test_local_paths_need_no_s3fs_and_an_s3_address_says_what_to_install(tmp_path):
+    program = """
+import sys
+for name in ("s3fs", "botocore", "aiobotocore", "fsspec"):
+    sys.modules[name] = None  # as on a machine without it
+from mast_ray.config.errors import DataError
+from mast_ray.storage.storage import open_storage
+storage = open_storage(sys.argv[1])
+storage.write_atomic("x", b"1")
+assert storage.read_bytes("x") == b"1"
+try:
+    open_storage("s3://bucket/x").read_bytes("y")
+except DataError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.strip() == "s3:// addresses need the package s3fs: pip install s3fs", done.stderr

@@ -53,7 +53,7 @@ def s3_server(folder: Path):
         weed_program(), "server", "-dir", str(data), "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-s3",
         f"-s3.port={ports['s3']}", f"-s3.config={config}", f"-master.port={ports['master']}",
         f"-volume.port={ports['volume']}", f"-filer.port={ports['filer']}", "-master.volumeSizeLimitMB=256",
-        "-volume.max=100", "-master.telemetry=false",
+        "-volume.max=100", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
     ]  # fmt: skip
     log = open(folder / "weed.log", "wb")  # noqa: SIM115
     server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
@@ -168,6 +168,10 @@ class FaultProxy:
             return "slow"
         return "hang" if draw < self.share + self.slow_share + self.hang_share else "none"
 
+    def _delete(self, path: str) -> None:
+        bucket, _, key = path.strip("/").partition("/")
+        client_of(self.target).delete_object(Bucket=bucket, Key=key)
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         fault = self._choice()
         self.counts[fault] = self.counts.get(fault, 0) + 1
@@ -188,9 +192,10 @@ class FaultProxy:
                 await asyncio.sleep(self.slow_s)
             case "hang":
                 await asyncio.sleep(3600)
+        if self.ignores_conditions and "If-None-Match" in request.headers:
+            await asyncio.to_thread(self._delete, request.path)  # the condition is signed: it is made true
         skipped = {"transfer-encoding", "content-length", "connection", "expect"}
-        dropped = skipped | ({"if-none-match"} if self.ignores_conditions else set())
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in dropped}
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in skipped}
         url = self.target + request.raw_path
         from yarl import URL
 
