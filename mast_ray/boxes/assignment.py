@@ -32,7 +32,7 @@ class Assignment(NamedTuple):
 
 
 def assign(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], name: AssignmentName = "atss") -> Assignment:
-    """Assignment by name with the default settings of SPEC 5."""
+    """Assignment by name with its default settings."""
     match name:
         case "atss":
             return atss(boxes, levels)

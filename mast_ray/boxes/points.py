@@ -48,7 +48,7 @@ def pyramid_levels(
 ) -> tuple[PyramidLevel, ...]:
     """Levels whose strides double on both axes; cells that stick out are kept (sizes are rounded up).
 
-    Rounding up is what a 3 x 3 convolution with stride 2 and padding 1 does. SPEC 5: 4 levels from (8, 4).
+    Rounding up is what a 3 x 3 convolution with stride 2 and padding 1 does. The default is 4 levels from (8, 4).
     """
     levels = []
     for index in range(num_levels):

@@ -1,4 +1,4 @@
-"""Which detections are worth keeping: long enough, high enough, not a whole chunk (SPEC 7).
+"""Which detections are worth keeping: long enough, high enough, not a whole chunk.
 
 Legend: ... leading dimensions. Boxes are (..., 4) = (t0, f0, t1, f1) in frames and bins of their chunk.
 """

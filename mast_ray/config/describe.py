@@ -5,6 +5,7 @@ and a Markdown table for docs.
 from __future__ import annotations
 
 import textwrap
+from operator import attrgetter
 
 import yaml
 from pydantic import BaseModel
@@ -33,18 +34,35 @@ def described_yaml(section: BaseModel, indent: int = 0) -> str:
     return "\n".join(lines)
 
 
+FIRST_KNOBS = (
+    "audio.timezone",
+    "labels.include",
+    "split.ood_sites",
+    "model.size",
+    "pretrain.init",
+    "detector.epochs",
+    "detector.batch_size",
+    "self_train.rounds",
+    "cluster.num_workers",
+    "storage.endpoint_url",
+)
+
+
 def knobs_markdown(recipes: dict[str, Config]) -> str:
+    """The knobs that a user will touch, then all of them."""
+    return (
+        f"## The ten you will touch\n\n{_table(list(FIRST_KNOBS), recipes)}\n"
+        f"## All of them\n\n{_table(list(leaf_keys(Config)), recipes)}"
+    )
+
+
+def _table(keys: list[str], recipes: dict[str, Config]) -> str:
     """One Markdown table: key, value in every recipe (blank where as in the first), description."""
-    names = list(recipes)
+    names, fields = list(recipes), leaf_keys(Config)
     rows = [f"| key | {' | '.join(names)} | what it is |", f"|---|{'---|' * len(names)}---|"]
-    for key, field in leaf_keys(Config).items():
-        values = []
-        for config in recipes.values():
-            node: object = config
-            for part in key.split("."):
-                node = getattr(node, part)
-            values.append(_plain(node))
+    for key in keys:
+        values = [_plain(attrgetter(key)(config)) for config in recipes.values()]
         shown = [values[0]] + [v if v != values[0] else "" for v in values[1:]]
-        text = " ".join((field.description or "").split()).replace("|", "\\|")
+        text = " ".join((fields[key].description or "").split()).replace("|", "\\|")
         rows.append(f"| `{key}` | {' | '.join(shown)} | {text} |")
     return "\n".join(rows) + "\n"

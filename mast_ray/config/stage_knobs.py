@@ -171,7 +171,7 @@ def strong_augment() -> AugmentConfig:
 
 
 def stage1_knobs() -> DetectorTrainConfig:
-    """Stage 1 of the paper's Table 'Staged self-training': pseudo-labels only."""
+    """Stage 1 of self-training, with the paper's values: pseudo-labels only."""
     return DetectorTrainConfig(
         epochs=80, learning_rate=1e-4, warmup_epochs=8, lambda_con=0.3, augment_probability=0.9, unfrozen_blocks=0,
         backbone_multiplier=0.005, unfreeze_start_epoch=20, unfreeze_every_epochs=10, unfreeze_blocks=3,
@@ -180,7 +180,7 @@ def stage1_knobs() -> DetectorTrainConfig:
 
 
 def stage2_knobs() -> DetectorTrainConfig:
-    """Stage 2 of the paper's Table 'Staged self-training': expert labels only."""
+    """Stage 2 of self-training, with the paper's values: expert labels only."""
     return DetectorTrainConfig(
         epochs=40, learning_rate=5e-5, warmup_epochs=4, lambda_con=0.2, augment_probability=0.8, unfrozen_blocks=0,
         backbone_multiplier=0.05, unfreeze_start_epoch=3, unfreeze_every_epochs=6, unfreeze_blocks=6,

@@ -1,4 +1,4 @@
-"""Box-level contrastive loss (paper 3.2): jittered copies of a box are positives, confident misses of the
+"""Box-level contrastive loss (docs/method.md): jittered copies of a box are positives, confident misses of the
 same chunk negatives.
 
 Legend: B chunks, M box slots, A anchors per chunk, J jittered copies per anchor, N negatives per chunk, P

@@ -1,4 +1,4 @@
-"""Adapters between the token map (B, C, 64, 8) and the pyramid, by name (paper, appendix "Adapter Designs").
+"""Adapters between the token map (B, C, 64, 8) and the pyramid, by name (docs/method.md).
 
 Layers are as printed. The paper says that each adapter adds 2-4 M parameters; its conv adapter as printed
 has 5.3 M, and its anisotropic one fits (3.5 M) only when the residual block at 512 channels is a

@@ -2,7 +2,7 @@
 anything does not fit.
 
 The layout has positions as stored tensors. The public file's position table is laid out for an 8 x 64 grid
-while its tokens run 64 x 8: it is taken as it is, because its weights were trained with it (SPEC 4).
+while its tokens run 64 x 8: it is taken as it is, because its weights were trained with it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Masked autoencoder: encode the visible patches, predict the hidden ones, score only the hidden ones (SPEC
-4, paper 3.2).
+"""Masked autoencoder: encode the visible patches, predict the hidden ones, score only the hidden ones
+(docs/method.md).
 
 Legend: B chunks, L tokens (512, time-major), K kept tokens, C encoder and D decoder
 channels; a patch has 256 values.

@@ -1,5 +1,5 @@
 """FCOS head shared by all levels: a score, a centerness and four distances per
-point (paper, "Detector heads").
+point (docs/method.md).
 
 Legend: B chunks, P points over all levels (finest first, time-major). Distances are in strides of each
 axis, as in boxes/points.

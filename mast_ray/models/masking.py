@@ -29,7 +29,7 @@ class TokenMask(NamedTuple):
 @dataclass(frozen=True)
 class Masking:
     """`structured` keeps an outer product of time columns and frequency rows, `random` keeps tokens
-    independently (SPEC 4).
+    independently.
     """
 
     name: MaskingName = "structured"

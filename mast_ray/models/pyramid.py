@@ -1,5 +1,4 @@
-"""Feature pyramid whose finest level is the adapter's output (paper, "Neck and
-fusion"). Strides double on both axes.
+"""Feature pyramid whose finest level is the adapter's output (docs/method.md). Strides double on both axes.
 
 Legend: maps (B, C, time, frequency), finest level first.
 """

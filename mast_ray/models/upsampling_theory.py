@@ -1,5 +1,4 @@
-"""The paper's propositions about grids, upsampling and separable filters, as functions of
-numbers (appendix "Theoretical Analysis").
+"""Four propositions about grids, upsampling and separable filters (docs/method.md), as functions of numbers.
 
 Extents delta and strides are pairs (time, frequency) in frames and bins, as arrays (N, 2) or single pairs.
 """

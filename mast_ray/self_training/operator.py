@@ -1,5 +1,5 @@
 """The pseudo-label operator: stored detections of chunks -> pseudo-boxes and chunk
-weights (SPEC 7, paper appendix B).
+weights (docs/method.md).
 
 Legend: N detections, C chunks. A detection's chunk is an index into a list of chunks; boxes are (t0, f0, t1,
 f1) in frames and bins of that chunk. Everything here is a pure function over arrays, so a threshold can be
@@ -164,7 +164,7 @@ def pseudo_boxes(
 def chunk_weights(
     pseudo: PoolDetections, empty_chunks: Literal["drop", "negative"], empty_weight: float
 ) -> tuple[Ints, Floats]:
-    """Chunks to train on and their weights: the mean score of a chunk's pseudo-boxes (paper: g-bar).
+    """Chunks to train on and their weights: the mean score of a chunk's pseudo-boxes (g-bar in the formula).
 
     Chunks without pseudo-boxes are left out, or kept as negatives with `empty_weight`.
     """

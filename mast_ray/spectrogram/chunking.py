@@ -1,7 +1,7 @@
 """How a recording is cut: samples into stored segments of 512 frames, segments into chunks, and boxes.
 
 Legend: N samples, F = 128 bins, K boxes. Chunk k is segments k and k + 1, i.e. frames [512 k, 512 k + 1024)
-of the recording (SPEC 1). Boxes are (t0, f0, t1, f1) in frames and bins: of the recording going in, of the
+of the recording. Boxes are (t0, f0, t1, f1) in frames and bins: of the recording going in, of the
 chunk coming out.
 """
 
@@ -178,7 +178,7 @@ def boxes_of_chunks(
     every chunk it touches, clipped.
 
     A remnant that a border cut to under 100 ms is dropped; a call that is
-    naturally that short is kept (SPEC 2).
+    naturally that short is kept.
     """
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     first = np.maximum(np.floor((boxes[:, 0] - CHUNK_FRAMES) / SEGMENT_FRAMES).astype(np.int64) + 1, 0)

@@ -81,7 +81,7 @@ def boxes_from_seconds_hertz(
     """Events -> ((N, 4) boxes in frames and bins of the recording, (N,) whether the event is representable).
 
     Events wholly above 8 kHz (or below 20 Hz) are not representable; partly outside ones are
-    clipped. Every box is at least one frame long and one bin high (SPEC 2). That is for
+    clipped. Every box is at least one frame long and one bin high. That is for
     annotations; rounding "none" keeps the fractions of boxes that a model found: rounded down
     again, each would begin and end half a frame early.
     """

@@ -70,7 +70,7 @@ class Moments:
 class Normalisation:
     """Part of every checkpoint; two are interchangeable only if they are equal.
 
-    `divisor` is 2 when starting from AudioMAE's public weights, which expect division by 2 std (SPEC 1).
+    `divisor` is 2 when starting from AudioMAE's public weights, which expect division by 2 std.
     """
 
     mean: float

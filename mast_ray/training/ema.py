@@ -16,7 +16,7 @@ FIRST_SHARE = 0.01
 
 
 def rescaled_decay(decay: float, batch_size: int) -> float:
-    """decay^(batch / 64) (SPEC 5)."""
+    """decay^(batch / 64)."""
     return decay ** (batch_size / REFERENCE_BATCH)
 
 
@@ -25,7 +25,7 @@ def average_decay(decay: float, batch_size: int, num_steps: int) -> float:
 
     An average of 0.9995 reaches back 2,000 steps of 64: after 200 epochs of 300 chunks two thirds of it would
     still be the weights the run began with, an untrained head. At most FIRST_SHARE of them may be left. Runs
-    of 9,200 steps of 64 and more, the paper's, are as SPEC has it.
+    of 9,200 steps of 64 and more, the paper's, keep the decay as it is given.
     """
     return min(rescaled_decay(decay, batch_size), FIRST_SHARE ** (1 / max(1, num_steps)))
 

@@ -31,7 +31,7 @@ from mast_ray.models.regions import ProjectionHead, pooled_regions
 
 @dataclass(frozen=True)
 class DetectionWeights:
-    """Weights of the losses (SPEC 5); 0 leaves a term out."""
+    """Weights of the losses; 0 leaves a term out."""
 
     classification: float = 1.0
     corners: float = 0.25

@@ -1,4 +1,4 @@
-"""A small review sheet, and what it says about precision at any threshold (QUALITY, expectation 15).
+"""A small review sheet, and what it says about precision at any threshold.
 
 Legend: D detections, n reviewed rows, H thresholds. Strata are bands of score, equally reviewed; inside
 a band rows are drawn systematically in order of site and hour, so that every site and hour appears in

@@ -1,4 +1,4 @@
-"""What the nearest labelled examples say: retrieval figures and zero-shot labels (SPEC 11).
+"""What the nearest labelled examples say: retrieval figures and zero-shot labels.
 
 Legend: Q queries, G gallery examples, C channels, L labels. A label is as similar as its most similar
 example; examples of the query's own recording never count.

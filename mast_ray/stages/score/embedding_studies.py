@@ -2,7 +2,7 @@
 clusters that resemble nothing known.
 
 The gallery is the annotated boxes of the train split; a query never meets boxes
-of its own recording (SPEC 11).
+of its own recording.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests, and what may enter the pool: one small table, dealt by seed (SPEC 3).
+"""Who trains, who validates, who tests, and what may enter the pool: one small table, dealt by seed.
 
 A row is a block of a recording in seconds; whole recordings are one block. Only annotated recordings
 have a split name; everything else is pool. Audio of validation, test and OOD recordings enters the pool

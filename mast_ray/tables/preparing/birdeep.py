@@ -15,7 +15,7 @@ from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES
 from mast_ray.storage.storage import Storage
 
 TRAIN_SITES = ("AM1", "AM2", "AM3", "AM8", "AM10", "AM11", "AM16")
-OOD_SITES = ("AM4", "AM15")  # SPEC 3; the recipe `birdeep` holds them out
+OOD_SITES = ("AM4", "AM15")  # the recipe `birdeep` holds them out
 
 
 def birdeep_labels(archive: Storage, recordings: Sequence[str]) -> AnnotationSet:
