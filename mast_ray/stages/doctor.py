@@ -23,7 +23,11 @@ from mast_ray.config.errors import MastError
 from mast_ray.config.tree import StorageConfig
 
 Status = Literal["ok", "warn", "fail"]
-PACKAGES = ("torch", "torchaudio", "torchvision", "ray", "deepspeed", "pyarrow", "soundfile", "timm")
+PACKAGES = ("torch", "torchaudio", "torchvision", "timm", "ray", "pyarrow", "soundfile")
+NEEDED_FOR = {
+    "deepspeed": "cluster.engine=deepspeed",
+    "s3fs": "s3:// addresses",
+}  # nothing else asks for them
 SAFE_RAY = (2, 54)
 LEAST_FREE_BYTES = 5_000_000_000
 MOST_SKEW_S = 30.0
@@ -85,7 +89,7 @@ def gather_facts(folder: str, storage_url: str, knobs: StorageConfig, dashboard:
     free, writable = _disk(folder)
     return Facts(
         python=(sys.version_info.major, sys.version_info.minor),
-        versions={name: _version(name) for name in PACKAGES},
+        versions={name: _version(name) for name in (*PACKAGES, *NEEDED_FOR)},
         torch_cuda=torch.version.cuda,
         gpu_names=tuple(names),
         has_nvidia_driver=Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi")),
@@ -136,7 +140,15 @@ def _packages(facts: Facts) -> list[Finding]:
     missing = [name for name in PACKAGES if not facts.versions.get(name)]
     if missing:
         return [Finding("packages", "fail", f"missing: {', '.join(missing)}", "run `make setup` again")]
-    findings = [Finding("packages", "ok", ", ".join(f"{n} {facts.versions[n]}" for n in PACKAGES))]
+    present = {name: version for name, version in facts.versions.items() if version}
+    findings = [
+        Finding("packages", "ok", ", ".join(f"{name} {version}" for name, version in present.items()))
+    ]
+    findings += [
+        Finding(name, "warn", f"missing: needed for {use} only", f"pip install -c constraints.txt {name}")
+        for name, use in NEEDED_FOR.items()
+        if name not in present
+    ]
     torch, audio = (facts.versions[n].split("+")[0].split(".")[:2] for n in ("torch", "torchaudio"))
     if torch != audio:
         findings.append(

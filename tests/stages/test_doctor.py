@@ -7,6 +7,7 @@ import pytest
 
 from mast_ray.config.tree import StorageConfig
 from mast_ray.stages.doctor import (
+    NEEDED_FOR,
     PACKAGES,
     Facts,
     StorageFacts,
@@ -15,7 +16,7 @@ from mast_ray.stages.doctor import (
     gather_facts,
 )
 
-VERSIONS = dict.fromkeys(PACKAGES, "2.60.0")
+VERSIONS = dict.fromkeys((*PACKAGES, *NEEDED_FOR), "2.60.0")
 HEALTHY = {
     "python": (3, 12), "versions": VERSIONS, "torch_cuda": "13.0", "gpu_names": ("A100",), "auth_mode": "token", "has_token": True,
 }  # fmt: skip
@@ -52,6 +53,8 @@ def test_a_broken_set_up_fails_in_its_own_check_with_its_remedy(change, name, re
     ("change", "name"),
     [
         ({"token_permissions": 0o644}, "token"),
+        ({"versions": VERSIONS | {"deepspeed": ""}}, "deepspeed"),
+        ({"versions": VERSIONS | {"s3fs": ""}}, "s3fs"),
         ({"storage": StorageFacts("s3://b", has_conditional_put=False)}, "conditional put"),
     ],
 )
