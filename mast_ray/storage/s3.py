@@ -15,7 +15,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.entries import Entry
-from mast_ray.storage.s3_connection import connection, read_object
+from mast_ray.storage.s3_connection import begin_reading, connection, read_object
 from mast_ray.storage.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, error_code, gave_up
 
 if TYPE_CHECKING:
@@ -99,6 +99,10 @@ class S3Storage:
     def _get(self, key: str, **options: str) -> bytes:
         name = self._name(key)
         return self._call("read", name, lambda fs: read_object(fs, Bucket=self.bucket, Key=name, **options))
+
+    def _begin_get(self, key: str, **options: str) -> Future[bytes]:
+        filesystem = connection(self.settings).filesystem()
+        return begin_reading(filesystem, Bucket=self.bucket, Key=self._name(key), **options)
 
     def write_atomic(self, key: str, data: bytes) -> None:
         name = self._name(key)
@@ -249,11 +253,6 @@ def _open_path(path: str, settings: StorageConfig) -> RangeReader:
     return S3Storage(bucket, "", settings).open_ranges(key)
 
 
-@lru_cache(maxsize=1)
-def _read_ahead_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(8, thread_name_prefix="s3-read-ahead")
-
-
 class RangeReader(io.RawIOBase):
     """Seekable reads of one object by byte ranges of one version of it."""
 
@@ -290,21 +289,31 @@ class RangeReader(io.RawIOBase):
         start, end = self._position, min(self._position + size, self._entry.num_bytes)
         if end <= start:
             return b""
-        ahead, self._ahead = self._ahead, None
-        data = (
-            ahead[2].result() if ahead is not None and ahead[:2] == (start, end) else self._fetch(start, end)
-        )
+        data = self._arrived(start, end) or self._fetch(start, end)
         after = min(end + size, self._entry.num_bytes)
         if self._reads_ahead and start == self._last_end and after > end:  # two in a row: a third is likely
-            self._ahead = (end, after, _read_ahead_pool().submit(self._fetch, end, after))
+            self._ahead = (end, after, self._storage._begin_get(self._key, **self._range(end, after)))
         self._position = self._last_end = end
         return data
 
+    def _arrived(self, start: int, end: int) -> bytes | None:
+        """What was asked for ahead, if it is this; what failed is asked for again, with patience."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead[:2] != (start, end):
+            ahead[2].cancel()
+            return None
+        with suppress(Exception):
+            return ahead[2].result()
+        return None
+
+    def _range(self, start: int, end: int) -> dict[str, str]:
+        return {"Range": f"bytes={start}-{end - 1}", "IfMatch": self._entry.version}
+
     def _fetch(self, start: int, end: int) -> bytes:
         try:
-            return self._storage._get(
-                self._key, Range=f"bytes={start}-{end - 1}", IfMatch=self._entry.version
-            )
+            return self._storage._get(self._key, **self._range(start, end))
         except FileExistsError:
             raise DataError(
                 f"{self._storage.url}/{self._key} changed while it was read:\nrun again when nothing writes to it"

@@ -7,8 +7,10 @@ off for our requests, because only ours (s3.py) know about half bodies, expired 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +79,11 @@ def read_object(filesystem: s3fs.S3FileSystem, **what: str) -> bytes:
     from fsspec.asyn import sync
 
     return sync(filesystem.loop, _read_object, filesystem, what)
+
+
+def begin_reading(filesystem: s3fs.S3FileSystem, **what: str) -> Future[bytes]:
+    """The same without waiting for it: one attempt, which may fail."""
+    return asyncio.run_coroutine_threadsafe(_read_object(filesystem, what), filesystem.loop)
 
 
 async def _read_object(filesystem: s3fs.S3FileSystem, what: dict[str, Any]) -> bytes:

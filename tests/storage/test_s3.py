@@ -91,6 +91,15 @@ def test_reading_on_fetches_the_next_block_ahead_and_a_jump_forgets_it(endpoint)
         assert file.read() == content
 
 
+def test_what_was_fetched_ahead_and_failed_is_asked_for_again(endpoint):
+    content = np.random.default_rng(1).bytes(200_000)
+    storage_at(endpoint, "ahead").write_atomic("y", content)
+    with FaultProxy(endpoint, share=0.3, seed=8) as proxy:
+        with storage_at(proxy.endpoint, "ahead").open_read("y", read_ahead_bytes=4_000) as file:
+            assert b"".join(iter(lambda: file.read(3_000), b"")) == content
+        assert sum(proxy.counts.values()) - proxy.counts["none"] > 5
+
+
 def test_tables_are_read_through_faults_expired_credentials_and_a_pickled_file_system(endpoint):
     table = pa.table({"n": list(range(50_000)), "text": [f"row {n}" for n in range(50_000)]})
     sink = pa.BufferOutputStream()
