@@ -2,7 +2,7 @@
 training step, eager beside compiled.
 
 Synthetic input on the device, bf16 autocast, fused AdamW, warm-up left out. Rivals run in the same process:
-the same autoencoder on timm's blocks, and torchvision's FCOS R50. Each figure comes with its share of the
+the same autoencoder with plain layer norms, and torchvision's FCOS R50. Each figure comes with its share of the
 matrix-product rate measured first, and peak memory.
 
     python benchmarks/model_steps.py --out model_steps.json                             # one GPU, ViT-B, batch 256
@@ -153,12 +153,12 @@ def prepared_step(
         case "pretrain":
             autoencoder = build_autoencoder(args.size, args.decoder)
             if is_rival:
-                use_timm_blocks(autoencoder)
+                use_plain_norms(autoencoder)
             objective: nn.Module = ReconstructionObjective(autoencoder, Masking()).to(device)
             empty = pad_boxes([torch.zeros(0, 4)] * batch).to(device)
             example = ChunkBatch(chunks, empty, torch.ones(batch, device=device))
-            label = f"masked autoencoder, {args.decoder} decoder" + ", timm blocks" * is_rival
-            if variant == "compiled" or is_rival:  # the anchor to beat is timm's blocks, compiled
+            label = f"masked autoencoder, {args.decoder} decoder" + ", plain norms" * is_rival
+            if variant == "compiled" or is_rival:  # the anchor to beat is compiled
                 objective.compile_step(**options)
         case "train":
             objective = detection_objective(detector_of(args, is_rival)).to(device)
@@ -202,9 +202,9 @@ class FloatStream(nn.Module):
         return tokens.float()
 
 
-def use_timm_blocks(autoencoder: nn.Module) -> None:
-    """Replace every global block by timm's own with plain layer norms: what a
-    user gets without this package.
+def use_plain_norms(autoencoder: nn.Module) -> None:
+    """timm's blocks with plain layer norms, so that the residual stream is float32: what a user gets without
+    this package.
     """
     from timm.models.vision_transformer import Block
 
