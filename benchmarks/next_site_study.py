@@ -30,7 +30,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-RIVALS = ("fcos", "resnet_fpn", "mast_printed", "field", "field_pretrained", "self_trained_control")
+RIVALS = (
+    "fcos",
+    "resnet_fpn",
+    "mast_printed",
+    "field",
+    "field_pretrained",
+    "self_trained_control",
+    "self_trained_control_last",
+)
 
 
 @dataclass(frozen=True)
@@ -532,6 +540,36 @@ def run_job(order_path: Path) -> None:
 
 
 def score(order: dict, trained_s: float) -> None:
+    """Write the counts of a run's model; of self-training also those of its last student (row NAME_last), delivered or not."""
+    folder = Path(order["model"])
+    if order["verb"] != "self-train":
+        summary = json.loads((folder / "summary.json").read_text())
+        kept = ("steps", "samples", "train_chunks", "best_step", "best", "chunks_per_s", "wait_share")
+        facts = {name: summary[name] for name in kept}
+        score_model(order, str(folder), order["row"], facts | {"train_s": round(trained_s, 1)})
+        return
+    stages = [json.loads(path.read_text()) for path in sorted(folder.glob("round*/*/summary.json"))]
+    facts = {
+        "rounds": json.loads((folder / "rounds.json").read_text()),
+        "samples": sum(stage.get("samples", 0) for stage in stages),
+        "chunks_per_s": max((stage.get("chunks_per_s") or 0.0 for stage in stages), default=None),
+        "train_s": round(trained_s, 1),
+    }
+    student = last_student(folder)
+    if student is not None:
+        score_model(order, str(student), f"{order['row']}_last", facts)
+    score_model(order, str(folder / "model"), order["row"], facts)
+
+
+def last_student(folder: Path) -> Path | None:
+    """The model that the last round of a self-training ended with."""
+    rounds = sorted(folder.glob("round[0-9]*"), key=lambda path: int(path.name.removeprefix("round")))
+    ends = ("averaged", "stage2", "mixed", "union", "control", "ceiling", "stage1")
+    found = [one / end for one in reversed(rounds) for end in ends if (one / end / "card.json").exists()]
+    return found[0] if found else None
+
+
+def score_model(order: dict, model: str, row: str, facts: dict) -> None:
     """Counts of all test splits in one pass over their chunks, at the threshold that was chosen with the weights."""
     from next_site_scores import SPLITS, counts_of, write_run
 
@@ -540,38 +578,16 @@ def score(order: dict, trained_s: float) -> None:
     from mast_ray.verbs.main import config_of
 
     config = config_of(order["recipe"], None, order["sets"])
-    folder = Path(order["model"])
-    model = str(folder / "model") if order["verb"] == "self-train" else str(folder)
     started_s = time.monotonic()
-    wanted = Wanted((*SPLITS, "ood_dev"))
     with tempfile.TemporaryDirectory() as out:
+        wanted = Wanted((*SPLITS, "ood_dev"))
         scores = evaluate_model(config, model, order["prepared"], out, wanted, runner=HERE)
     threshold = scores.threshold.value
     counts = {name: counts_of(one, threshold) for name, one in scores.splits.items()}
-    facts = {
-        "row": order["row"], "seed": order["seed"], "verb": order["verb"], "threshold": threshold, "sets": order["sets"],
-        "recipe": order["recipe"], "train_s": round(trained_s, 1), "score_s": round(time.monotonic() - started_s, 1),
-    }  # fmt: skip
-    if order["verb"] == "self-train":
-        facts["rounds"] = json.loads((folder / "rounds.json").read_text())
-        stages = [json.loads(path.read_text()) for path in sorted(folder.glob("round*/*/summary.json"))]
-        facts["samples"] = sum(stage.get("samples", 0) for stage in stages)
-        facts["chunks_per_s"] = max((stage.get("chunks_per_s") or 0.0 for stage in stages), default=None)
-    else:
-        summary = json.loads((folder / "summary.json").read_text())
-        facts |= {
-            name: summary[name]
-            for name in (
-                "steps",
-                "samples",
-                "train_chunks",
-                "best_step",
-                "best",
-                "chunks_per_s",
-                "wait_share",
-            )
-        }
-    write_run(Path(order["result"]).with_suffix(""), counts, facts)
+    about = {name: order[name] for name in ("seed", "verb", "sets", "recipe")}
+    about |= {"row": row, "threshold": threshold, "score_s": round(time.monotonic() - started_s, 1)}
+    result = Path(order["result"]).with_name(f"{row}-seed{order['seed']}")
+    write_run(result, counts, about | facts)
 
 
 def print_table(args: argparse.Namespace) -> None:

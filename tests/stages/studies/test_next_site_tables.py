@@ -5,7 +5,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 from next_site_scores import Gain, Run, mean_figure, paired_gain, read_runs, share_of_gap, tables, write_run
-from next_site_study import ROWS, SUPERVISED, Job, start_of
+from next_site_study import ROWS, SUPERVISED, Job, last_student, start_of
 
 
 def arrays(kept, hits, truths, sites=("A", "A", "B", "B")):
@@ -121,6 +121,18 @@ def test_detectors_of_all_seeds_share_an_encoder_and_students_begin_with_the_tea
     encoder, teacher = (start_of(Job(ROWS[name], 4), args) for name in ("field_pretrained", "self_trained"))
     assert encoder is not None and teacher is not None
     assert (encoder.name, teacher.name) == ("encoder-seed3", "field-seed4")
+
+
+def test_the_last_student_is_the_end_of_the_last_round(tmp_path):
+    assert last_student(tmp_path) is None
+    for place in ("round0/evaluation", "round2/mixed", "round2/averaged", "round10/stage1", "round10/stage2"):
+        (tmp_path / place).mkdir(parents=True)
+        if "evaluation" not in place:
+            (tmp_path / place / "card.json").write_text("{}")
+    assert last_student(tmp_path) == tmp_path / "round10" / "stage2"
+    (tmp_path / "round10" / "averaged").mkdir()
+    (tmp_path / "round10" / "averaged" / "card.json").write_text("{}")
+    assert last_student(tmp_path) == tmp_path / "round10" / "averaged"
 
 
 def test_every_row_starts_from_a_row_and_later_settings_win():
