@@ -124,9 +124,10 @@ class LabelsConfig(Section):
 
 
 class SplitConfig(Section):
-    unit: Literal["auto", "recording", "block", "chunk"] = "auto"
-    """What is dealt out: recordings, guarded time blocks of long recordings, or random
-    chunks (paper; leaks, and says so).
+    unit: Literal["auto", "recording", "group", "day", "site", "block", "chunk"] = "auto"
+    """What is dealt out: recordings, groups of them (a column of --table: one bird on four microphones), whole local days,
+    whole sites, guarded time blocks of long recordings, or random chunks (paper; leaks, and says so). Recordings of a
+    group stay together by recording, day and site too.
     """
     train: Share = 0.70
     """Share of annotated material for training (paper: 0.70)."""

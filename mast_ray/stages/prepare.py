@@ -65,6 +65,7 @@ class PrepareInputs:
     listened: str = ""
     skip_missing: bool = False
     image_scale: ImageScale | None = None
+    group_column: str = ""  # of the table
 
     @property
     def labels(self) -> AnnotationSource:
@@ -87,7 +88,7 @@ def prepare(
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)
     paths = [item.path for item in listing.items]
-    sites, table_text = site_table_of(inputs.table, paths, config.storage)
+    sites, table_text = site_table_of(inputs.table, paths, config.storage, inputs.group_column)
     annotations = AnnotationSet()
     if inputs.dataset == "birdset":
         annotations, places = birdset_labels(archive, paths)

@@ -23,7 +23,8 @@ def local_seconds(table: pa.Table, unknown_offset: Literal["utc", "unknown"] = "
     """
     nothing = np.full(len(table), np.nan)
     utc, clock = (
-        _seconds(table.column(name)) if _is_time(table, name) else nothing for name in ("start_utc", "start_local")
+        _seconds(table.column(name)) if _is_time(table, name) else nothing
+        for name in ("start_utc", "start_local")
     )
     local = utc + _numbers(table, "utc_offset_s", np.nan)
     local = np.where(np.isnan(local), clock, local)

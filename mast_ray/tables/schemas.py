@@ -33,6 +33,7 @@ RECORDINGS = pa.schema(
         ("is_annotated", pa.bool_()),  # an expert has gone through it (it may still hold no event)
         ("is_salvaged", pa.bool_()),  # only a readable part was kept
         ("fingerprint", pa.string()),  # of the audio content: equal for the same audio under two names
+        ("group", pa.string()),  # recordings that no split may part, by the user's table; "" for none
     ]
 )
 

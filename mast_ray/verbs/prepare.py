@@ -24,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude",
     )
     parser.add_argument(
+        "--group",
+        default="",
+        metavar="COLUMN",
+        help="column of --table whose equal values no split may part (default: `group`), e.g. one bird on four microphones",
+    )
+    parser.add_argument(
         "--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable"
     )
     parser.add_argument(
@@ -41,6 +47,6 @@ def run(args: argparse.Namespace) -> int:
 
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
-        columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale),
+        columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale), args.group,
     )  # fmt: skip
     return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

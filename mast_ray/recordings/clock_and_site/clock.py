@@ -45,6 +45,7 @@ class TableRow:
     site: str = ""
     latitude: float | None = None
     longitude: float | None = None
+    group: str = ""  # recordings that must not be parted: one bird on four microphones
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class RecordingMetadata:
     latitude: float | None
     longitude: float | None
     convention: str = ""  # of the file name
+    group: str = ""
 
     @property
     def local(self) -> datetime | None:
@@ -117,6 +119,7 @@ def recording_metadata(
         latitude=latitude,
         longitude=longitude,
         convention=name.convention,
+        group=row.group,
     )
 
 

@@ -1,8 +1,8 @@
 """The user's own table of recordings or sites (CSV): the most trusted source of time and place.
 
 Columns, all optional but one of the first two: `file` (or path, filename, recording), `site`, `start_time`
-(ISO 8601, with or without offset), `start_utc`, `timezone`, `latitude`, `longitude`. Rows without a file
-describe a whole site. Commas, semicolons or tabs, and decimal commas, as in annotation tables.
+(ISO 8601, with or without offset), `start_utc`, `timezone`, `latitude`, `longitude`, `group` (recordings that no split
+may part). Rows without a file describe a whole site. Commas, semicolons or tabs, and decimal commas, as in annotation tables.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _ALIASES = {
     "zone": ("timezone", "time_zone", "tz"),
     "latitude": ("latitude", "lat"),
     "longitude": ("longitude", "lon", "lng", "long"),
+    "group": ("group",),
 }
 
 
@@ -83,10 +84,16 @@ def _is_end_of(short: str, long: str) -> bool:
     return len(tail) <= len(folders) and folders[len(folders) - len(tail) :] == tail
 
 
-def parse_site_table(text: str, source: str = "table") -> SiteTable:
-    """Read the table from its text; `source` names it in error messages."""
+def parse_site_table(text: str, source: str = "table", group_column: str = "") -> SiteTable:
+    """Read the table from its text; `source` names it in error messages, `group_column` the column of groups."""
     table = parse_table(text.removeprefix("\ufeff"), source)
     columns = _columns(table.columns)
+    if group_column:
+        if group_column not in table.columns:
+            raise DataError(
+                f"{source}: no column {group_column!r} to group recordings by:\nit has {', '.join(table.columns)}"
+            )
+        columns["group"] = group_column
     if "file" not in columns and "site" not in columns:
         raise DataError(
             f"{source}: no column names a file or a site (found: {', '.join(table.columns) or 'nothing'}):\n"
@@ -159,6 +166,7 @@ def _row(values: Mapping[str, str], columns: Mapping[str, str], where: str) -> T
         text("site"),
         _degrees(text("latitude"), 90.0, where),
         _degrees(text("longitude"), 180.0, where),
+        text("group"),
     )
 
 

@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mast_ray.tables.dealing.splits import HELD_OUT, BlockRow, Recording
+from mast_ray.tables.dealing.splits import HELD_OUT, BlockRow, Recording, keys_of
+
+_KIND = {"copy": "duplicate"}
 
 
 @dataclass(frozen=True)
 class Leak:
     """One way in which held-out material reaches training."""
 
-    kind: str  # overlap, duplicate, pool_overlap, pool_duplicate
+    kind: str  # overlap, duplicate, group, day, site; the same with pool_ before it
     split: str
     count: int  # recordings (duplicates) or blocks (overlaps) concerned
     example: str
@@ -28,29 +30,37 @@ class Leak:
         what = {
             "overlap": "blocks share audio with training blocks",
             "duplicate": "recordings have the same audio as a training recording under another name",
+            "group": "recordings are of a group that is trained on",
+            "day": "recordings are of a day that is trained on",
+            "site": "recordings are of a site that is trained on",
             "pool_overlap": "blocks share audio with the pool",
             "pool_duplicate": "recordings have the same audio as one in the pool under another name",
+            "pool_group": "recordings are of a group that is in the pool",
         }[self.kind]
         return f"{self.split}: {self.count} {what} (e.g. {self.example})"
 
 
-def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording]) -> list[Leak]:
-    """Every leak there is; an empty list is what a split should give."""
+def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording], unit: str = "") -> list[Leak]:
+    """Every leak there is; an empty list is what a split should give. Days and sites are looked at where they are dealt,
+    in validation and test.
+    """
     rows = list(rows)
     of = {recording.recording_id: recording for recording in recordings}
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for kind, is_source in (("", _is_train), ("pool_", _is_pool)):
         for row in _overlapping(rows, is_source):
             found[f"{kind}overlap", row.split].append(row.recording_id)
-        prints: dict[str, set[str]] = defaultdict(set)
+        sharers: dict[tuple[str, str], set[str]] = defaultdict(set)
         for row in rows:
             if is_source(row):
-                prints[of[row.recording_id].fingerprint].add(row.recording_id)
+                for key in keys_of(of[row.recording_id], unit if not kind else ""):
+                    sharers[key].add(row.recording_id)
         for row in rows:
-            if row.split in HELD_OUT and of[row.recording_id].fingerprint:
-                others = prints.get(of[row.recording_id].fingerprint, set()) - {row.recording_id}
-                if others:
-                    found[f"{kind}duplicate", row.split].append(row.recording_id)
+            if row.split not in HELD_OUT:
+                continue
+            for bond, value in keys_of(of[row.recording_id], unit if row.split in ("val", "test") else ""):
+                if sharers.get((bond, value), set()) - {row.recording_id}:
+                    found[f"{kind}{_KIND.get(bond, bond)}", row.split].append(row.recording_id)
     return [Leak(kind, split, len(set(ids)), ids[0]) for (kind, split), ids in sorted(found.items())]
 
 

@@ -49,16 +49,19 @@ class Recording:
     num_chunks: int
     is_annotated: bool
     fingerprint: str
+    group: str = ""  # recordings that must not be parted
 
 
 def recordings_of(table: pa.Table) -> list[Recording]:
     """Rows of recordings.parquet."""
-    names = ("recording_id", "site", "duration_s", "num_chunks", "is_annotated", "fingerprint")
+    names = ["recording_id", "site", "duration_s", "num_chunks", "is_annotated", "fingerprint"]
+    if "group" in table.column_names:
+        names.append("group")
     local_s = local_seconds(table, unknown_offset="utc")
     known = np.isfinite(local_s)
     dates = np.where(known, np.nan_to_num(local_s), 0).astype("datetime64[s]").astype(str)
     return [
-        Recording(local_date=date[:10] if is_known else "", **row)
+        Recording(local_date=date[:10] if is_known else "", **row | {"group": row.get("group") or ""})
         for row, date, is_known in zip(
             table.select(names).to_pylist(), dates.tolist(), known.tolist(), strict=True
         )
@@ -168,8 +171,10 @@ def _dealt(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) 
     if unit == "auto":
         unit = "block" if len(free) < 3 and max(r.duration_s for r in free) >= LONG_S else "recording"
     match unit:
-        case "recording":
-            names = _names_by_share([r.num_chunks for r in free], knobs, rng, _groups_of_copies(free))
+        case "recording" | "group" | "day" | "site":
+            groups = _bound_together(free, unit)
+            _check_units(groups, free, unit, knobs)
+            names = _names_by_share([r.num_chunks for r in free], knobs, rng, groups)
             return [
                 BlockRow(r.recording_id, 0.0, r.duration_s, name, _in_pool(name, knobs))
                 for r, name in zip(free, names, strict=True)
@@ -209,9 +214,57 @@ def _names_by_share(
     return [name_of[group] for group in groups]
 
 
-def _groups_of_copies(recordings: list[Recording]) -> list[int]:
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(r.fingerprint or r.recording_id, len(numbers)) for r in recordings]
+def _bound_together(recordings: list[Recording], unit: str) -> list[int]:
+    """A number per recording, equal for those that must go into one split: the same audio under two names, one group
+    of the user's, and one day or one site where these are dealt.
+    """
+    number = list(
+        range(len(recordings))
+    )  # of each recording's set; the smallest row of the set stands for it
+    first: dict[tuple[str, str], int] = {}
+
+    def root(row: int) -> int:
+        while number[row] != row:
+            row = number[row]
+        return row
+
+    for row, recording in enumerate(recordings):
+        for key in keys_of(recording, unit):
+            a, b = root(first.setdefault(key, row)), root(row)
+            number[max(a, b)] = min(a, b)
+    places: dict[int, int] = {}
+    return [places.setdefault(root(row), len(places)) for row in range(len(recordings))]
+
+
+def keys_of(recording: Recording, unit: str = "") -> list[tuple[str, str]]:
+    """What binds a recording to others: (kind, value)."""
+    keys = [("copy", recording.fingerprint), ("group", recording.group)]
+    keys += [("day", recording.local_date)] if unit == "day" else []
+    keys += [("site", recording.site)] if unit == "site" else []
+    return [key for key in keys if key[1]]
+
+
+def _check_units(groups: list[int], free: list[Recording], unit: str, knobs: SplitConfig) -> None:
+    """Days, sites or groups that are unknown, or too few to fill every split, are told and not dealt otherwise."""
+    known = {
+        "group": [r.group for r in free],
+        "day": [r.local_date for r in free],
+        "site": [r.site for r in free],
+    }
+    if unit in known and not any(known[unit]):
+        remedy = {
+            "group": "give --table with a column `group`, or name one with --group",
+            "day": "give --table with a column `start_time`",
+            "site": "give --table with a column `site`, or see audio.site_from",
+        }[unit]
+        raise ConfigError(f"split.unit={unit}, but no annotated recording has a known {unit}:\n{remedy}")
+    shares = (knobs.train, knobs.val, 1 - knobs.train - knobs.val)
+    wanted, found = sum(share > 1e-9 for share in shares), len(set(groups))
+    if unit in known and found < wanted:
+        raise ConfigError(
+            f"split.unit={unit} has {found} to deal into {wanted} splits:\n"
+            "use --set split.unit=recording, or set split.train and split.val so that fewer splits are filled"
+        )
 
 
 def _blocks(recording: Recording, knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
@@ -268,16 +321,14 @@ def _in_pool(name: str, knobs: SplitConfig) -> bool:
 def _without_copies_in_pool(
     rows: list[BlockRow], recordings: list[Recording], knobs: SplitConfig
 ) -> list[BlockRow]:
-    """The same audio under another name must not bring held-out material into the pool."""
+    """The same audio under another name, or another of its group, must not bring held-out material into the pool."""
     if knobs.transductive:
         return rows
-    print_of = {r.recording_id: r.fingerprint for r in recordings}
-    held = {print_of[row.recording_id] for row in rows if row.split in HELD_OUT} - {""}
+    keys = {r.recording_id: set(keys_of(r)) for r in recordings}
+    held = {key for row in rows if row.split in HELD_OUT for key in keys[row.recording_id]}
     own = {row.recording_id for row in rows if row.split}
     return [
-        row._replace(in_pool=False)
-        if row.recording_id not in own and print_of[row.recording_id] in held
-        else row
+        row._replace(in_pool=False) if row.recording_id not in own and keys[row.recording_id] & held else row
         for row in rows
     ]
 

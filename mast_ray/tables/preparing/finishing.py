@@ -168,7 +168,7 @@ def write_split(
     stage.write_atomic("stats.json", json.dumps(stats, indent=1).encode())
     return SplitSummary(
         *_counts(rows, dealt_from),
-        tuple(audit_leaks(rows, dealt_from)),
+        tuple(audit_leaks(rows, dealt_from, config.split.unit)),
         leakage_rate(rows),
         moments,
         above,

@@ -126,6 +126,7 @@ def record_of(
         "num_frames": num_frames_of(reading.num_samples),
         "num_chunks": num_chunks_of(reading.num_samples, short_recordings),
         "fingerprint": reading.fingerprint,
+        "group": place.group,
         "salvage": [str(salvage.reason), salvage.detail, salvage.readable_s] if salvage else None,
     }
 

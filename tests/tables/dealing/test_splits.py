@@ -3,6 +3,7 @@ random chunks, and the leak audit.
 """
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -226,3 +227,74 @@ def test_label_budgets():
     assert len(pick_budget(hours, "time_balanced", 100, rng(0))) == 100
     with pytest.raises(DataError, match="at most 100"):
         pick_budget(hours, "random", 101, rng(0))
+
+
+def grouped(n, group, **about):
+    return replace(recording(n, **about), group=group)
+
+
+def test_one_bird_on_four_microphones_goes_into_one_split():
+    """Thirty birds, each on four microphones of four sites."""
+    recordings = [
+        grouped(4 * bird + mic, f"bird{bird}", site=f"mic{mic}") for bird in range(30) for mic in range(4)
+    ]
+    for unit in ("auto", "recording", "group"):
+        rows = deal_splits(recordings, SplitConfig(unit=unit), seed=3)
+        by_bird = {r.group: set() for r in recordings}
+        for row, r in zip(rows, recordings, strict=True):
+            by_bird[r.group].add(row.split)
+        assert all(len(names) == 1 for names in by_bird.values())
+        assert {row.split for row in rows} == {"train", "val", "test"}
+        assert audit_leaks(rows, recordings, unit) == []
+    parted = deal_splits([replace(r, group="") for r in recordings], SplitConfig(), seed=3)
+    assert {leak.kind for leak in audit_leaks(parted, recordings)} >= {"group", "pool_group"}
+
+
+@pytest.mark.parametrize(("unit", "attribute"), [("day", "local_date"), ("site", "site")])
+def test_whole_days_and_whole_sites_are_dealt(unit, attribute):
+    recordings = [
+        recording(10 * day + n, site=f"S{day}", date=f"2024-05-{day + 1:02d}")
+        for day in range(8)
+        for n in range(5)
+    ]
+    rows = deal_splits(recordings, SplitConfig(unit=unit), seed=1)
+    names = {}
+    for row, r in zip(rows, recordings, strict=True):
+        names.setdefault(getattr(r, attribute), set()).add(row.split)
+    assert all(len(found) == 1 for found in names.values())
+    assert audit_leaks(rows, recordings, unit) == []
+    by_recording = deal_splits(recordings, SplitConfig(unit="recording"), seed=1)
+    assert {leak.kind for leak in audit_leaks(by_recording, recordings, unit)} == {unit}
+    assert audit_leaks(by_recording, recordings) == []
+
+
+def test_a_group_and_a_copy_chain_recordings_together():
+    recordings = [
+        replace(grouped(0, "a"), fingerprint="x"), replace(grouped(1, "b"), fingerprint="x"), grouped(2, "b"),
+        *[recording(n) for n in range(3, 12)],
+    ]  # fmt: skip
+    rows = deal_splits(recordings, SplitConfig(), seed=0)
+    assert len({row.split for row in rows[:3]}) == 1
+
+
+def test_an_unlabelled_microphone_of_a_held_out_bird_is_kept_from_the_pool():
+    recordings = [grouped(n, f"bird{n}") for n in range(10)] + [
+        grouped(n + 10, f"bird{n}", annotated=False) for n in range(10)
+    ]
+    rows = deal_splits(recordings, SplitConfig(), seed=0)
+    for own, other in zip(rows[:10], rows[10:], strict=True):
+        assert other.in_pool == (own.split == "train")
+    assert audit_leaks(rows, recordings) == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "recordings", "told"),
+    [
+        ("group", [recording(n) for n in range(9)], "no annotated recording has a known group"),
+        ("day", [recording(n, date="") for n in range(9)], "no annotated recording has a known day"),
+        ("site", [recording(n, site="A") for n in range(9)], "has 1 to deal into 3 splits"),
+    ],
+)
+def test_units_that_cannot_be_dealt_are_refused(unit, recordings, told):
+    with pytest.raises(ConfigError, match=told):
+        deal_splits(recordings, SplitConfig(unit=unit), seed=0)

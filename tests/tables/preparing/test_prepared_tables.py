@@ -189,3 +189,33 @@ def test_an_unfinished_folder_is_not_opened(tmp_path):
     (tmp_path / "attempts" / "u" / "r-001.json").write_text("{}")
     with pytest.raises(DataError, match="not finished"):
         open_prepared(tmp_path)
+
+
+def test_a_column_of_the_table_groups_recordings(tmp_path, capsys):
+    rows = ["file,event_id"]
+    for number in range(9):
+        write_noise(tmp_path / "a" / f"{number}.wav", 6, number)
+        rows.append(f"{number}.wav,bird{number // 3}")
+    (tmp_path / "birds.csv").write_text("\n".join(rows))
+    (tmp_path / "labels.csv").write_text(
+        "file,begin_s,end_s,low_hz,high_hz\n" + "".join(f"{n}.wav,1,2,1000,2000\n" for n in range(9))
+    )
+    archive, out, labels = (str(tmp_path / name) for name in ("a", "out", "labels.csv"))
+    inputs = PrepareInputs(archive, out, labels, str(tmp_path / "birds.csv"), group_column="event_id")
+    config = apply_overrides(field(), {"split.unit": "group", "split.train": 0.34, "split.val": 0.33})
+    assert prepare(inputs, config, runner=HERE) == 0
+    archive = open_prepared(tmp_path / "out")
+    assert archive.recordings["group"].to_pylist() == [f"bird{n // 3}" for n in range(9)]
+    names = dict(
+        zip(archive.splits["recording_id"].to_pylist(), archive.splits["split"].to_pylist(), strict=True)
+    )
+    dealt = [names[rid] for rid in archive.recording_ids]
+    assert sorted(dealt[::3]) == ["test", "train", "val"] and all(
+        len(set(dealt[n : n + 3])) == 1 for n in (0, 3, 6)
+    )
+    assert "leak audit: clean" in capsys.readouterr().out
+    wrong = PrepareInputs(
+        str(tmp_path / "a"), out + "2", labels, str(tmp_path / "birds.csv"), group_column="bird"
+    )
+    with pytest.raises(DataError, match=r"no column 'bird'.*\n.*event_id"):
+        prepare(wrong, config, runner=HERE)
