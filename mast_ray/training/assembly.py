@@ -26,12 +26,11 @@ from mast_ray.models.autoencoder import MaskedAutoencoder
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
-from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import Engine, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
-from mast_ray.training.files.model_files import CARD, Card, read_card, read_model, refuse_other_normalisation
+from mast_ray.training.files.model_files import CARD, Card, read_card, read_model
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
 from mast_ray.training.objectives import (
     BaselineObjective,
@@ -160,9 +159,7 @@ def load_autoencoder(
     return autoencoder.eval(), card
 
 
-def load_encoder_weights(
-    objective: nn.Module, source: str, config: Config, normalisation: Normalisation
-) -> None:
+def load_encoder_weights(objective: nn.Module, source: str, config: Config) -> None:
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
     of an AudioMAE file (.pth as published, or safetensors).
     """
@@ -178,7 +175,6 @@ def load_encoder_weights(
     if storage.stat(CARD) is None:
         raise DataError(f"{source} is not a finished model folder: it has no {CARD}")
     weights, card = read_model(storage, "autoencoder")
-    refuse_other_normalisation(card, normalisation, source)
     size = card.model.get("size")
     if size != config.model.size:
         raise ConfigError(
@@ -192,14 +188,11 @@ def load_encoder_weights(
         _load(network.encoder, own, source)
 
 
-def load_detector_weights(
-    objective: nn.Module, source: str, config: Config, normalisation: Normalisation
-) -> None:
+def load_detector_weights(objective: nn.Module, source: str, config: Config) -> None:
     """Start from the weights of another detector of the same shape (stage 1 from the
     teacher, stage 2 from the student).
     """
-    weights, card = read_model(source, "detector", config.storage)
-    refuse_other_normalisation(card, normalisation, source)
+    weights, _ = read_model(source, "detector", config.storage)
     _load(network_of(objective)[1], weights, source)
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Literal
 
+Section = Literal["detector", "self_train.stage1", "self_train.stage2"]
 USES_CONFIG = USES_RUNNER = True
 HELP = """Train a detector on the labelled chunks of a prepared archive, from a pretrained encoder.
 
 PREPARED, --encoder and --out are folders or s3:// prefixes. --out becomes a model folder with the averaged weights of the best validation
 and its tuned score threshold. `--set model.name=fcos` trains a baseline on the same data, augmentation and budget. Interrupted, the same
-command goes on where it was; finished, it has nothing to do."""
+command goes on where it was; finished, it has nothing to do.
+
+`mast train NEW --start MODEL --out DIR` adapts a detector to another archive: NEW is read with the statistics of MODEL, nothing is prepared again,
+and its validation figures before and after are printed (with --remember OLD also those on the archive it came from)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)"
     )
     parser.add_argument("--detector", default="", help="folder written by `mast train` to start from instead")
+    parser.add_argument(
+        "--start",
+        default="",
+        help="detector of any archive to adapt to this one with few labels: gently, with its own statistics; "
+        "prints its figures before and after",
+    )
+    parser.add_argument(
+        "--remember",
+        default="",
+        help="with --start: the archive it was trained on, to print what is lost there",
+    )
     parser.add_argument("--pseudo-labels", default="", help="folder of pseudo-labels to train on")
     parser.add_argument(
         "--labels",
@@ -27,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="whose boxes; pseudo when such a folder is given",
     )
-    parser.add_argument("--section", choices=("detector", "self_train.stage1", "self_train.stage2"), default="detector",
-                        help="config section whose knobs are used")  # fmt: skip
+    parser.add_argument("--section", choices=("detector", "self_train.stage1", "self_train.stage2"), default="",
+                        help="config section whose knobs are used (detector; with --start: self_train.stage2)")  # fmt: skip
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and every derived quantity only"
     )
@@ -38,10 +53,13 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import ConfigError
+    from mast_ray.stages.train.adapting import adaptation_text, adaptations
     from mast_ray.stages.train.plan import plan_text
     from mast_ray.stages.train.train import run_train_detector
     from mast_ray.stages.train.work import DetectorTask
+    from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
+    from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.pretrain import result_text
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -49,18 +67,33 @@ def run(args: argparse.Namespace) -> int:
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)
+    if args.start and (args.detector or args.encoder):
+        raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
+    if args.remember and not args.start:
+        raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
+    section: Section = args.section or ("self_train.stage2" if args.start else "detector")
     if args.dry_run:
-        print(plan_text(DetectorTask(args.config, args.prepared, args.out, args.section, labels)))
+        start = args.start or args.detector
+        config = args.config
+        if start:
+            config = with_model_of(config, read_card(start, config.storage), start)
+        task = DetectorTask(config, args.prepared, args.out, section, labels, init_detector=start)
+        print(plan_text(task))
         return 0
     summary = run_train_detector(
         args.config,
         args.prepared,
         args.out,
-        section=args.section,
+        section=section,
         labels=labels,
         init_encoder=args.encoder,
-        init_detector=args.detector,
+        init_detector=args.start or args.detector,
         runner=args.runner,
     )
     print(result_text(summary, args.out))
+    if args.start:
+        found = adaptations(
+            args.config, args.start, args.out, args.prepared, args.remember, runner=args.runner
+        )
+        print(adaptation_text(found))
     return 0

@@ -36,8 +36,8 @@ def small_config(**knobs) -> Config:
     )
 
 
-def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16) -> Path:
-    """Prepare recordings with a tone every four seconds; returns the PREPARED folder."""
+def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0) -> Path:
+    """Prepare recordings with a tone every four seconds, all times `level`; returns the PREPARED folder."""
     rows = ["path,begin_s,end_s,low_hz,high_hz,label"]
     for number in range(num_recordings):
         name = f"S{number % 2}/S{number % 2}_2024050{number // 2 + 1}_060000.wav"
@@ -50,7 +50,7 @@ def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16) -> Pat
             rows.append(f"{name},{begin},{begin + 1},{hertz - 150:.1f},{hertz + 150:.1f},tone")
         path = root / "archive" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, samples.astype(np.float32), RATE_HZ, "PCM_16")
+        soundfile.write(path, (samples * level).astype(np.float32), RATE_HZ, "PCM_16")
     (root / "labels.csv").write_text("\n".join(rows) + "\n")
     inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
     assert prepare(inputs, small_config(), runner=HERE) == 0

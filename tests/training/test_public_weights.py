@@ -13,11 +13,9 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
 from mast_ray.models.audiomae import export_state
-from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.training.assembly import detection, load_encoder_weights, reconstruction
 
 CONFIG = apply_overrides(tiny(), {"spectrogram.divisor": 2.0})
-NORMALISATION = Normalisation(-6.0, 2.5, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +34,11 @@ def test_encoder_and_decoder_are_read_from_the_published_file(original, tmp_path
         tmp_path / "pretrained.pth", {"model": export_state(original), "args": settings, "epoch": 32}
     )
     detector = detection(CONFIG, CONFIG.detector)
-    load_encoder_weights(detector, file, CONFIG, NORMALISATION)
+    load_encoder_weights(detector, file, CONFIG)
     assert weights_equal(detector.detector.encoder.state_dict(), original.encoder.state_dict())
     whole = reconstruction(CONFIG)
     with caplog.at_level(logging.WARNING):
-        load_encoder_weights(whole, file, CONFIG, NORMALISATION)
+        load_encoder_weights(whole, file, CONFIG)
     assert weights_equal(whole.autoencoder.state_dict(), original.state_dict())
     assert (
         "patch_normalised" in caplog.text
@@ -51,7 +49,7 @@ def test_the_target_it_was_trained_for_goes_on_without_a_warning(original, tmp_p
     file = saved(tmp_path / "pretrained.pth", {"model": export_state(original)})
     config = apply_overrides(CONFIG, {"pretrain.target": "patch_normalised"})
     with caplog.at_level(logging.WARNING):
-        load_encoder_weights(reconstruction(config), file, config, NORMALISATION)
+        load_encoder_weights(reconstruction(config), file, config)
     assert not caplog.text
 
 
@@ -66,7 +64,7 @@ def test_code_inside_a_checkpoint_is_never_run(tmp_path, monkeypatch):
     saved(tmp_path / "evil_zip.pth", {"model": {"weight": torch.ones(1)}, "args": Trap()})
     for name in ("evil.pth", "evil_zip.pth"):
         with pytest.raises(DataError, match="never run"):
-            load_encoder_weights(detection(CONFIG, CONFIG.detector), name, CONFIG, NORMALISATION)
+            load_encoder_weights(detection(CONFIG, CONFIG.detector), name, CONFIG)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -81,7 +79,7 @@ def test_code_inside_a_checkpoint_is_never_run(tmp_path, monkeypatch):
 def test_another_layout_is_refused_with_the_remedy(content, message, tmp_path):
     file = saved(tmp_path / "other.pth", content)
     with pytest.raises(DataError, match=message):
-        load_encoder_weights(detection(CONFIG, CONFIG.detector), file, CONFIG, NORMALISATION)
+        load_encoder_weights(detection(CONFIG, CONFIG.detector), file, CONFIG)
 
 
 def test_tensors_of_another_shape_are_listed(original, tmp_path):
@@ -89,4 +87,4 @@ def test_tensors_of_another_shape_are_listed(original, tmp_path):
     state["blocks.0.attn.qkv.weight"] = torch.ones(3, 3)
     file = saved(tmp_path / "other.pth", {"model": state})
     with pytest.raises(DataError, match=r"blocks\.0\.attn\.qkv\.weight is \(3, 3\)"):
-        load_encoder_weights(detection(CONFIG, CONFIG.detector), file, CONFIG, NORMALISATION)
+        load_encoder_weights(detection(CONFIG, CONFIG.detector), file, CONFIG)

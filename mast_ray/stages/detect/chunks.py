@@ -42,6 +42,7 @@ from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
+from mast_ray.training.data.archive_inputs import read_as
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.files.model_files import read_card
 from mast_ray.training.worker import first_device
@@ -78,7 +79,7 @@ def detect_chunks(
     config, stage, stored = task.config, open_storage(task.out, task.config.storage), task.stored
     refuse_foreign(stage, stage_name)
     card = read_card(task.model, config.storage)
-    archive = with_background(open_prepared(task.prepared, config.storage), card.normaliser().background)
+    archive = read_as(open_prepared(task.prepared, config.storage), card, task.model)
     settings: dict[str, Any] = {
         "model": card.weights_sha256,
         "prepared": data_hash(archive),

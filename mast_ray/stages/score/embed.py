@@ -50,9 +50,9 @@ from mast_ray.stages.score.embedding_studies import (
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
+from mast_ray.training.data.archive_inputs import read_as
 
 log = logging.getLogger("mast.embed")
 
@@ -81,7 +81,7 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
     stage = open_storage(out, config.storage)
     refuse_foreign(stage, STAGE)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
-    archive = with_background(open_prepared(prepared, config.storage), embedder.card.normaliser().background)
+    archive = read_as(open_prepared(prepared, config.storage), embedder.card, model)
     with lease_or_stop(stage):
         if knobs.what == "chunks":
             table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)

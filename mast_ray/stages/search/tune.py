@@ -33,7 +33,6 @@ from mast_ray.stages.search.post_processing import objective_chunks, run_post_se
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import Teacher
-from mast_ray.stages.self_train.self_train import as_trained
 from mast_ray.storage.lease import lease_or_stop
 from mast_ray.storage.outputs import refuse_other_settings
 from mast_ray.storage.stage_folders import (
@@ -46,6 +45,7 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
+from mast_ray.training.data.archive_inputs import as_trained
 from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.tune")

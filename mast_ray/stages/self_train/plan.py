@@ -10,11 +10,11 @@ from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
-from mast_ray.stages.self_train.self_train import as_trained
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.archive_inputs import as_trained
 from mast_ray.training.data.labels import expert_chunks
 from mast_ray.training.data.mixed_reader import expert_count
 from mast_ray.training.files.model_files import read_card

@@ -15,9 +15,6 @@ from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.storage import full_url
-from mast_ray.tables.backgrounds import with_background
-from mast_ray.tables.prepared import open_prepared
-from mast_ray.training.files.model_files import read_card, refuse_other_normalisation
 
 STAGE = "pseudo-label"
 LOOSE_OVERLAP = 0.7  # stored boxes overlap up to this much: stricter suppression is searched afterwards
@@ -35,9 +32,6 @@ def run_pseudo_label(
 ) -> dict[str, Any]:
     """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
     task = pool_task(config, model, prepared, out, splits)
-    card = read_card(task.model, config.storage)
-    archive = with_background(open_prepared(task.prepared, config.storage), card.normaliser().background)
-    refuse_other_normalisation(card, archive.normalisation(card.normaliser().divisor), task.model)
     return detect_chunks(task, runner, chunks_per_unit, STAGE)
 
 

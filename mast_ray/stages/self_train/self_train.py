@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import flatten
-from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.config.tree import Config
 from mast_ray.evaluation.metrics import best_threshold, summarise
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
@@ -63,6 +63,7 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.training.data.archive_inputs import as_trained
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 
@@ -108,19 +109,6 @@ def run_self_train(
             stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC)
         )
     return result | {"was_done": False}
-
-
-def as_trained(config: Config, card: Card) -> Config:
-    """The config with the architecture and input conventions of the seed detector."""
-    model = ModelConfig.model_validate(card.model | {"compile": config.model.compile})
-    spectrogram = config.spectrogram.model_copy(
-        update={
-            "divisor": card.normaliser().divisor,
-            "tail": card.tail,
-            "background": card.normaliser().background,
-        }
-    )
-    return config.model_copy(update={"model": model, "spectrogram": spectrogram})
 
 
 def _truth_table(truth: str, archive: Prepared) -> pa.Table | None:

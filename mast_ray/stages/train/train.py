@@ -36,8 +36,10 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import data_hash, open_prepared
+from mast_ray.training.data.archive_inputs import with_model_of
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.checkpoints import refuse_another_run
+from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.training")
 
@@ -60,7 +62,12 @@ def run_train_detector(
     init_detector: str = "",
     runner: Runner = ON_RAY,
 ) -> dict[str, Any]:
-    """Detector training into a model folder; returns its summary. `section` names the knobs in the config."""
+    """Detector training into a model folder; returns its summary. `section` names the knobs in the config.
+
+    From another detector: of its architecture, and with its statistics, whatever the archive.
+    """
+    if init_detector:
+        config = with_model_of(config, read_card(init_detector, config.storage), init_detector)
     labels = replace(labels, folder=full_url(labels.folder))
     task = DetectorTask(
         config,

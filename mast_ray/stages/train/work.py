@@ -33,7 +33,6 @@ from mast_ray.stages.train.student import (
 )
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -46,6 +45,7 @@ from mast_ray.training.assembly import (
     reconstruction,
     with_finest_level,
 )
+from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS, ArchiveInputs, archive_inputs, start_card
 from mast_ray.training.data.augmenting import StepAugmentation, background_bank
 from mast_ray.training.data.feed import ReaderFeed
 from mast_ray.training.data.labels import (
@@ -89,19 +89,19 @@ class PretrainTask:
         return self.config.pretrain
 
     def run(self, worker: Worker) -> dict[str, Any]:
-        config, prepared = self.config, _archive(self)
-        normalisation = prepared.normalisation(config.spectrogram.divisor)
+        config = self.config
+        prepared, normalisation, tail = _archive_inputs(self, worker)
         pool, held = pretraining_chunks(prepared)
         objective = reconstruction(config)
         if self.knobs.init:
-            load_encoder_weights(objective, self.knobs.init, config, normalisation)
+            load_encoder_weights(objective, self.knobs.init, config)
         reader = chunk_reader(prepared, pool, config, self.knobs.batch_size, worker)
-        inputs = Inputs(normalisation, config.spectrogram.tail, worker.device, _precision(config, worker))
+        inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         held_reader = chunk_reader(prepared, held, config, self.knobs.batch_size, worker)
         validation = MaskedErrorValidation(objective, held_reader, inputs, config.evaluate.batch_size)
         schedule = schedule_of(self.knobs, len(pool))
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
-        feed = ReaderFeed(reader, worker, schedule, normalisation, tail=config.spectrogram.tail)
+        feed = ReaderFeed(reader, worker, schedule, normalisation, tail=tail)
         identity = run_identity(self, prepared)
         result = _fitted(self, worker, engine, feed, schedule, validation, identity)
         card = _card("autoencoder", config, inputs, prepared, result)
@@ -129,8 +129,8 @@ class DetectorTask:
         return value
 
     def run(self, worker: Worker) -> dict[str, Any]:
-        config, knobs, prepared = self.config, self.knobs, _archive(self)
-        normalisation, tail = prepared.normalisation(config.spectrogram.divisor), config.spectrogram.tail
+        config, knobs = self.config, self.knobs
+        prepared, normalisation, tail = _archive_inputs(self, worker)
         data = training_data(prepared, self.labels, config, knobs, worker)
         reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
@@ -140,9 +140,9 @@ class DetectorTask:
         config = with_finest_level(config, durations_of(reader), self.init_detector)
         objective = detection(config, knobs, worker.rank)
         if self.init_encoder:
-            load_encoder_weights(objective, self.init_encoder, config, normalisation)
+            load_encoder_weights(objective, self.init_encoder, config)
         if self.init_detector:
-            load_detector_weights(objective, self.init_detector, config, normalisation)
+            load_detector_weights(objective, self.init_detector, config)
         if worker.rank == 0:
             warn_of_unlearned_boxes(objective, reader)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
@@ -274,15 +274,18 @@ def run_identity(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[
 def init_hash(task: DetectorTask, name: str) -> str:
     """Names the weights a task starts from."""
     source = getattr(task, name)
-    if not source or source.endswith(".safetensors"):
+    if not source or source.endswith(PUBLIC_WEIGHTS):
         return source
     return read_card(source, task.config.storage).weights_sha256
 
 
-def _archive(task: PretrainTask | DetectorTask) -> Prepared:
-    """The prepared archive, its chunks read with or without their background as the settings say."""
+def _archive_inputs(task: PretrainTask | DetectorTask, worker: Worker) -> ArchiveInputs:
+    """The archive of a task as the model it starts from takes it; from nothing, as the settings say."""
+    starts = (task.knobs.init,) if isinstance(task, PretrainTask) else (task.init_detector, task.init_encoder)
+    card = start_card(task.config, *starts)
     prepared = open_prepared(task.prepared, task.config.storage)
-    return with_background(prepared, task.config.spectrogram.background)
+    where = next((start for start in starts if start), "")
+    return archive_inputs(prepared, task.config, card, where, say=worker.rank == 0)
 
 
 def _precision(config: Config, worker: Worker) -> Any:
@@ -317,6 +320,9 @@ def run_files(storage: Storage, rank: int) -> RunFiles:
 def _card(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result: FitResult) -> Card:
     best = result.position.extra
     threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else None
+    takes = inputs.normalisation
+    used = {"divisor": takes.divisor, "background": takes.background, "tail": inputs.tail}
+    config = config.model_copy(update={"spectrogram": config.spectrogram.model_copy(update=used)})
     return Card(
         kind=kind,
         model=config.model.model_dump(mode="json"),

@@ -162,17 +162,6 @@ def read_model(
     return weights, card
 
 
-def refuse_other_normalisation(card: Card, wanted: Normalisation, where: str) -> None:
-    """Weights only mean something under the normalisation they were trained with."""
-    own = card.normaliser()
-    if own != wanted:
-        raise ConfigError(
-            f"{where} was trained with mean {own.mean:.4f}, std {own.std:.4f}, divisor {own.divisor:g}, background {own.background}; "
-            f"the data has {wanted.mean:.4f}, {wanted.std:.4f}, {wanted.divisor:g}, {wanted.background}:\n"
-            "pretrain on this archive, or prepare it with the normalisation of the model"
-        )
-
-
 class BestWeights:
     """The best weights of a run in progress, one folder per step, so that any kept
     checkpoint finds the ones it names.

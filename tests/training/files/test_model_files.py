@@ -80,7 +80,7 @@ def test_the_folder_of_a_run_is_answered_with_the_folder_of_its_model(detector_f
 
 def test_an_encoder_moves_from_an_autoencoder_into_a_detector(encoder_folder):
     objective = detection(CONFIG, CONFIG.detector)
-    load_encoder_weights(objective, str(encoder_folder), CONFIG, NORMALISATION)
+    load_encoder_weights(objective, str(encoder_folder), CONFIG)
     autoencoder, _ = load_autoencoder(encoder_folder)
     assert weights_equal(objective.detector.encoder.state_dict(), autoencoder.encoder.state_dict())
 
@@ -95,12 +95,13 @@ def test_a_flipped_bit_in_the_weights_is_refused_before_they_are_used(detector_f
         load_detector(tmp_path)
 
 
-def test_another_normalisation_is_refused_with_both_named(encoder_folder):
-    objective = detection(CONFIG, CONFIG.detector)
-    with pytest.raises(ConfigError, match=r"mean -6\.0000.*-6\.5000"):
-        load_encoder_weights(objective, str(encoder_folder), CONFIG, Normalisation(-6.5, 2.5))
-    with pytest.raises(ConfigError, match="divisor"):
-        load_encoder_weights(objective, str(encoder_folder), CONFIG, Normalisation(-6.0, 2.5, 2.0))
+def test_a_card_with_a_background_nobody_knows_is_refused(detector_folder, tmp_path):
+    wrong = replace(
+        read_card(detector_folder), normalisation=NORMALISATION.to_dict() | {"background": "mean"}
+    )
+    write_card(open_storage(tmp_path), wrong)
+    with pytest.raises(DataError, match="background 'mean', neither none nor median"):
+        read_card(tmp_path)
 
 
 def test_a_folder_of_the_wrong_kind_size_or_state_is_refused_with_the_remedy(
@@ -112,10 +113,10 @@ def test_a_folder_of_the_wrong_kind_size_or_state_is_refused_with_the_remedy(
         load_detector(tmp_path)
     small = apply_overrides(CONFIG, {"model.size": "small"})
     with pytest.raises(ConfigError, match=r"--set model\.size=tiny"):
-        load_encoder_weights(detection(small, small.detector), str(encoder_folder), small, NORMALISATION)
+        load_encoder_weights(detection(small, small.detector), str(encoder_folder), small)
     other = apply_overrides(CONFIG, {"model.adapter": "conv"})
     with pytest.raises(ConfigError, match="does not fit the model"):
-        load_detector_weights(detection(other, other.detector), str(detector_folder), other, NORMALISATION)
+        load_detector_weights(detection(other, other.detector), str(detector_folder), other)
 
 
 def test_a_card_can_be_replaced_without_touching_the_weights(detector_folder):

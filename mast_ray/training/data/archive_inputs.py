@@ -1,0 +1,96 @@
+"""How a run reads an archive: with the statistics of the model it uses or starts from, else with the archive's own.
+
+Weights mean something only under the normalisation they were trained with, so that travels with them, in their
+card: any model reads any prepared archive, and nothing is prepared again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.backgrounds import with_background
+from mast_ray.tables.prepared import Prepared
+from mast_ray.training.files.model_files import Card, read_card
+
+log = logging.getLogger("mast.training")
+
+PUBLIC_WEIGHTS = (".safetensors", ".pth", ".pt")  # files without a card: AudioMAE's
+
+
+class ArchiveInputs(NamedTuple):
+    """An archive as its chunks are to be read, and what makes a model's input of them."""
+
+    prepared: Prepared
+    normalisation: Normalisation
+    tail: Tail
+
+
+def start_card(config: Config, *starts: str) -> Card | None:
+    """The card of the first model folder named; None where a run starts from nothing or from public weights."""
+    folders = [start for start in starts if start and not start.endswith(PUBLIC_WEIGHTS)]
+    return read_card(folders[0], config.storage) if folders else None
+
+
+def archive_inputs(
+    prepared: Prepared, config: Config, card: Card | None, where: str = "", say: bool = True
+) -> ArchiveInputs:
+    """How a training reads its archive: as `card` says, the model it starts from (in folder `where`), or as the
+    settings say with the statistics of the archive itself.
+    """
+    spectrogram = config.spectrogram
+    if card is None:
+        prepared = with_background(prepared, spectrogram.background)
+        return ArchiveInputs(prepared, prepared.normalisation(spectrogram.divisor), spectrogram.tail)
+    prepared = read_as(prepared, card, where, say)
+    wanted = {
+        "background": card.normaliser().background,
+        "divisor": card.normaliser().divisor,
+        "tail": card.tail,
+    }
+    for name, value in wanted.items():
+        if say and getattr(spectrogram, name) != value:
+            log.warning(
+                "spectrogram.%s=%s is left aside: %s was trained with %s",
+                name, getattr(spectrogram, name), where or "the model", value,
+            )  # fmt: skip
+    return ArchiveInputs(prepared, card.normaliser(), card.tail)
+
+
+def read_as(prepared: Prepared, card: Card, where: str = "the model", say: bool = True) -> Prepared:
+    """The archive with or without backgrounds as the model takes it; other statistics are said in a line."""
+    takes = card.normaliser()
+    prepared = with_background(prepared, takes.background)
+    own = prepared.normalisation(takes.divisor)
+    if say and own != takes:
+        log.info(
+            "%s is read as %s was trained: mean %.4f, std %.4f%s (its own: %.4f, %.4f)",
+            prepared.storage.url, where, takes.mean, takes.std,
+            " above the median of every recording and bin" if takes.background == "median" else "",
+            own.mean, own.std,
+        )  # fmt: skip
+    return prepared
+
+
+def with_model_of(config: Config, card: Card, where: str) -> Config:
+    """The same, and what of the settings' model is left aside is said in a line."""
+    known = config.model.model_dump(mode="json", exclude={"compile"})
+    taken = as_trained(config, card)
+    new = taken.model.model_dump(mode="json", exclude={"compile"})
+    changed = [f"model.{name}={new[name]}" for name in new if new[name] != known[name]]
+    if changed:
+        log.info("%s as in %s", ", ".join(changed), where)
+    return taken
+
+
+def as_trained(config: Config, card: Card) -> Config:
+    """The config with the architecture and input conventions of a model."""
+    takes = card.normaliser()
+    model = ModelConfig.model_validate(card.model | {"compile": config.model.compile})
+    spectrogram = config.spectrogram.model_copy(
+        update={"divisor": takes.divisor, "tail": card.tail, "background": takes.background}
+    )
+    return config.model_copy(update={"model": model, "spectrogram": spectrogram})
