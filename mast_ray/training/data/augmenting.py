@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.spectrogram.augmentation import AugmentStrength, Draws, augment, draw_augmentation
-from mast_ray.spectrogram.chunking import TAIL_FRAMES, Tail
+from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, SEGMENT_FRAMES
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.transplant import clearness, median_level
@@ -31,7 +31,7 @@ log = logging.getLogger("mast.training")
 NOISE_BANK_CHUNKS = 64
 POOL_BANK_CHUNKS = 512  # 128 MiB in half precision
 CANDIDATES_PER_CHUNK = 4  # the quietest quarter of what is looked at is kept, site by site
-WHOLE_FRAMES = CHUNK_FRAMES - TAIL_FRAMES
+LEAST_FRAMES = CHUNK_FRAMES * 3 // 4  # of audio in a background; clips of 10 s are a little less than a chunk
 RUN_CHUNKS = 16  # candidates are looked for in runs of neighbours: a read delivers many chunks
 
 
@@ -177,12 +177,10 @@ def sites_of(prepared: Prepared, chunks: ChunkSet) -> NDArray[np.int64]:
 
 
 def _candidates(prepared: Prepared, seed: int) -> ChunkSet:
-    """Whole chunks of the pool without a label, every second of runs of neighbours, as many of every site."""
+    """Chunks of the pool without a label, every second of runs of neighbours, as many of every site."""
     pool = chunks_of_split(prepared, "pool")
-    is_whole = (
-        prepared.num_frames[pool.recording] >= pool.chunk.astype(np.int64) * SEGMENT_FRAMES + WHOLE_FRAMES
-    )
-    pool = pool.take(is_whole & (pool.chunk % 2 == 0))
+    num_frames = prepared.num_frames[pool.recording] - pool.chunk.astype(np.int64) * SEGMENT_FRAMES
+    pool = pool.take((num_frames >= LEAST_FRAMES) & (pool.chunk % 2 == 0))
     pool = pool.take(box_table(prepared, pool, prepared.labels).counts() == 0)
     if not len(pool):
         return pool
