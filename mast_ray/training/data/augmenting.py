@@ -32,6 +32,7 @@ NOISE_BANK_CHUNKS = 64
 POOL_BANK_CHUNKS = 512  # 128 MiB in half precision
 CANDIDATES_PER_CHUNK = 4  # the quietest quarter of what is looked at is kept, site by site
 LEAST_FRAMES = CHUNK_FRAMES * 3 // 4  # of audio in a background; clips of 10 s are a little less than a chunk
+QUIET = 0.02  # share of cells that stand out; a site whose quietest chunks have more lends none
 RUN_CHUNKS = 16  # candidates are looked for in runs of neighbours: a read delivers many chunks
 
 
@@ -161,13 +162,15 @@ def loudness(batch: ChunkBatch, normalisation: Normalisation) -> Tensor:
 
 
 def quietest(loud: NDArray[np.floating], site: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Rows of the quietest quarter of every site, at least one of each."""
+    """Rows of the quietest quarter of every site, one at least; of them those that are quiet, if any is."""
     chosen = []
     for name in np.unique(site):
         own = np.flatnonzero(site == name)
         count = max(1, len(own) // CANDIDATES_PER_CHUNK)
         chosen.append(own[np.argsort(loud[own], kind="stable")[:count]])
-    return np.sort(np.concatenate(chosen))
+    rows = np.sort(np.concatenate(chosen))
+    is_quiet = loud[rows] <= QUIET
+    return rows[is_quiet] if is_quiet.any() else rows
 
 
 def sites_of(prepared: Prepared, chunks: ChunkSet) -> NDArray[np.int64]:
