@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.recording_names import numbers_by_path
 from mast_ray.recordings.annotations.model import AnnotationSet
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.tables.local_time import local_seconds
 
 Floats = NDArray[np.float64]
@@ -139,6 +140,17 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
         label,
     )
     return events.take(row >= 0) if (row < 0).any() else events
+
+
+def spans_whole_band(events: EventTable) -> Bools:
+    """(N,) whether a box reaches over all that a spectrogram shows: it says when, and nothing about the band."""
+    return (events.low_hz <= LOW_HZ) & (events.high_hz >= HIGH_HZ)
+
+
+def without_band(events: EventTable) -> EventTable:
+    """The same events in time only."""
+    nothing = np.full(len(events), np.nan)
+    return replace(events, low_hz=nothing, high_hz=nothing)
 
 
 def events_from_annotations(found: AnnotationSet) -> EventTable:

@@ -20,6 +20,7 @@ from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.evaluation.scoring import BREAKDOWNS, By
 from mast_ray.recordings.annotations.reading import READ_FORMATS
 from mast_ray.storage.storage import open_storage
+from mast_ray.verbs.annotation_arguments import columns_of
 
 HELP = """Score detections, with 95 % intervals over recordings.
 
@@ -36,7 +37,16 @@ FORMS = (
     "mast evaluate MODEL PREPARED   or   mast evaluate --detections TABLE --annotations TABLE   or   "
     "mast evaluate --verdicts CSV"
 )
-OF_TABLES = ("tune_on", "tune_annotations", "tune_split", "space", "unlisted", "recordings", "format")
+OF_TABLES = (
+    "tune_on",
+    "tune_annotations",
+    "tune_split",
+    "space",
+    "unlisted",
+    "recordings",
+    "format",
+    "columns",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recordings.parquet: paths, sites and times, where the tables lack them",
     )
     add("--format", choices=("auto", *READ_FORMATS), help="of annotation files (default: by content)")
+    add(
+        "--columns",
+        nargs="+",
+        metavar="FIELD=COLUMN",
+        help="columns of your own tables, as for `mast prepare`",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,6 +179,8 @@ def _score_tables(args: argparse.Namespace) -> int:
     if args.threshold is not None and (args.tune_on or args.tune_split):
         raise ConfigError("--threshold and --tune-on exclude each other: give one of them")
     given = {name: value for name in OF_TABLES if (value := getattr(args, name)) is not None}
+    if args.columns:
+        given["columns"] = columns_of(args.columns)
     by = _breakdowns(args.by)
     wanted = TableWanted(
         args.detections, args.annotations, _names(args.split), args.threshold, by=by, **given

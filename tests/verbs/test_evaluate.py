@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -256,3 +257,65 @@ def test_calibrate_refuses_verdicts_that_were_chosen_rather_than_drawn(found, tm
     path.write_text("path,score,verdict\n" + "a.wav,0.5,y\n" * 20)
     assert main(["calibrate", found, "--verdicts", str(path)]) == 3
     assert "not drawn" in capsys.readouterr().err
+
+
+CSV = "file,begin_s,end_s,low_hz,high_hz,label\n"
+
+
+def evaluated(tmp_path, capsys, found, truth, *argv):
+    """(annotations, detections, right) of the first figures on the screen, and what was said beside them."""
+    (tmp_path / "f.csv").write_text(found)
+    (tmp_path / "t.csv").write_text(truth)
+    argv = [
+        "evaluate",
+        "--detections",
+        str(tmp_path / "f.csv"),
+        "--annotations",
+        str(tmp_path / "t.csv"),
+        *argv,
+    ]
+    assert main([*argv, "--set", "evaluate.bootstrap=10"]) == 0
+    captured = capsys.readouterr()
+    match = re.search(r"(\d+) annotations, (\d+) detections, (\d+) right", captured.out)
+    return tuple(map(int, match.groups())), captured.err
+
+
+def test_annotation_files_are_read_as_prepare_reads_them(tmp_path, capsys):
+    truth = (
+        CSV
+        + "a.wav,1,2,1000,2000,wren\na.wav,1.000001,2,1000,2000,wren\na.wav,5,6,1000,2000,noise\na.wav,8,9,1000,2000,?\n"
+    )
+    found = CSV + "a.wav,1,2,1000,2000,\na.wav,5,6,1000,2000,\na.wav,8,9,1000,2000,\n"
+    # the box that stands twice is one, noise is no call, and what nobody was sure of counts neither way
+    figures, said = evaluated(tmp_path, capsys, found, truth)
+    assert figures == (1, 2, 1)
+    assert "stand twice" in said and "noise 1" in said and "1 uncertain" in said
+    figures, _ = evaluated(tmp_path, capsys, found, truth, "--set", "labels.no_animal=keep")
+    assert figures == (3, 3, 3)
+    figures, _ = evaluated(tmp_path, capsys, found, truth, "--set", "labels.uncertain=[noise]")
+    assert figures == (1, 1, 1)
+
+
+def test_outside_what_was_listened_to_nothing_is_a_false_alarm(tmp_path, capsys):
+    truth = "file,begin_s,end_s,low_hz,high_hz,clip_start_s,clip_end_s\na.wav,1,2,1000,2000,0,10\n"
+    found = CSV + "a.wav,1,2,1000,2000,\na.wav,5,6,1000,2000,\na.wav,50,51,1000,2000,\n"
+    assert evaluated(tmp_path, capsys, found, truth)[0] == (1, 2, 1)
+
+
+def test_boxes_of_three_second_tools_over_the_whole_spectrum_are_matched_in_time(tmp_path, capsys):
+    truth = CSV + "a.wav,0,3,2000,4000,wren\na.wav,6.5,9,2000,4000,wren\na.wav,15,18,2000,4000,wren\n"
+    found = CSV + "a.wav,0,3,0,15000,wren\na.wav,6,9,0,15000,wren\na.wav,12,15,0,15000,wren\n"
+    figures, said = evaluated(tmp_path, capsys, found, truth)
+    assert figures == (3, 3, 2) and "span the whole spectrum" in said
+    banded = found.replace("0,15000", "2000,4000", 1)  # one box with a band: a tool that knows bands
+    assert evaluated(tmp_path, capsys, banded, truth)[0] == (3, 3, 1)
+
+
+def test_columns_are_mapped_on_the_side_that_has_them(tmp_path, capsys):
+    found = "clip,t0,t1,f0,f1,p\na.wav,1,2,1000,2000,0.9\n"
+    names = ("file=clip", "begin_s=t0", "end_s=t1", "low_hz=f0", "high_hz=f1", "score=p")
+    figures, _ = evaluated(tmp_path, capsys, found, CSV + "a.wav,1,2,1000,2000,wren\n", "--columns", *names)
+    assert figures == (1, 1, 1)
+    argv = ["evaluate", "--detections", str(tmp_path / "t.csv"), "--annotations", str(tmp_path / "t.csv")]
+    assert main([*argv, "--columns", "file=clip"]) == 2
+    assert "neither table has the columns clip" in capsys.readouterr().err

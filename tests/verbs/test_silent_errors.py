@@ -107,13 +107,17 @@ def test_labels_without_frequencies_are_told_before_training_that_would_learn_no
 
 
 # 3. figures of nothing
+def of_tables(folder):
+    return ["evaluate", "--detections", str(folder / "found.csv"), "--annotations", str(folder / "truth.csv")]
+
+
 @pytest.mark.parametrize("extra", [[], ["--unlisted", "silent"]])
 def test_detections_of_other_recordings_are_an_error_with_the_names_of_both(tmp_path, capsys, extra):
     (tmp_path / "truth.csv").write_text(
         CSV + "ridge/dawn1.wav,1,2,1000,2000,wren\nridge/dawn2.wav,1,2,1000,2000,wren\n"
     )
     (tmp_path / "found.csv").write_text(CSV + "S4A01_0600.wav,1,2,1000,2000,wren\n")
-    assert main(["evaluate", str(tmp_path / "found.csv"), str(tmp_path / "truth.csv"), *extra]) == DATA
+    assert main([*of_tables(tmp_path), *extra]) == DATA
     error = capsys.readouterr().err
     assert "S4A01_0600.wav" in error and "ridge/dawn1.wav" in error and len(error.strip().splitlines()) <= 3
 
@@ -122,7 +126,7 @@ def test_recordings_of_seven_sites_do_not_become_one(tmp_path, capsys):
     (tmp_path / "truth.csv").write_text(CSV + "20240501_060000.wav,1,2,1000,2000,wren\n")
     rows = "".join(f"site{n}/20240501_060000.wav,1,2,1000,2000,wren\n" for n in range(7))
     (tmp_path / "found.csv").write_text(CSV + rows)
-    assert main(["evaluate", str(tmp_path / "found.csv"), str(tmp_path / "truth.csv")]) == DATA
+    assert main(of_tables(tmp_path)) == DATA
     error = capsys.readouterr().err
     assert (
         "7 recordings of one table (site0/20240501_060000.wav" in error

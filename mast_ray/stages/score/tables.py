@@ -8,6 +8,7 @@ prepared archive, labels.parquet, or files of any format. Detections of chunks (
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from typing import Literal
 import pyarrow as pa
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, LabelsConfig
 from mast_ray.evaluation.event_boxes import Space
 from mast_ray.evaluation.events import (
     EventTable,
@@ -24,16 +25,23 @@ from mast_ray.evaluation.events import (
     events_from_arrow,
     recordings_from_arrow,
     renumbered,
+    spans_whole_band,
     with_facts_of,
+    without_band,
 )
 from mast_ray.evaluation.score_sheet import ScoreSheet, Threshold, chosen_threshold, score_rows
 from mast_ray.evaluation.scoring import By, Scored, left_out, score_chunks, score_tables
 from mast_ray.evaluation.split_truth import Truth, truth_of_split
-from mast_ray.recordings.annotations.reading import read_annotations
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.reading import has_columns, read_annotations
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
 from mast_ray.self_training.pool import pool_of_table
+from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls
+from mast_ray.tables.labels.spans import unheard_parts
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+
+ENDLESS_S = 1e7  # files of annotations do not say how long a recording is
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,13 @@ class TableWanted:
     unlisted: Literal["skip", "silent"] = "skip"
     recordings: str = ""  # table that knows paths, sites and times where the others do not
     format: str = "auto"
+    columns: tuple[tuple[str, str], ...] = ()  # field -> column, for the files that have them
 
 
 def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, dict[str, Scored]]:
     """The sheet of a table of detections, and the matches behind it by split ("": no splits)."""
     names = wanted.splits or ("",)
+    _refuse_unused_columns(wanted)
     scored = {name: _scored(wanted, config, wanted.detections, wanted.annotations, name) for name in names}
     threshold = _threshold(wanted, config)
     knobs = (threshold.value, config.evaluate.bootstrap, config.seed, wanted.by)
@@ -92,8 +102,9 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     table = None if _is_annotation_file(detections) else _table_of(detections)
     if table is not None and "chunk" in table.column_names and table.column("chunk").null_count < len(table):
         return _scored_in_chunks(table, config, annotations, split, detections)
-    truth = read_truth(annotations, split, recordings, wanted.format)
-    found = read_events(detections, wanted.format) if table is None else events_from_arrow(table)
+    columns = dict(wanted.columns)
+    truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
+    found = read_events(detections, wanted.format, columns) if table is None else events_from_arrow(table)
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
     events = truth.events
@@ -118,11 +129,40 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
     return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), config)
 
 
-def read_events(uri: str, format: str = "auto") -> EventTable:
-    """Detections from Parquet (file or folder) or from an annotation file of any format."""
-    if _is_annotation_file(uri):
-        return events_from_annotations(read_annotations(uri, format))  # type: ignore[arg-type]
-    return events_from_arrow(_table_of(uri))
+def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | None = None) -> EventTable:
+    """Detections from Parquet (file or folder) or from an annotation file of any format.
+
+    Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
+    """
+    if not _is_annotation_file(uri):
+        return events_from_arrow(_table_of(uri))
+    events = events_from_annotations(_annotations_at(uri, format, columns))
+    if len(events) and spans_whole_band(events).all():
+        print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
+        return without_band(events)
+    return events
+
+
+def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) -> AnnotationSet:
+    """Annotation files of one side; a mapping of columns is for the side that has them."""
+    path = Path(uri)
+    fits = path.is_dir() or has_columns(path.read_bytes(), path.name, columns or {})
+    return read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+
+
+def _refuse_unused_columns(wanted: TableWanted) -> None:
+    sides = [uri for uri in (wanted.detections, wanted.annotations) if _is_annotation_file(uri)]
+    files = [path for path in map(Path, sides) if path.is_file()]
+    columns = dict(wanted.columns)
+    if (
+        columns
+        and len(files) == len(sides)
+        and not any(has_columns(path.read_bytes(), path.name, columns) for path in files)
+    ):
+        raise ConfigError(
+            f"--columns: neither table has the columns {', '.join(columns.values())}:\n"
+            "write their names as in the header, e.g. --columns begin_s=T0 end_s=T1"
+        )
 
 
 def _table_of(uri: str) -> pa.Table:
@@ -134,10 +174,16 @@ def _table_of(uri: str) -> pa.Table:
 
 
 def read_truth(
-    uri: str, split: str = "", recordings: RecordingList | None = None, format: str = "auto"
+    uri: str,
+    split: str = "",
+    recordings: RecordingList | None = None,
+    format: str = "auto",
+    labels: LabelsConfig = LabelsConfig(),  # noqa: B008 (frozen)
+    columns: Mapping[str, str] | None = None,
 ) -> Truth:
-    """Annotations, with the annotated recordings as their list of recordings, and
-    the blocks of a split if named.
+    """Annotations, with the annotated recordings as their list of recordings, and the blocks of a split if named.
+
+    Files are read as `mast prepare` reads them: each box once, calls by their labels, the uncertain ignored.
     """
     if uri.endswith(".parquet"):
         storage, keys = split_uri(uri)
@@ -148,11 +194,23 @@ def read_truth(
         return Truth(events_from_arrow(read_parquet(storage, keys[0]), recordings))
     if _is_annotation_file(uri):
         _refuse_split(uri, split)
-        found = read_annotations(uri, format)  # type: ignore[arg-type]
+        found = _annotations_at(uri, format, columns)
         for problem in found.problems[:5]:
             print(f"note: {problem}", file=sys.stderr)
-        return Truth(events_from_annotations(found))
+        return _truth_of_files(found, labels, uri)
     return truth_of_split(open_prepared(uri), split or None)
+
+
+def _truth_of_files(found: AnnotationSet, labels: LabelsConfig, uri: str) -> Truth:
+    chosen = chosen_labels(found, labels)
+    refuse_no_calls(found, chosen, uri)
+    if any(chosen.counts[role] for role in chosen.counts if role != "call") or chosen.notes:
+        print("\n".join(chosen.lines()), file=sys.stderr)
+    paths = found.annotated_paths
+    unheard = unheard_parts(chosen.calls, dict.fromkeys(paths, ENDLESS_S), labels)
+    parts = [Annotation(path, *gap) for path, gaps in unheard.items() for gap in gaps]
+    ignored = events_from_annotations(AnnotationSet((*chosen.uncertain, *parts), paths))
+    return Truth(events_from_annotations(chosen.calls), None, ignored if len(ignored) else None)
 
 
 def _refuse_split(uri: str, split: str) -> None:
