@@ -16,6 +16,7 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Literal
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
@@ -50,7 +51,8 @@ class Wanted:
     """What is scored, and how."""
 
     splits: tuple[str, ...] = ()  # empty: all that are held out
-    threshold: float | None = None  # None: the model's own, else tuned where models may be chosen on
+    # None: the model's own, else tuned where models may be chosen on; tuned: there even if the model has one
+    threshold: float | Literal["tuned"] | None = None
     by: tuple[By, ...] = ()  # breakdowns
 
 
@@ -140,10 +142,19 @@ class _Evaluation:
             )
         return self.wanted.splits or present
 
+    @property
+    def given(self) -> float | None:
+        return None if self.wanted.threshold == "tuned" else self.wanted.threshold
+
+    @property
+    def own(self) -> float | None:
+        """The model's threshold, where it counts."""
+        return None if self.wanted.threshold == "tuned" else self.card.score_threshold
+
     @cached_property
     def tuned_on(self) -> str:
         """The split a threshold must be tuned on; "" where there is one, or nothing to tune it on."""
-        if self.wanted.threshold is not None or self.card.score_threshold is not None:
+        if self.given is not None or self.own is not None:
             return ""
         split = selection_split(self.archive)
         return split if split in scored_splits(self.archive) else ""
@@ -173,9 +184,7 @@ class _Evaluation:
         if self.tuned_on and selection is None:
             own = score_stored(self.archive, self.out.at(CHUNKS), (self.tuned_on,), self.config)
             selection = own[self.tuned_on]
-        threshold = chosen_threshold(
-            self.wanted.threshold, self.card.score_threshold, selection, self.tuned_on
-        )
+        threshold = chosen_threshold(self.given, self.own, selection, self.tuned_on)
         drawn = (threshold.value, knobs.bootstrap, self.config.seed)
         rows = [r for name, one in scored.items() for r in score_rows(one, name, *drawn, self.wanted.by)]
         is_of_chunks = self.archive.manifest["config"]["split"]["unit"] == "chunk"

@@ -24,7 +24,6 @@ import pyarrow as pa
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.metrics import best_threshold, summarise
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
 from mast_ray.recordings.annotations.reading import read_annotations
@@ -35,7 +34,7 @@ from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections
 from mast_ray.self_training.pool import keys_of
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
+from mast_ray.stages.score.evaluate import ModelScores, Wanted, evaluate_model
 from mast_ray.stages.self_train.averaging import average_with_teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import (
@@ -188,9 +187,13 @@ class _SelfTraining:
         return self.stage.at(f"round{number}/{name}").url
 
     def _generation(self, number: int, model: str) -> _Generation:
-        out = self._folder(number, "evaluation")
-        scores = evaluate_model(self.config, model, self.prepared, out, runner=self.runner)
-        return _Generation(number, model, read_card(model, self.config.storage), scores)
+        out, card = self._folder(number, "evaluation"), read_card(model, self.config.storage)
+        is_own = card.data_hash == data_hash(
+            self.archive
+        )  # a seed from elsewhere gets a threshold of this archive
+        wanted = Wanted() if is_own else Wanted(threshold="tuned")
+        scores = evaluate_model(self.config, model, self.prepared, out, wanted, runner=self.runner)
+        return _Generation(number, model, card, scores)
 
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
@@ -325,22 +328,15 @@ class _SelfTraining:
             return Choice(
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"
             )
-        f1 = [self._at_its_best(g, split)[0] for g in generations]
+        rows = [g.scores.sheet.whole(split) for g in generations]
+        f1 = [row.figures["f1"].estimate for row in rows if row is not None]
         return best_round(f1, [g.round for g in generations], split)
 
-    def _at_its_best(self, generation: _Generation, split: str) -> tuple[float, float]:
-        """F1 on a split that may choose, and the threshold that gives it; 0 and NaN where nothing right is found."""
-        matches = generation.scores.splits[split].matches
-        threshold = best_threshold(matches)
-        return (summarise(matches, threshold).f1 if np.isfinite(threshold) else 0.0), threshold
-
     def _delivered(self, kept: _Generation) -> dict[str, Any]:
-        """A generation as OUT/model, with the threshold of the split that chose it."""
+        """A generation as OUT/model, with the threshold it was scored at: that of the split that may choose."""
         weights, card = read_model(kept.model, "detector", self.config.storage)
-        threshold, split = card.score_threshold, selection_split(self.archive)
-        if split in kept.scores.splits:
-            tuned = self._at_its_best(kept, split)[1]
-            threshold = tuned if np.isfinite(tuned) else threshold
+        chosen = kept.scores.threshold
+        threshold = card.score_threshold if chosen.source == "fallback" else chosen.value
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         return {"round": kept.round, "model_sha": card.weights_sha256, "threshold": threshold}
 
