@@ -16,6 +16,7 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.lease import Lease, lease_or_stop
@@ -34,6 +35,7 @@ from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
+from mast_ray.tables.prepared import read_table
 from mast_ray.tables.preparing.birdeep import birdeep_labels
 from mast_ray.tables.preparing.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.preparing.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
@@ -219,6 +221,10 @@ def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
         f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['chunks']:,} chunks, "
         f"{counts['labels']:,} labels"
     )
+    rejects = read_table(stage, "rejects.parquet").to_pylist()
+    reasons = (row["reason"] for row in rejects if row["status"] == "rejected")
+    if line := reasons_line(reasons, f"{stage.url}/rejects.parquet"):
+        print(line)
     for note in counts["label_notes"]:
         print(note)
     if counts.get("labels_out_of_band"):

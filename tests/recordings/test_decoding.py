@@ -195,3 +195,46 @@ def test_a_24_hour_file_is_read_in_under_500_mb_with_exact_times(tmp_path):
     assert abs(int(click) - 16_000 * (num_seconds - 1)) <= 1
     assert int(peak_kb) < 500_000
     assert reason == Reason.DATA_SIZE_UNKNOWN
+
+
+def layer_two(num_frames, kbits_index=8, version=3):
+    """MPEG layer II, mono, by hand: 15 levels in the lowest subband and nothing in the others.
+
+    48 kHz, 128 kbit/s (or 24 kHz, 64 kbit/s of MPEG 2): 384 bytes a frame, allocation of 27 (30) subbands, one scale
+    factor, 36 samples of which every other is positive: a tone at the upper edge of the subband.
+    """
+    header = bytes([0xFF, 0xE5 | version << 3, kbits_index << 4 | 1 << 2, 0xC0])
+    # index of 15 levels, then nothing: 11 x 4 + 12 x 3 + 4 x 2 bits, or 4 x 4 + 7 x 3 + 19 x 2 of MPEG 2
+    allocation = f"{3:04b}" + "0" * 84 if version == 3 else f"{5:04b}" + "0" * 71
+    samples = "".join(f"{code:04b}" for code in (13, 1) * 18)
+    bits = allocation + "10" + f"{6:06b}" + samples  # one scale factor for all three parts
+    body = int(bits.ljust(380 * 8, "0"), 2).to_bytes(380, "big")
+    return (header + body) * num_frames
+
+
+@pytest.mark.parametrize(("version", "rate_hz"), [(3, 48_000), (2, 24_000)])
+def test_mpeg_layer_two_is_decoded_whatever_its_name(tmp_path, version, rate_hz):
+    (tmp_path / "x.mp3").write_bytes(layer_two(50, version=version))
+    with open_recording(tmp_path / "x.mp3") as reading:
+        sound = np.concatenate(list(reading.blocks(1.0)))
+    assert (reading.info.sample_rate_hz, reading.info.container) == (rate_hz, "MP3")
+    assert reading.duration_s == pytest.approx(50 * 1152 / rate_hz, abs=0.03) and reading.salvage is None
+    peak_hz = np.argmax(np.abs(np.fft.rfft(sound))) * 16_000 / len(sound)
+    assert peak_hz == pytest.approx(rate_hz / 64, rel=0.02)  # 32 subbands
+
+
+@pytest.mark.parametrize("tag", [b"TAG" + bytes(125), b"TAG+" + bytes(223) + b"TAG" + bytes(125)])
+def test_an_id3_tag_of_version_one_may_stand_before_the_sound(tag):
+    content = encoded(noise(5.0), container="MP3")
+    with open_recording(io.BytesIO(tag + content)) as reading, open_recording(io.BytesIO(content)) as plain:
+        assert np.array_equal(np.concatenate(list(reading.blocks())), np.concatenate(list(plain.blocks())))
+    with open_recording(io.BytesIO(tag + layer_two(30))) as reading:
+        assert len(np.concatenate(list(reading.blocks()))) > 10_000
+
+
+def test_a_recording_of_fish_at_four_kilohertz_is_taken_when_asked_for():
+    content = encoded(noise(5.0, rate_hz=4_000), rate_hz=4_000)
+    with pytest.raises(UnreadableRecording, match=r"--set audio\.min_sample_rate_hz=4000"):
+        open_recording(io.BytesIO(content), limits=Limits(min_rate_hz=8_000))
+    with open_recording(io.BytesIO(content), limits=Limits(min_rate_hz=4_000)) as reading:
+        assert len(np.concatenate(list(reading.blocks()))) == pytest.approx(5 * 16_000, abs=10)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from damage import chunk, encoded, noise, pcm16, wav
 
-from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording, reasons_line
 from mast_ray.recordings.decoding.reading import open_recording
 
 BODY = pcm16(noise())
@@ -195,3 +195,12 @@ def test_the_size_in_the_header_is_believed_only_as_far_as_the_file_goes():
     content = bytearray(wav(BODY))
     struct.pack_into("<I", content, 4, 1)  # a wrong RIFF size alone does no harm
     assert outcome(bytes(content)) == (None, 3.0)
+
+
+def test_reasons_are_named_with_the_setting_that_would_take_the_recording():
+    reasons = ["NOT_AUDIO", "TOO_SHORT", "TOO_SHORT", "RATE_TOO_LOW"]
+    assert reasons_line(reasons, "out/rejects.parquet") == (
+        "rejected: TOO_SHORT 2 (audio.min_seconds), NOT_AUDIO 1, RATE_TOO_LOW 1 (audio.min_sample_rate_hz); "
+        "see out/rejects.parquet"
+    )
+    assert reasons_line([], "out/rejects.parquet") == ""

@@ -21,6 +21,8 @@ A salvageable recording of which less than one analysis window is left is reject
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,3 +90,20 @@ class Salvage:
     reason: Reason
     detail: str
     readable_s: float
+
+
+KNOBS = {
+    Reason.RATE_TOO_LOW: "audio.min_sample_rate_hz",
+    Reason.TOO_SHORT: "audio.min_seconds",
+    Reason.TOO_LONG: "audio.max_hours",
+}  # what would take such a recording
+
+
+def reasons_line(reasons: Iterable[str], rejects: str) -> str:
+    """Why recordings were not taken, most common first, with the setting that would, and where each is named."""
+    counts = Counter(map(str, reasons))
+    named = [
+        f"{reason} {count:,}" + (f" ({KNOBS[Reason(reason)]})" if reason in KNOBS else "")
+        for reason, count in counts.most_common()
+    ]
+    return f"rejected: {', '.join(named)}; see {rejects}" if named else ""

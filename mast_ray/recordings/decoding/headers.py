@@ -60,7 +60,7 @@ def sniff_container(start: bytes) -> Container:
         return "FLAC"
     if start[:4] == b"OggS":
         return "OGG"
-    if start[:3] == b"ID3" or (start[:1] == b"\xff" and parse_mp3_frame(start) is not None):
+    if start[:3] in (b"ID3", b"TAG") or (start[:1] == b"\xff" and parse_mp3_frame(start) is not None):
         return "MP3"
     raise _refusal(start)
 
@@ -113,7 +113,8 @@ def check_rate_and_channels(
         raise UnreadableRecording(Reason.NO_SAMPLE_RATE, "the header declares a sample rate of 0")
     if sample_rate_hz < min_rate_hz:
         raise UnreadableRecording(
-            Reason.RATE_TOO_LOW, f"{sample_rate_hz} Hz is below the least useful rate of {min_rate_hz} Hz"
+            Reason.RATE_TOO_LOW,
+            f"{sample_rate_hz} Hz is below {min_rate_hz} Hz: --set audio.min_sample_rate_hz={sample_rate_hz} takes it",
         )
     if sample_rate_hz > max_rate_hz:
         raise UnreadableRecording(Reason.RATE_TOO_HIGH, f"{sample_rate_hz} Hz is above {max_rate_hz} Hz")

@@ -143,7 +143,9 @@ class Reading:
             if fault is not None:
                 raise UnreadableRecording(fault.reason, f"nothing can be salvaged: {fault.detail}")
             raise UnreadableRecording(
-                Reason.TOO_SHORT, f"{num_samples / self.sample_rate_hz * 1000:.1f} ms of sound"
+                Reason.TOO_SHORT,
+                f"{num_samples / self.sample_rate_hz:.3g} s of sound, under the {self._limits.min_duration_s:g} s of "
+                "audio.min_seconds",
             )
         if fault is not None:
             readable_s = (

@@ -82,13 +82,25 @@ def ogg_header(file: BinaryIO, num_bytes: int) -> Header:
     return Header("OGG", num_bytes, fault=fault)
 
 
+def _tag_bytes(start: bytes) -> int:
+    """Length of the ID3 tag that begins here; one of version 1 belongs to the end of a file and also stands before it."""
+    if start[:4] == b"TAG+":
+        return 227
+    if start[:3] == b"TAG":
+        return 128
+    if start[:3] != b"ID3" or len(start) < 10:
+        return 0
+    size = 0
+    for byte in start[6:10]:
+        size = size << 7 | byte & 0x7F
+    return 10 + size + (10 if start[5] & 0x10 else 0)
+
+
 def mp3_header(file: BinaryIO, start: bytes, num_bytes: int) -> Header:
     offset = 0
-    if start[:3] == b"ID3" and len(start) >= 10:
-        size = 0
-        for byte in start[6:10]:
-            size = size << 7 | byte & 0x7F
-        offset = 10 + size + (10 if start[5] & 0x10 else 0)
+    while size := _tag_bytes(start):
+        offset += size
+        start = read_at(file, offset, 64)
     if offset >= num_bytes:
         raise UnreadableRecording(Reason.HEADER_ONLY, "an ID3 tag with no sound behind it")
     head = read_at(file, offset, MAX_LEADING_BYTES)

@@ -15,6 +15,7 @@ from typing import Any
 from mast_ray.config.errors import OK, PARTIAL, ConfigError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.stages.detect.load_work import WorkMaker
 from mast_ray.stages.detect.plan import (
     Workers,
@@ -245,6 +246,10 @@ class Sweep:
         write_manifest(self.stage, STAGE, self.config, self.key, self.inputs, counts, datetime.now(UTC))
         sweep(self.stage, keys, ("detections", "recordings"))
         print(summary_line(counts, found, num_new))
+        if line := reasons_line(
+            (row["reason"] for row in found.rejects), f"{self.stage.url}/rejects.parquet"
+        ):
+            print(line)
         print(f"detections: {self.stage.url}")
         return PARTIAL if counted.rejected else OK
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
+from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
@@ -210,8 +211,8 @@ def finish(
     rejected = write_table(stage, "rejects.parquet", rejects)  # first: what follows may point at it
     if not len(recordings):
         raise DataError(
-            f"not one of {len(items)} recordings could be read: see {stage.url}/rejects.parquet\n"
-            f"most common reason: {_most_common(rejects)}"
+            f"not one of {len(items)} recordings could be read\n"
+            + reasons_line(rejects.column("reason").to_pylist(), f"{stage.url}/rejects.parquet")
         )
     refuse_no_chunks(recordings, config)
     labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
@@ -289,8 +290,3 @@ def refuse_constant(split: SplitSummary, stage: Storage) -> None:
             f"every frame of the pool of {stage.url} has the same value: its recordings hold digital silence\n"
             "check a recording by ear, and its channel: --set audio.channel=first"
         )
-
-
-def _most_common(rejects: pa.Table) -> str:
-    reasons = rejects.column("reason").to_pylist()
-    return max(set(reasons), key=reasons.count) if reasons else "none"

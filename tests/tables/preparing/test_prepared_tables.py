@@ -219,3 +219,12 @@ def test_a_column_of_the_table_groups_recordings(tmp_path, capsys):
     )
     with pytest.raises(DataError, match=r"no column 'bird'.*\n.*event_id"):
         prepare(wrong, config, runner=HERE)
+
+
+def test_what_was_rejected_is_named_by_reason_setting_and_file(tmp_path, capsys):
+    write_noise(tmp_path / "a/good.wav", 6, 1)
+    write_noise(tmp_path / "a/short.wav", 0.5, 2)
+    (tmp_path / "a/notes.wav").write_text("no sound")
+    assert prepare_here(tmp_path / "a", tmp_path / "out") == 4
+    said = capsys.readouterr().out
+    assert f"NOT_AUDIO 1, TOO_SHORT 1 (audio.min_seconds); see {tmp_path}/out/rejects.parquet" in said
