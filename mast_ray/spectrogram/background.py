@@ -72,7 +72,8 @@ class BackgroundStream:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = device
-        self._now, self._after = LevelCounts(device), LevelCounts(device)
+        self._now = LevelCounts(device)
+        self._after: LevelCounts | None = None  # only a recording of over an hour needs a second one
         self._first_segment, self._num_open = 0, 0
 
     def push(self, logmel: Tensor, valid_frames: int | None = None) -> list[Stretch]:
@@ -84,22 +85,27 @@ class BackgroundStream:
             is_first = self._num_open < STRETCH_SEGMENTS
             room = STRETCH_SEGMENTS * (1 if is_first else 2) - self._num_open
             part, logmel = logmel[:room], logmel[room:]
-            counts = self._now if is_first else self._after
+            counts = self._now if is_first else self._counts_after()
             counts.add(part.reshape(-1, part.shape[-1])[: max(0, left) : EVERY_FRAMES])
             left -= len(part) * segment_frames
             self._num_open += len(part)
             if self._num_open == 2 * STRETCH_SEGMENTS:
                 done.append(self._close(STRETCH_SEGMENTS))
-                self._now, self._after = self._after, LevelCounts(self._device)
+                self._now, self._after = counts, None
         return done
 
     def finish(self) -> list[Stretch]:
         """The last stretch; none of a recording without segments."""
         if self._num_open == 0:
             return []
-        if self._num_open > STRETCH_SEGMENTS:
+        if self._after is not None:
             self._now.add_counts(self._after)
         return [self._close(self._num_open)]
+
+    def _counts_after(self) -> LevelCounts:
+        if self._after is None:
+            self._after = LevelCounts(self._device)
+        return self._after
 
     def _close(self, num_segments: int) -> Stretch:
         stretch = Stretch(self._first_segment, num_segments, self._now.median())

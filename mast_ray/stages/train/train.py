@@ -21,6 +21,7 @@ from mast_ray.stages.train.work import (
     SUMMARY,
     DetectorTask,
     PretrainTask,
+    archive_inputs_of,
     identity_of,
     init_hash,
     run_files,
@@ -95,6 +96,9 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
         checkpoints = run_files(stage, 1).checkpoints
         # before anything is written: a refused command must leave the record of the run that is there
         refuse_another_run(checkpoints.storage, checkpoints.newest_identity(), run_identity(task, prepared))
+        archive_inputs_of(
+            task, say=False
+        )  # an older archive's backgrounds are measured here, not by every worker
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
         runner.train(task.run, stage, task.config.cluster)

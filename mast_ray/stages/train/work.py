@@ -90,7 +90,7 @@ class PretrainTask:
 
     def run(self, worker: Worker) -> dict[str, Any]:
         config = self.config
-        prepared, normalisation, tail = _archive_inputs(self, worker)
+        prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         pool, held = pretraining_chunks(prepared)
         objective = reconstruction(config)
         if self.knobs.init:
@@ -130,7 +130,7 @@ class DetectorTask:
 
     def run(self, worker: Worker) -> dict[str, Any]:
         config, knobs = self.config, self.knobs
-        prepared, normalisation, tail = _archive_inputs(self, worker)
+        prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         data = training_data(prepared, self.labels, config, knobs, worker)
         reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
@@ -279,13 +279,13 @@ def init_hash(task: DetectorTask, name: str) -> str:
     return read_card(source, task.config.storage).weights_sha256
 
 
-def _archive_inputs(task: PretrainTask | DetectorTask, worker: Worker) -> ArchiveInputs:
+def archive_inputs_of(task: PretrainTask | DetectorTask, say: bool = True) -> ArchiveInputs:
     """The archive of a task as the model it starts from takes it; from nothing, as the settings say."""
     starts = (task.knobs.init,) if isinstance(task, PretrainTask) else (task.init_detector, task.init_encoder)
     card = start_card(task.config, *starts)
     prepared = open_prepared(task.prepared, task.config.storage)
     where = next((start for start in starts if start), "")
-    return archive_inputs(prepared, task.config, card, where, say=worker.rank == 0)
+    return archive_inputs(prepared, task.config, card, where, say)
 
 
 def _precision(config: Config, worker: Worker) -> Any:

@@ -40,8 +40,9 @@ class StepAugmentation:
     """Augments what a worker holds with the draws that its chunks have in the global batch of the step.
 
     All workers draw for the whole batch from the same generator and take their rows, so a chunk is
-    changed in the same way whoever holds it. Mixup and CutMix (off by default) pair neighbours on a
-    worker and do depend on how chunks were dealt out.
+    changed in the same way whoever holds it. Mixup and CutMix (off by default), and the statistics of
+    others where there is no bank to take them from, pair neighbours on a worker and do depend on how chunks
+    were dealt out.
     """
 
     def __init__(
