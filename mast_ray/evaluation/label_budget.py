@@ -87,17 +87,6 @@ class StrategyGain(NamedTuple):
     num_seeds: int
 
 
-def learning_curves(runs: Sequence[BudgetRun], level: float = 0.95) -> list[CurvePoint]:
-    """One point per strategy and budget, ordered by strategy and budget; failed runs (NaN) are left out."""
-    cells: dict[tuple[str, int], list[float]] = {}
-    for run in runs:
-        if np.isfinite(run.value):
-            cells.setdefault((run.strategy, run.num_chunks), []).append(run.value)
-    return [
-        CurvePoint(*key, *mean_limits(values, level), len(values)) for key, values in sorted(cells.items())
-    ]
-
-
 def strategy_gains(
     runs: Sequence[BudgetRun], first: str, second: str, level: float = 0.95
 ) -> list[StrategyGain]:

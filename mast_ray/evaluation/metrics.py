@@ -7,14 +7,13 @@ without detections, anything without truth) is NaN, never a flattering 0 or 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast_ray.evaluation.matching import Matches, dense_groups, match
+from mast_ray.evaluation.matching import Matches, dense_groups
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,14 +43,6 @@ class Metrics:
 
     def as_dict(self) -> dict[str, float | int]:
         return asdict(self)
-
-
-class PRCurve(NamedTuple):
-    """Precision and recall after each distinct score, best first."""
-
-    threshold: Floats
-    precision: Floats
-    recall: Floats
 
 
 class ThresholdCurve(NamedTuple):
@@ -130,14 +121,6 @@ def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName 
     return float(np.append(envelope, 0.0)[first].mean())
 
 
-def pr_curve(matches: Matches) -> PRCurve:
-    """The curve as measured (not made monotone), one point per distinct score."""
-    score = matches.score[matches.order]
-    last = np.flatnonzero(np.append(score[1:] != score[:-1], True)) if len(score) else np.zeros(0, np.int64)
-    hits = np.cumsum(matches.is_true_positive[matches.order])[last]
-    return PRCurve(score[last], hits / (last + 1.0), hits / max(matches.num_truth, 1))
-
-
 def f1_over_thresholds(matches: Matches, thresholds: ArrayLike | None = None) -> ThresholdCurve:
     """Counts, precision, recall and F1 at (H,) thresholds; at every distinct score, ascending, when None.
 
@@ -202,44 +185,6 @@ def group_counts(matches: Matches, kept: NDArray[np.bool_]) -> GroupCounts:
         np.bincount(det_dense[hits], minlength=size),
         np.bincount(truth_dense, minlength=size),
         np.bincount(det_dense[hits], weights=matches.iou[hits], minlength=size).astype(np.float64),
-    )
-
-
-def evaluate_chunks(
-    truth: Sequence[ArrayLike],
-    detections: Sequence[tuple[ArrayLike, ArrayLike]],
-    threshold: float | None = None,
-    iou: float = 0.5,
-) -> Metrics:
-    """Figures of B chunks given as B (N, 4) truth boxes and B pairs ((K, 4) boxes,
-    (K,) scores), in frames and bins.
-
-    Without a threshold it is tuned on these chunks: right for validation, wrong everywhere else.
-    """
-    matches = match_chunks(truth, detections, iou)
-    if threshold is None:
-        tuned = best_threshold(matches)
-        threshold = tuned if np.isfinite(tuned) else 1.0
-    return summarise(matches, threshold)
-
-
-def match_chunks(
-    truth: Sequence[ArrayLike], detections: Sequence[tuple[ArrayLike, ArrayLike]], iou: float = 0.5
-) -> Matches:
-    """Matches of B chunks given as lists; group = position in the list."""
-    if len(truth) != len(detections):
-        raise ValueError(f"{len(truth)} chunks of truth but {len(detections)} of detections")
-    truth_boxes = [np.asarray(boxes, np.float64).reshape(-1, 4) for boxes in truth]
-    det_boxes = [np.asarray(boxes, np.float64).reshape(-1, 4) for boxes, _ in detections]
-    det_score = [np.asarray(score, np.float64).reshape(-1) for _, score in detections]
-    chunks = np.arange(len(truth))
-    return match(
-        np.repeat(chunks, [len(b) for b in det_boxes]),
-        np.concatenate([*det_boxes, np.zeros((0, 4))]),
-        np.concatenate([*det_score, np.zeros(0)]),
-        np.repeat(chunks, [len(b) for b in truth_boxes]),
-        np.concatenate([*truth_boxes, np.zeros((0, 4))]),
-        iou,
     )
 
 

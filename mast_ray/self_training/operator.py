@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.errors import DataError
 
@@ -173,15 +172,3 @@ def chunk_weights(
     weight = np.divide(total, count, out=np.full(pseudo.num_chunks, float(empty_weight)), where=count > 0)
     chosen = np.flatnonzero(count > 0) if empty_chunks == "drop" else np.arange(pseudo.num_chunks)
     return chosen, weight[chosen]
-
-
-def from_padded(detections: Detections, first_chunk: int, num_chunks: int) -> PoolDetections:
-    """Columns from a model's padded output; slot rows are chunks first_chunk, first_chunk + 1, ..."""
-    is_used = detections.is_valid.cpu().numpy()
-    row, _ = np.nonzero(is_used)
-    return PoolDetections(
-        row + first_chunk,
-        detections.corners.cpu().double().numpy()[is_used],
-        detections.score.cpu().double().numpy()[is_used],
-        num_chunks,
-    )

@@ -1,13 +1,17 @@
 """Learning curves over budgets and seeds."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
 from mast_ray.evaluation.label_budget import (
     BudgetRun,
     CurvePoint,
+    CurveRow,
     chunks_needed,
-    learning_curves,
+    curves_from_json,
+    curves_to_json,
     mean_limits,
     strategy_gains,
 )
@@ -24,16 +28,19 @@ def test_limits_of_a_mean_over_three_seeds_worked_by_hand():
     assert np.isnan(mean_limits([1.0])[1:]).all()
 
 
-def test_curve_has_one_point_per_strategy_and_budget_and_leaves_failed_runs_out():
-    runs = [BudgetRun("random", 50, 0, 0.4), BudgetRun("random", 50, 1, 0.6), BudgetRun("random", 10, 0, 0.2)]
-    runs += [BudgetRun("random", 10, 1, float("nan")), BudgetRun("sequential", 10, 0, 0.1)]
-    points = learning_curves(runs)
-    assert [(p.strategy, p.num_chunks, p.num_seeds) for p in points] == [
-        ("random", 10, 1),
-        ("random", 50, 2),
-        ("sequential", 10, 1),
-    ]
-    assert points[1].mean == pytest.approx(0.5)
+def test_rows_of_a_curve_read_back_are_those_that_were_written_and_unknown_limits_are_null():
+    numbers = {name: 0.1 + place / 7 for place, name in enumerate(f.name for f in fields(CurveRow))}
+    known = numbers | {
+        "split": "test",
+        "strategy": "random",
+        "num_chunks": 50,
+        "num_seeds": 1,
+        "num_recordings": 8,
+    }
+    row = CurveRow(**(known | {"time_f1_low": float("nan")}))
+    (again,) = curves_from_json(curves_to_json([row]))
+    assert b"null" in curves_to_json([row]) and np.isnan(again.time_f1_low)
+    assert replace(again, time_f1_low=0.0) == replace(row, time_f1_low=0.0)
 
 
 def test_gain_is_paired_by_seed_so_that_seed_noise_cancels():

@@ -5,15 +5,13 @@ import io
 
 import numpy as np
 import pytest
+from chunk_lists import evaluate_chunks, match_chunks
 
 from mast_ray.evaluation.matching import match
 from mast_ray.evaluation.metrics import (
     average_precision,
     best_threshold,
-    evaluate_chunks,
     f1_over_thresholds,
-    match_chunks,
-    pr_curve,
     summarise,
 )
 
@@ -165,15 +163,6 @@ def test_threshold_with_the_best_f1_keeps_the_hits_and_drops_the_noise_below():
     assert best_threshold(matches) == 0.6
     assert best_threshold(matches, thresholds=[0.1, 0.55, 0.65]) == 0.55
     assert np.isnan(best_threshold(match_chunks(truth, [(noise, np.full(4, 0.5))])))
-
-
-def test_curve_over_recall_has_one_point_per_distinct_score():
-    truth = [np.array([[0.0, 0, 10, 10], [20, 0, 30, 10]])]
-    detections = [(np.array([[0.0, 0, 10, 10], [50, 0, 60, 10], [20, 0, 30, 10]]), np.array([0.9, 0.5, 0.5]))]
-    curve = pr_curve(match_chunks(truth, detections))
-    np.testing.assert_allclose(curve.threshold, [0.9, 0.5])
-    np.testing.assert_allclose(curve.precision, [1.0, 2 / 3])
-    np.testing.assert_allclose(curve.recall, [0.5, 1.0])
 
 
 def test_without_truth_or_detections_figures_are_undefined_rather_than_flattering():

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from chunk_lists import match_chunks
 from scipy import sparse, stats
 
 from mast_ray.evaluation.intervals import RecordingSums, bootstrap_intervals, recording_sums, wilson_limits
-from mast_ray.evaluation.metrics import match_chunks
 from mast_ray.evaluation.seed_intervals import seed_differences, seed_intervals
 
 

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from chunk_lists import match_chunks
 from study_archive import make_study_archive, study_config
 
 from mast_ray.config.errors import ConfigError, DataError, MastError, PartialError
 from mast_ray.config.recipes import field, tiny
 from mast_ray.evaluation.intervals import recording_sums
-from mast_ray.evaluation.metrics import match_chunks
 from mast_ray.reporting.paper_tables import COMPARISON
 from mast_ray.reporting.report.collect_studies import rows_table
 from mast_ray.stages.runner import HERE, ON_RAY
