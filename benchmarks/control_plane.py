@@ -168,7 +168,7 @@ def simulate(
     assert not pending
     manifest = read_manifest(stage)
     assert manifest is not None
-    counts = manifest["counts"]
+    counts = manifest.counts
     assert counts["recordings"] + counts["rejected"] == counts["offered"] == num_recordings
     return times | {
         "recordings": num_recordings,

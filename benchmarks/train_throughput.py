@@ -173,7 +173,7 @@ def trained(what: str, engine: str, prepared: str, args: argparse.Namespace) -> 
         "measured_steps": samples // args.batch,
         "first_loss": rows[0]["loss"],
         "last_loss": rows[-1]["loss"],
-        "validation": summary["last"],
+        "validation": summary.last,
     }
 
 

@@ -150,12 +150,61 @@ def test_no_module_is_longer_than_400_lines():
     assert not [place(path) for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > 400]
 
 
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by name: the second would not be collected with the first."""
+    names = [path.name for path in (REPOSITORY / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_config_imports_without_torch():
     import subprocess
     import sys
 
     code = "import sys, mast_ray.config.recipes as r; r.tiny(); sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
+
+
+LENGTHS = {"FRAME_SHIFT_S", "HOP_S"}  # of a frame, and between two chunks
+PLAIN_LENGTHS = {0.01, 100, 5.12, 10.24}
+
+
+def translations(path: Path) -> list[int]:
+    """Lines that multiply or divide by the length of a frame or a hop, by its name or as a number beside something
+    in frames or seconds.
+    """
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        sides: tuple[ast.expr, ...] = ()
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv):
+            sides = (node.left, node.right)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv):
+            sides = (node.target, node.value)
+        names = {n.id if isinstance(n, ast.Name) else n.attr
+                 for side in sides for n in ast.walk(side) if isinstance(n, ast.Name | ast.Attribute)}  # fmt: skip
+        own = {side.id for side in sides if isinstance(side, ast.Name)}
+        numbers = {side.value for side in sides if isinstance(side, ast.Constant)}
+        in_time = any("frame" in name or name.endswith("_s") for name in names)
+        if own & LENGTHS or numbers & {5.12, 10.24} or (in_time and numbers & PLAIN_LENGTHS):
+            found.append(node.lineno)
+    return sorted(found)
+
+
+def test_translations_are_seen_where_they_are(tmp_path):
+    path = tmp_path / "module.py"
+    lines = [
+        "a = x.begin_s / 0.01",
+        "b = num_frames * 0.01",
+        "c = k * HOP_S",
+        "d /= FRAME_SHIFT_S",
+        "e = hours / 5.12",
+    ]
+    path.write_text("\n".join([*lines, "f = 100 * share", "g = begin_s + HOP_S", "h = 0.01 * loudest"]))
+    assert translations(path) == [1, 2, 3, 4, 5]
+
+
+def test_only_the_grid_translates_between_seconds_and_frames():
+    found = {place(path): translations(path) for path in MODULES if place(path) != "spectrogram/grid.py"}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 def test_loading_is_never_unsafe():

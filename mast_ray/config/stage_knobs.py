@@ -304,3 +304,13 @@ class TuneConfig(Section):
     """What the training search varies: lambda_cls, lambda_box, lambda_iou, lambda_con, threshold,
     empty_weight, backbone_multiplier, learning_rate.
     """
+
+
+def rescaled_epochs(knobs: PretrainConfig | DetectorTrainConfig, epochs: int) -> dict[str, float]:
+    """Knobs of the same training over another number of epochs: warm-up and gradual unfreezing keep their share of
+    it. How often it is validated is the caller's to say.
+    """
+    names = ["warmup_epochs"]
+    if isinstance(knobs, DetectorTrainConfig):
+        names += ["unfreeze_start_epoch", "unfreeze_every_epochs"]
+    return {"epochs": epochs} | {name: getattr(knobs, name) * epochs / knobs.epochs for name in names}

@@ -7,14 +7,12 @@ alone, memory on the number of lanes.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +28,9 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item
+from mast_ray.tables.preparing.recording_record import RecordingRecord
 from mast_ray.tables.preparing.unit_work import metadata_of, open_source, opened, record_of, watched
+from mast_ray.tables.reading.handover import Handover
 
 SegmentKind = Literal["logmel", "samples"]
 BLOCKS_AHEAD = 3  # per lane: a minute of samples is 4 MB
@@ -39,7 +39,7 @@ BLOCKS_AHEAD = 3  # per lane: a minute of samples is 4 MB
 class Ending(NamedTuple):
     """What became of a recording: a record of it, or why it was rejected."""
 
-    record: dict[str, Any] | None
+    record: RecordingRecord | None
     clock: datetime | None = None  # as the recorder's clock showed it
     reason: str = ""
     detail: str = ""
@@ -65,10 +65,6 @@ class DecodeKnobs:
     num_lanes: int = 2
 
 
-class _Stopped(Exception):
-    pass
-
-
 def deal_to_lanes(items: Sequence[Item], num_lanes: int) -> list[list[Item]]:
     """Each item to the lane with the fewest bytes so far: lanes end together, whatever the lengths."""
     lanes: list[list[Item]] = [[] for _ in range(max(1, min(num_lanes, len(items))))]
@@ -89,16 +85,9 @@ class DecodeLanes:
         self, archive: Storage, items: Sequence[Item], knobs: DecodeKnobs, sites: SiteTable | None
     ) -> None:
         self._archive, self._knobs, self._sites = archive, knobs, sites
-        self._stop = threading.Event()
         self._lanes = deal_to_lanes(items, knobs.num_lanes)
-        self._queues: list[queue.Queue[Piece | BaseException | None]] = [
-            queue.Queue(BLOCKS_AHEAD) for _ in self._lanes
-        ]
+        self._handovers = [Handover[Piece](BLOCKS_AHEAD) for _ in self._lanes]
         self._busy_s = [0.0] * len(self._lanes)
-        self._threads = [
-            threading.Thread(target=self._run, args=(lane,), name=f"decode-{lane}", daemon=True)
-            for lane in range(len(self._lanes))
-        ]
 
     @property
     def busy_s(self) -> float:
@@ -107,44 +96,35 @@ class DecodeLanes:
     @contextmanager
     def started(self) -> Iterator[DecodeLanes]:
         """Decoding for the length of a block."""
-        try:
-            for thread in self._threads:
-                thread.start()
-            yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                if thread.ident is not None:
-                    thread.join()
+        with ExitStack() as stack:
+            for lane, handover in enumerate(self._handovers):
+                stack.enter_context(handover.fed_by(self._pieces_of(lane), f"decode-{lane}"))
+            try:
+                yield self
+            finally:
+                for handover in self._handovers:  # all at once, before the first is waited for
+                    handover.stop()
 
     def pieces(self) -> Iterator[Piece]:
         """Pieces of all recordings, a block of each lane in turn."""
         open_lanes = list(range(len(self._lanes)))
         while open_lanes:
             for lane in tuple(open_lanes):
-                piece = self._queues[lane].get()
+                piece = self._handovers[lane].take()
                 if piece is None:
                     open_lanes.remove(lane)
-                elif isinstance(piece, BaseException):
-                    raise piece
                 else:
                     yield piece
 
-    def _run(self, lane: int) -> None:
-        try:
-            torch.set_num_threads(1)  # of this thread alone: lanes are the parallelism
-            logmel = LogMel() if self._knobs.kind == "logmel" else None
-            for item in self._lanes[lane]:
+    def _pieces_of(self, lane: int) -> Generator[Piece, None, None]:
+        torch.set_num_threads(1)  # of this thread alone: lanes are the parallelism
+        logmel = LogMel() if self._knobs.kind == "logmel" else None
+        for item in self._lanes[lane]:
+            begun_s = time.perf_counter()
+            for piece in self._decoded(item, logmel):
+                self._busy_s[lane] += time.perf_counter() - begun_s
+                yield piece
                 begun_s = time.perf_counter()
-                for piece in self._decoded(item, logmel):
-                    self._busy_s[lane] += time.perf_counter() - begun_s
-                    self._put(lane, piece)
-                    begun_s = time.perf_counter()
-            self._put(lane, None)
-        except _Stopped:
-            return
-        except BaseException as error:  # the taker raises it in its own thread
-            self._put_quietly(lane, error)
 
     def _decoded(self, item: Item, logmel: LogMel | None) -> Iterator[Piece]:
         knobs = self._knobs
@@ -172,20 +152,6 @@ class DecodeLanes:
         except UnreadableRecording as error:
             nothing = stream.push(np.zeros(0, np.float32))[:0]
             yield Piece(item, at, nothing, Ending(None, None, str(error.reason), error.detail))
-
-    def _put(self, lane: int, piece: Piece | BaseException | None) -> None:
-        while not self._stop.is_set():
-            try:
-                return self._queues[lane].put(piece, timeout=0.1)
-            except queue.Full:
-                continue
-        raise _Stopped
-
-    def _put_quietly(self, lane: int, error: BaseException) -> None:
-        try:
-            self._put(lane, error)
-        except _Stopped:
-            return
 
 
 class _LogMelSegments:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mast_ray.boxes.stitching import merge_songs, stitch
 from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.window_detector import WindowBoxes
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S, SEGMENT_FRAMES, seconds_hertz_from_boxes
+from mast_ray.spectrogram.grid import SEGMENT_FRAMES, fractional_frames, seconds_hertz_from_boxes
+from mast_ray.tables.preparing.recording_record import RecordingRecord
 from mast_ray.tables.schemas import DETECTIONS
 
 # `site` and `date` are the names of the folders the rows lie in, as Hive partitions are read everywhere.
@@ -66,7 +67,7 @@ def stitched_boxes(found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnob
     kept = result.scores >= knobs.threshold
     boxes, score, source = result.boxes[kept], result.scores[kept], source[kept]
     if knobs.song_gap_s > 0 and len(boxes):
-        songs = merge_songs(boxes, score, knobs.song_gap_s / FRAME_SHIFT_S)
+        songs = merge_songs(boxes, score, float(fractional_frames(knobs.song_gap_s)))
         boxes, score, source = songs.boxes, songs.scores, source[songs.source]
     if found[0].embedding is None:
         return RecordingBoxes(boxes, score, None)
@@ -74,20 +75,20 @@ def stitched_boxes(found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnob
 
 
 def detection_rows(
-    found: RecordingBoxes, record: dict[str, Any], clock: datetime | None, knobs: RowKnobs, item_id: str
+    found: RecordingBoxes, record: RecordingRecord, clock: datetime | None, knobs: RowKnobs, item_id: str
 ) -> pa.Table:
     """(M,) rows inside the recording and below its Nyquist frequency; boxes wholly above it are left out."""
     begin_s, low_hz, end_s, high_hz = seconds_hertz_from_boxes(found.boxes).T
-    end_s = np.minimum(end_s, record["duration_s"])
-    high_hz = np.minimum(high_hz, record["sample_rate_hz"] / 2)
+    end_s = np.minimum(end_s, record.duration_s)
+    high_hz = np.minimum(high_hz, record.sample_rate_hz / 2)
     inside = np.flatnonzero((begin_s < end_s) & (low_hz < high_hz))
     begin_s, end_s, low_hz, high_hz = begin_s[inside], end_s[inside], low_hz[inside], high_hz[inside]
     score, count = found.score[inside], len(inside)
     begin = np.round(begin_s * 1e6).astype("timedelta64[us]")
-    start_utc = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
+    start_utc = record.start_utc
     columns: dict[str, Any] = {
         "recording_id": [item_id] * count,
-        "path": [record["path"]] * count,
+        "path": [record.path] * count,
         "chunk": pa.nulls(count, pa.int32()),
         "begin_s": begin_s,
         "end_s": end_s,
@@ -98,10 +99,10 @@ def detection_rows(
         if knobs.calibration
         else pa.nulls(count, pa.float32()),
         "start_utc": _moments(start_utc.replace(tzinfo=None) if start_utc else None, begin),
-        "utc_offset_s": [record["utc_offset_s"]] * count,
+        "utc_offset_s": [record.utc_offset_s] * count,
         "model_sha": [knobs.model_sha] * count,
         "start_local": _moments(clock, begin),
-        "time_source": [record["time_source"]] * count,
+        "time_source": [record.time_source] * count,
     }
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in ROWS]
     table = pa.Table.from_arrays(arrays, schema=ROWS)

@@ -25,7 +25,7 @@ from mast_ray.evaluation.events import recordings_from_arrow
 from mast_ray.models.detector import EmbeddingName, PointDetector
 from mast_ray.models.encoder import PATCH
 from mast_ray.models.regions import pooled_regions
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, CHUNK_S, HOP_S
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, CHUNK_S, seconds_of_hops
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import (
     BoxTable,
@@ -33,6 +33,8 @@ from mast_ray.tables.reading.chunk_sets import (
     box_table,
     chunks_of_blocks,
     chunks_of_split,
+    keys_of,
+    pair_keys,
 )
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_autoencoder, load_detector
@@ -140,7 +142,7 @@ def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, confi
             pooled = _heard_mean(*embedder.features(logmel), raw.valid_frames)
             parts.append(embedder.finished(pooled).cpu().numpy())
     own = reader.chunks
-    table = _facts(prepared, own.recording, own.chunk, own.chunk * HOP_S, np.full(len(own), CHUNK_S))
+    table = _facts(prepared, own.recording, own.chunk, seconds_of_hops(own.chunk), np.full(len(own), CHUNK_S))
     remnant_s = config.spectrogram.min_remnant_s
     events = box_table(prepared, own, prepared.labels, min_remnant_s=remnant_s).counts()
     looked = (
@@ -171,8 +173,8 @@ def embed_boxes(
     used, of_used = np.unique(chunk_of_box, return_inverse=True)
     reader = _reader(prepared, chunks.take(used), config)
     # The reader has its own order of chunks.
-    place_of = {key: place for place, key in enumerate(_keys(reader.chunks).tolist())}
-    place = np.array([place_of[key] for key in _keys(chunks.take(used)).tolist()], np.int64)[of_used]
+    place_of = {key: place for place, key in enumerate(keys_of(reader.chunks).tolist())}
+    place = np.array([place_of[key] for key in keys_of(chunks.take(used)).tolist()], np.int64)[of_used]
     order = np.argsort(place, kind="stable")
     box, place = box[order], place[order]
     parts: list[Vectors] = []
@@ -243,10 +245,6 @@ def _reader(prepared: Prepared, chunks: ChunkSet, config: Config) -> ChunkReader
     )
 
 
-def _keys(chunks: ChunkSet) -> Ints:
-    return (chunks.recording.astype(np.int64) << 32) | chunks.chunk.astype(np.int64)
-
-
 def _facts(
     prepared: Prepared,
     recording: NDArray[Any],
@@ -272,10 +270,10 @@ def _facts(
 
 def _splits(prepared: Prepared, recording: NDArray[Any], chunk: NDArray[Any]) -> list[str]:
     """Split of every chunk; "" for chunks of the unlabelled pool and across the border of two blocks."""
-    wanted = (recording.astype(np.int64) << 32) | chunk.astype(np.int64)
+    wanted = pair_keys(recording, chunk)
     found = np.full(len(wanted), "", object)
     for name in {name for name in prepared.splits.column("split").to_pylist() if name}:
-        found[np.isin(wanted, _keys(chunks_of_split(prepared, name)))] = name
+        found[np.isin(wanted, keys_of(chunks_of_split(prepared, name)))] = name
     return found.tolist()
 
 

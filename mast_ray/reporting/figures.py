@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 
 from mast_ray.spectrogram.grid import (
     FRAME_LENGTH_SAMPLES,
-    FRAME_SHIFT_S,
     HIGH_HZ,
     LOW_HZ,
     NUM_BINS,
     SAMPLE_RATE_HZ,
     hertz_to_bin,
+    seconds_of_frames,
 )
 
 TRUTH_COLOUR, DETECTION_COLOUR = "#009e73", "#0050a0"
 _TRUTH_WIDTH, _DETECTION_WIDTH, _DASHES = 2.2, 1.5, (0, (4, 3))
 _TICKS_KHZ = (0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8)
-_FIRST_EDGE_S = 0.5 * FRAME_LENGTH_SAMPLES / SAMPLE_RATE_HZ - 0.5 * FRAME_SHIFT_S
+_FIRST_EDGE_S = 0.5 * FRAME_LENGTH_SAMPLES / SAMPLE_RATE_HZ - float(seconds_of_frames(0.5))
 _DECIBEL_PER_LOG = 10.0 / np.log(10.0)
 
 
@@ -60,7 +60,7 @@ def spectrogram_figure(
     labels: Literal["shown", "hidden"] = "shown",
 ) -> Figure:
     """Draw (n, F) log-mel frames that begin at `start_s`, with the boxes that touch them."""
-    seconds = len(logmel) * FRAME_SHIFT_S
+    seconds = seconds_of_frames(len(logmel))
     figure = Figure(figsize=(float(np.clip(1.5 + 0.95 * seconds, 5.0, 24.0)), 4.3), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -87,7 +87,7 @@ def draw_spectrogram(axes: Axes, logmel: NDArray[np.floating], start_s: float = 
     level_db = _without_tilt(_DECIBEL_PER_LOG * np.asarray(logmel, np.float32))
     quiet, loud = np.percentile(level_db, (20.0, 99.7)) if level_db.size else (0.0, 1.0)
     begin_s = start_s + _FIRST_EDGE_S
-    end_s = begin_s + len(level_db) * FRAME_SHIFT_S
+    end_s = begin_s + float(seconds_of_frames(len(level_db)))
     axes.imshow(
         level_db.T,
         origin="lower",
@@ -102,7 +102,7 @@ def draw_spectrogram(axes: Axes, logmel: NDArray[np.floating], start_s: float = 
         [float(hertz_to_bin(1000.0 * khz)) for khz in _TICKS_KHZ], [f"{khz:g}" for khz in _TICKS_KHZ]
     )
     axes.set_ylim(-0.5, NUM_BINS - 0.5)
-    axes.set_xlim(start_s, start_s + len(level_db) * FRAME_SHIFT_S)
+    axes.set_xlim(start_s, start_s + float(seconds_of_frames(len(level_db))))
     axes.set_xlabel("seconds")
     axes.set_ylabel("kHz (mel scale)")
     axes.tick_params(labelsize=9)

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError
 from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, survives_suppression, weighed
 from mast_ray.spectrogram.grid import (
-    FRAME_SHIFT_S,
-    HOP_S,
     SEGMENT_FRAMES,
+    fractional_frames,
     hertz_to_bin,
     seconds_hertz_from_boxes,
+    seconds_of_hops,
 )
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import read_commits
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet
+from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 from mast_ray.tables.schemas import LABELS
 
 Ints = NDArray[np.int64]
@@ -107,7 +107,7 @@ def pool_of_table(table: pa.Table, prepared: Prepared, chunks: ChunkSet) -> Pool
     wanted = keys_of(chunks)
     order = np.argsort(wanted, kind="stable")
     number = pc.fill_null(table.column("chunk"), -1).to_numpy().astype(np.int64)
-    own = prepared.rows_of(table.column("recording_id")) << 32 | number
+    own = pair_keys(prepared.rows_of(table.column("recording_id")), number)
     place = np.minimum(np.searchsorted(wanted[order], own), max(len(order) - 1, 0))
     found = (
         np.flatnonzero((wanted[order][place] == own) & (number >= 0)) if len(order) else np.zeros(0, np.int64)
@@ -129,7 +129,7 @@ def boxes_in_chunks(
 ) -> NDArray[np.float64]:
     """(N, 4) fractional frames and bins of chunk `number` of a recording."""
     start = number * SEGMENT_FRAMES
-    times = (begin_s / FRAME_SHIFT_S - start, end_s / FRAME_SHIFT_S - start)
+    times = (fractional_frames(begin_s) - start, fractional_frames(end_s) - start)
     return np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
 
 
@@ -138,11 +138,6 @@ def _parts(table: pa.Table, rows: Ints) -> NDArray[np.float64] | None:
     if any(name not in table.column_names or table.column(name).null_count for name in PARTS):
         return None
     return np.stack([table.column(name).to_numpy().astype(np.float64)[rows] for name in PARTS], axis=1)
-
-
-def keys_of(chunks: ChunkSet) -> Ints:
-    """(C,) one number per chunk, ordered by recording and place."""
-    return chunks.recording.astype(np.int64) << 32 | chunks.chunk
 
 
 def objects_of(table: pa.Table) -> pa.Table:
@@ -166,7 +161,7 @@ def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     start_s = _floats(prepared.recordings.column("start_utc").cast(pa.int64())) / 1e6
     local_s = (start_s + _floats(prepared.recordings.column("utc_offset_s")))[
         chunks.recording
-    ] + chunks.chunk * HOP_S
+    ] + seconds_of_hops(chunks.chunk)
     hour = np.where(np.isnan(local_s), 24, np.nan_to_num(local_s) // 3600 % 24).astype(np.int64)
     codes, group = np.unique(site * 25 + hour, return_inverse=True)
     names = sites.dictionary.to_pylist()

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.boxes.geometry import area, clip
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S
+from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.transplant import transplanted
@@ -72,11 +72,11 @@ class AugmentStrength:
         """The knobs of `augment` with seconds turned into frames."""
         return cls(
             most_per_example=config.most_per_example,
-            time_shift_frames=round(config.time_shift_s / FRAME_SHIFT_S),
+            time_shift_frames=round(float(fractional_frames(config.time_shift_s))),
             frequency_shift_bins=config.frequency_shift_bins,
             time_warp=config.time_warp,
             frequency_mask_bins=config.frequency_mask_bins,
-            time_mask_frames=round(config.time_mask_s / FRAME_SHIFT_S),
+            time_mask_frames=round(float(fractional_frames(config.time_mask_s))),
             noise=config.noise,
             gain=config.gain,
             background=config.background,

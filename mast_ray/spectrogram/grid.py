@@ -29,6 +29,7 @@ HOP_SAMPLES = SEGMENT_FRAMES * FRAME_SHIFT_SAMPLES
 _FRAME_DECIMALS = 7  # a nanosecond
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.integer]
 Rounding = Literal["grid", "none"]
 
 
@@ -63,16 +64,36 @@ def bin_to_hertz(bins: Floats | float) -> Floats:
 
 def frames_of_seconds(seconds: Floats | float) -> NDArray[np.int64]:
     """floor(seconds / 10 ms), immune to 0.29 / 0.01 = 28.999...: times are first rounded to a nanosecond."""
-    return np.floor(_fractional_frames(np.asarray(seconds, np.float64))).astype(np.int64)
+    return np.floor(_rounded_frames(np.asarray(seconds, np.float64))).astype(np.int64)
 
 
-def _fractional_frames(seconds: Floats) -> Floats:
+def _rounded_frames(seconds: Floats) -> Floats:
     return np.round(seconds / FRAME_SHIFT_S, _FRAME_DECIMALS)
 
 
+def fractional_frames(seconds: Floats | float) -> Floats:
+    """Frames of a time or a length with every fraction of it, as a model's own boxes have them."""
+    return np.asarray(seconds, np.float64) / FRAME_SHIFT_S
+
+
 def seconds_of_frames(frames: Floats | float) -> Floats:
-    """Start time of a (fractional) frame."""
+    """Start time of a (fractional) frame; the length of so many."""
     return np.asarray(frames, np.float64) * FRAME_SHIFT_S
+
+
+def seconds_of_hops(hops: Integers | float) -> Floats:
+    """Where chunk (or segment) k begins; the sound that k of them add to each other."""
+    return np.asarray(hops, np.float64) * HOP_S
+
+
+def fractional_hops(seconds: Floats | float) -> Floats:
+    """Inverse of seconds_of_hops, with every fraction."""
+    return np.asarray(seconds, np.float64) / HOP_S
+
+
+def middle_chunk(seconds: Floats) -> NDArray[np.int64]:
+    """The chunk in whose middle half a time lies; the first one also has what comes before its middle."""
+    return np.maximum(np.floor(fractional_hops(seconds - HOP_S / 2)), 0).astype(np.int64)
 
 
 def boxes_from_seconds_hertz(
@@ -91,7 +112,7 @@ def boxes_from_seconds_hertz(
     representable = (low_hz < HIGH_HZ) & (high_hz > LOW_HZ) & (end_s >= begin_s) & (high_hz >= low_hz)
     if rounding == "none":
         bins = [hertz_to_bin(np.clip(hertz, LOW_HZ, HIGH_HZ)) for hertz in (low_hz, high_hz)]
-        frames = [_fractional_frames(seconds) for seconds in (begin_s, end_s)]
+        frames = [_rounded_frames(seconds) for seconds in (begin_s, end_s)]
         return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1), representable
     t0 = frames_of_seconds(begin_s)
     t1 = np.maximum(frames_of_seconds(end_s), t0 + 1)
@@ -104,7 +125,7 @@ def boxes_on_open_grid(begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: 
     """(N, 4) events in fractional frames and bins without limits: to compare boxes above 8 kHz or without band
     (NaN) too, never to be drawn on a spectrogram.
     """
-    frames = [_fractional_frames(np.asarray(seconds, np.float64)) for seconds in (begin_s, end_s)]
+    frames = [_rounded_frames(np.asarray(seconds, np.float64)) for seconds in (begin_s, end_s)]
     bins = [hertz_to_bin(np.maximum(hertz, 0.0)) for hertz in (low_hz, high_hz)]
     return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1)
 

@@ -8,30 +8,25 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
-from mast_ray.config.errors import OK, PARTIAL, TemporaryError
+from mast_ray.config.errors import OK, PARTIAL
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
-from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.storage.lease import Lease, lease_or_stop
-from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
+from mast_ray.stages.runner import ON_RAY, Runner, work_off
+from mast_ray.storage.outputs import refuse_mixing, remove_leftovers
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     SCHEMA_VERSION,
-    is_current,
-    read_manifest,
-    refuse_foreign,
     sections_hash,
     text_hash,
 )
+from mast_ray.storage.stage_run import StageRun, done_before, refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
@@ -50,6 +45,7 @@ from mast_ray.tables.preparing.site_table import site_table_of
 from mast_ray.tables.preparing.unit_work import PrepareWork
 
 log = logging.getLogger(__name__)
+STAGE = "prepare"
 SAMPLED_HEADERS = 200
 
 
@@ -86,7 +82,7 @@ def prepare(
     """Inventory, units, tables; returns the exit code."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
     refuse_mixing(archive, stage)
-    refuse_foreign(stage, "prepare")
+    refuse_foreign(stage, STAGE)
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)
     paths = [item.path for item in listing.items]
@@ -114,81 +110,67 @@ def prepare(
         "annotations": annotations_hash(annotations),
         "table": text_hash(table_text),
     }
-    manifest = read_manifest(stage)
-    if is_current(manifest, "prepare", key, hashes):
-        assert manifest is not None
-        print(f"already done, skipping: {stage.url} ({manifest['counts']['recordings']:,} recordings)")
-        return OK
-    if dry_run:
+    if dry_run and done_before(stage, STAGE, key, hashes) is None:
         _print_plan(source, stage, listing, sites, config)
         return OK
-    return _Preparation(source, stage, config, listing, sites, runner).run(
-        key, hashes, chosen, _name_of(inputs.annotations), text_hash(table_text)
-    )
+    settings = decode_settings(config, text_hash(table_text))
+    with stage_run(stage, STAGE, config, key, hashes, settings) as run:
+        if run.done is not None:
+            print(f"already done, skipping: {stage.url} ({run.done.counts['recordings']:,} recordings)")
+            return OK
+        preparation = _Preparation(source, run, listing, sites, runner)
+        return preparation.to_the_end(chosen, _name_of(inputs.annotations))
 
 
 @dataclass(frozen=True)
 class _Preparation:
     archive: Storage
-    stage: Storage
-    config: Config
+    run: StageRun
     listing: Listing
     sites: SiteTable | None
     runner: Runner
 
-    def run(
-        self, key: str, hashes: dict[str, str], chosen: ChosenLabels, source: str, table_hash: str
-    ) -> int:
-        items = self.listing.items
-        with lease_or_stop(self.stage) as lease:
-            _refuse_other_settings(self.stage, self.config, table_hash)
-            commits = read_commits(self.stage)
-            units = _units(items, self.config)
-            pending = pending_units(units, commits)
-            left = sum(len(unit.items) for unit in pending)
-            if len(pending) == len(units):
-                inventory = take_inventory(
-                    self.archive, items, self.config.audio, self.sites, sample=SAMPLED_HEADERS
-                )
-                print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
-            else:
-                print(f"resuming: {len(items) - left:,} of {len(items):,} done", flush=True)
-            if pending:
-                self._work_off(pending, lease)
-                commits = read_commits(self.stage)
-            counted = tally(items, commits)
-            if not counted.is_complete:
-                raise TemporaryError(
-                    f"{counted.done} done + {counted.rejected} rejected is not {counted.offered} offered:\n"
-                    "the archive changed meanwhile, or files of the output were deleted; run the same command again"
-                )
-            manifest, split = finish(
-                self.stage, self.config, key, hashes, items, commits, chosen, source, datetime.now(UTC)
-            )
-            named = [file.key for commit in commits for file in commit.files]
-            sweep(self.stage, named, ("frames", "index", "backgrounds"))
-        _print_summary(self.stage, manifest, split)
+    def to_the_end(self, chosen: ChosenLabels, source: str) -> int:
+        """Units that are left, then the tables."""
+        items, stage, config = self.listing.items, self.run.stage, self.run.config
+        units = _units(items, config)
+        pending = pending_units(units, read_commits(stage))
+        left = sum(len(unit.items) for unit in pending)
+        if len(pending) == len(units):
+            inventory = take_inventory(self.archive, items, config.audio, self.sites, sample=SAMPLED_HEADERS)
+            print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
+        else:
+            print(f"resuming: {len(items) - left:,} of {len(items):,} done", flush=True)
+        if pending:
+            self._work_off(pending)
+        commits = read_commits(stage)
+        counted = tally(items, commits)
+        counted.refuse_incomplete()
+        counts, split = finish(stage, config, items, commits, chosen, source)
+        self.run.finish(counts)
+        remove_leftovers(
+            stage,
+            (file.key for commit in commits for file in commit.files),
+            ("frames", "index", "backgrounds"),
+        )
+        _print_summary(stage, counts, split)
         return PARTIAL if counted.rejected else OK
 
-    def _work_off(self, pending: list[Unit], lease: Lease) -> None:
-        work = PrepareWork.of(self.archive, self.stage, self.config, self.sites)
-        knobs = self.config.prepare
+    def _work_off(self, pending: list[Unit]) -> None:
+        work = PrepareWork.of(self.archive, self.run.stage, self.run.config, self.sites)
+        knobs = self.run.config.prepare
         spread = Spread(
             num_processes=knobs.processes, max_deaths=knobs.max_attempts, timeout_s=knobs.recording_timeout_s
         )
-        num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
         with self.runner.session():
-            progress = UnitProgress("prepare", num_items, num_bytes)
-            for report in self.runner.run_units(self.stage, pending, lease.run, lambda: work, spread):
-                progress.add(report)
-            progress.close()
+            work_off(self.runner, self.run, pending, lambda: work, spread)
 
 
 def _units(items: Sequence[Item], config: Config) -> list[Unit]:
     return plan_units(items, config.prepare.recordings_per_unit, config.prepare.bytes_per_unit)
 
 
-def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> None:
+def decode_settings(config: Config, table_hash: str) -> dict[str, Any]:
     """Units that were decoded with other settings cannot be mixed with new ones."""
     mine: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "table": table_hash}
     for name in DECODE_KNOBS:
@@ -196,7 +178,7 @@ def _refuse_other_settings(stage: Storage, config: Config, table_hash: str) -> N
         values = getattr(config, section).model_dump(mode="json")
         mine |= {f"{section}.{k}": v for k, v in values.items() if not knob or k == knob}
     mine.pop("audio.block_s")  # bounds memory, changes no result
-    refuse_other_settings(stage, mine)
+    return mine
 
 
 def _name_of(annotations: str) -> str:
@@ -214,8 +196,7 @@ def _print_plan(
     print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
 
 
-def _print_summary(stage: Storage, manifest: dict, split: SplitSummary) -> None:
-    counts = manifest["counts"]
+def _print_summary(stage: Storage, counts: dict[str, Any], split: SplitSummary) -> None:
     print(
         f"{counts['offered']:,} offered = {counts['recordings']:,} done ({counts['salvaged']:,} salvaged) + "
         f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['chunks']:,} chunks, "

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.storage.spread import Resources, Spread
+from mast_ray.storage.stage_run import StageRun
 from mast_ray.storage.storage import Storage
+from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import UnitReport, Work, run_here
 from mast_ray.storage.units import Unit
 from mast_ray.training.worker import LocalWorker, Worker, first_device
@@ -114,6 +116,17 @@ class OnRay:
         from mast_ray.on_ray.tasks import run_tasks
 
         return run_tasks(tasks, cluster)
+
+
+def work_off(
+    runner: Runner, run: StageRun, pending: Sequence[Unit], make_work: Callable[[], Work], spread: Spread
+) -> None:
+    """All units that are left, with a line of progress."""
+    num_items, num_bytes = sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending)
+    progress = UnitProgress(run.name, num_items, num_bytes)
+    for report in runner.run_units(run.stage, pending, run.run_id, make_work, spread):
+        progress.add(report)
+    progress.close()
 
 
 HERE, ON_RAY = Here(), OnRay()

@@ -13,12 +13,12 @@ import importlib.metadata
 import json
 import subprocess
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import mast_ray
-from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.storage.storage import Storage
 
@@ -79,10 +79,39 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def read_manifest(stage: Storage) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json says."""
+
+    stage: str
+    key: str  # names everything the content depends on besides the inputs
+    inputs: Mapping[str, str]  # content hashes
+    counts: Mapping[str, Any]  # figures of the stage's own
+    config: Mapping[str, Any]  # resolved, as it was
+    code: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    finished_utc: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Manifest:
+        """Of a file as read; what an older or a foreign one lacks is empty."""
+        empty: dict[str, Any] = {
+            "stage": "", "key": "", "inputs": {}, "counts": {}, "config": {}, "schema_version": 0
+        }  # fmt: skip
+        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        return cls(**(empty | known))
+
+    def is_of(self, stage: str, key: str, inputs: Mapping[str, str]) -> bool:
+        """Whether a command with this key and these inputs would make just this."""
+        mine = (self.stage, self.schema_version, self.key, dict(self.inputs))
+        return mine == (stage, SCHEMA_VERSION, key, dict(inputs))
+
+
+def read_manifest(stage: Storage) -> Manifest | None:
     """The manifest of a finished stage; None while there is none."""
     try:
-        return json.loads(stage.read_bytes(MANIFEST))
+        return Manifest.from_json(json.loads(stage.read_bytes(MANIFEST)))
     except FileNotFoundError:
         return None
 
@@ -95,41 +124,17 @@ def write_manifest(
     inputs: Mapping[str, str],
     counts: Mapping[str, Any],
     now: datetime,
-) -> dict[str, Any]:
-    """Declare a stage whole. `key` names everything its content depends on besides the inputs."""
-    manifest = {
-        "stage": name,
-        "schema_version": SCHEMA_VERSION,
-        "key": key,
-        "inputs": dict(inputs),
-        "counts": dict(counts),
-        "code": code_version(),
-        "packages": package_versions(),
-        "finished_utc": now.isoformat(timespec="seconds"),
-        "config": config.model_dump(mode="json"),
-    }
+) -> Manifest:
+    """Declare a stage whole."""
+    finished = now.isoformat(timespec="seconds")
+    settings = config.model_dump(mode="json")
+    manifest = Manifest(
+        name, key, dict(inputs), dict(counts), settings, code_version(), package_versions(), finished
+    )
     put_manifest(stage, manifest)
     return manifest
 
 
-def put_manifest(stage: Storage, manifest: Mapping[str, Any]) -> None:
+def put_manifest(stage: Storage, manifest: Manifest) -> None:
     """Write a manifest as it is."""
-    stage.write_atomic(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
-
-
-def is_current(manifest: Mapping[str, Any] | None, name: str, key: str, inputs: Mapping[str, str]) -> bool:
-    """Whether a finished stage is what this command would make."""
-    return (
-        manifest is not None
-        and manifest["stage"] == name
-        and manifest["schema_version"] == SCHEMA_VERSION
-        and manifest["key"] == key
-        and manifest["inputs"] == dict(inputs)
-    )
-
-
-def refuse_foreign(stage: Storage, name: str) -> None:
-    """An output folder that holds another stage's result is a mistake, never something to overwrite."""
-    manifest = read_manifest(stage)
-    if manifest is not None and manifest.get("stage") != name:
-        raise DataError(f"{stage.url} holds the output of `{manifest.get('stage')}`: choose another --out")
+    stage.write_atomic(MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True).encode())

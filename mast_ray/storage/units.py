@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from mast_ray.config.errors import TemporaryError
 from mast_ray.storage.storage import Storage, map_keys
 
 
@@ -221,6 +222,13 @@ class Tally(NamedTuple):
     @property
     def is_complete(self) -> bool:
         return self.done + self.rejected == self.offered
+
+    def refuse_incomplete(self) -> None:
+        if not self.is_complete:
+            raise TemporaryError(
+                f"{self.done} done + {self.rejected} rejected is not {self.offered} offered:\n"
+                "the archive changed meanwhile, or files of the output were deleted; run the same command again"
+            )
 
 
 def tally(items: Sequence[Item], commits: Iterable[Commit]) -> Tally:

@@ -10,21 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mast_ray.config.tree import Config
-from mast_ray.spectrogram.grid import HOP_S, NUM_BINS, SEGMENT_FRAMES
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Throughputs: times real time per core, chunks per second per GPU, megabytes per second per node."""
-
-    decode_x_per_core: float = 1200.0
-    logmel_x_per_core: float = 1500.0
-    pretrain_chunks_per_gpu_s: float = 1900.0
-    train_chunks_per_gpu_s: float = 500.0
-    infer_chunks_per_gpu_s: float = 2000.0
-    network_mb_per_node_s: float = 1000.0
-    device: str = "H200"
-    scale: float = 1.0  # other GPUs: their bf16 rate over that of `device`
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
+from mast_ray.tables.assumed_rates import Rates
 
 
 @dataclass(frozen=True)
@@ -55,11 +42,11 @@ class Archive:
 
     @property
     def num_chunks(self) -> int:
-        return round(self.hours * 3600 / HOP_S)
+        return round(float(fractional_hops(self.hours * 3600)))
 
     @property
     def labelled_chunks(self) -> int:
-        return round(self.labelled_hours * 3600 / HOP_S)
+        return round(float(fractional_hops(self.labelled_hours * 3600)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rat
     audio_s = archive.hours * 3600
     frames_bytes = stored_bytes(archive.num_chunks, config.spectrogram.storage)
     decode_h = audio_s / (rates.decode_x_per_core * hardware.num_cores) / 3600
-    logmel_h = audio_s / (rates.logmel_x_per_core * hardware.num_cores) / 3600
+    prepare_h = audio_s / (rates.prepare_x_per_core * hardware.num_cores) / 3600
 
     def network_h(num_bytes: float) -> float:
         return num_bytes / 1e6 / (rates.network_mb_per_node_s * hardware.num_nodes) / 3600
@@ -104,8 +91,7 @@ def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rat
         stages.append(StagePlan(name, hours, hours * hardware.num_gpus if on_gpu else 0.0, num_bytes, limit))
 
     read_h = network_h(archive.num_bytes)
-    # decoding and log-mel run on the same cores, one after the other
-    add("prepare", {"cores": decode_h + logmel_h, "network": read_h}, frames_bytes, on_gpu=False)
+    add("prepare", {"cores": prepare_h, "network": read_h}, frames_bytes, on_gpu=False)
     epochs = config.pretrain.epochs
     pool_read_h = epochs * network_h(frames_bytes)
     add(

@@ -21,7 +21,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.spectrogram.background import Backgrounds
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
-from mast_ray.storage.stage_folders import SCHEMA_VERSION, text_hash
+from mast_ray.storage.stage_folders import SCHEMA_VERSION, Manifest, read_manifest, text_hash
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import IGNORED
 
@@ -31,7 +31,7 @@ class Prepared:
     """PREPARED/ as docs/architecture.md draws it."""
 
     storage: Storage
-    manifest: dict
+    manifest: Manifest
     recordings: pa.Table
     index: pa.Table
     labels: pa.Table
@@ -60,7 +60,7 @@ class Prepared:
     @property
     def storage_type(self) -> str:
         """uint8 or float16."""
-        return self.manifest["config"]["spectrogram"]["storage"]
+        return self.manifest.config["spectrogram"]["storage"]
 
     def normalisation(self, divisor: float = 1.0) -> Normalisation:
         """From the statistics of the pool: of its values, or of those above the background where that is read."""
@@ -72,21 +72,20 @@ class Prepared:
 def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = None) -> Prepared:
     """Read the small tables of a finished prepare stage."""
     storage = open_storage(uri, settings) if isinstance(uri, str | Path) else uri
-    try:
-        manifest = json.loads(storage.read_bytes("manifest.json"))
-    except FileNotFoundError:
+    manifest = read_manifest(storage)
+    if manifest is None:
         unfinished = next(iter(storage.list("attempts")), None) is not None
         what = (
             "is not finished: run the same `mast prepare` again"
             if unfinished
             else "holds no prepared archive"
         )
-        raise DataError(f"{storage.url} {what}\n(there is no manifest.json)") from None
-    if manifest.get("stage") != "prepare":
-        raise DataError(f"{storage.url} is the output of `{manifest.get('stage')}`: give a prepared archive")
-    if manifest["schema_version"] != SCHEMA_VERSION:
+        raise DataError(f"{storage.url} {what}\n(there is no manifest.json)")
+    if manifest.stage != "prepare":
+        raise DataError(f"{storage.url} is the output of `{manifest.stage}`: give a prepared archive")
+    if manifest.schema_version != SCHEMA_VERSION:
         raise DataError(
-            f"{storage.url} has schema version {manifest['schema_version']}, this is version {SCHEMA_VERSION}:\n"
+            f"{storage.url} has schema version {manifest.schema_version}, this is version {SCHEMA_VERSION}:\n"
             "prepare the archive again"
         )
     stats = json.loads(storage.read_bytes("stats.json"))
@@ -113,7 +112,7 @@ def write_table(storage: Storage, key: str, table: pa.Table) -> bytes:
 
 def data_hash(prepared: Prepared) -> str:
     """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
-    parts = [json.dumps([prepared.manifest["key"], prepared.manifest["inputs"]], sort_keys=True)]
+    parts = [json.dumps([prepared.manifest.key, prepared.manifest.inputs], sort_keys=True)]
     parts += [
         text_hash(prepared.storage.read_bytes(f"{name}.parquet"))
         for name in ("recordings", "splits", "labels")

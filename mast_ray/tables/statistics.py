@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mast_ray.spectrogram.grid import HOP_S, NUM_BINS, SEGMENT_FRAMES
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
 from mast_ray.spectrogram.normalisation import Moments
 
 
@@ -23,9 +23,11 @@ def pool_moments(index: pa.Table, recordings: pa.Table, splits: pa.Table) -> Mom
     begin_s, end_s = pool.column("begin_s").to_numpy(), pool.column("end_s").to_numpy()
     duration_s = recordings.column("duration_s").to_numpy()[rows]
     # a block takes the segments that begin inside it: each segment belongs to one block of a recording
-    first = np.ceil(np.round(begin_s / HOP_S, 6)).astype(np.int64)
+    first = np.ceil(np.round(fractional_hops(begin_s), 6)).astype(np.int64)
     stop = np.where(
-        end_s >= duration_s - 1e-6, count_of[rows], np.ceil(np.round(end_s / HOP_S, 6)).astype(np.int64)
+        end_s >= duration_s - 1e-6,
+        count_of[rows],
+        np.ceil(np.round(fractional_hops(end_s), 6)).astype(np.int64),
     )
     for row, a, b in zip(rows.tolist(), first.tolist(), stop.tolist(), strict=True):
         in_pool[first_of[row] + a : first_of[row] + min(b, int(count_of[row]))] = True

@@ -14,7 +14,7 @@ import numpy as np
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.models.upsampling_theory import UpsamplingAdvice, advise, optimal_ratio
 from mast_ray.recordings.annotations.reading import read_annotations
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, boxes_from_seconds_hertz, seconds_of_frames
 
 HELP = "upsampling ratio and worst-case IoU that fit your own boxes"
 BOX_COLUMNS = ("begin_s", "end_s", "low_hz", "high_hz")
@@ -80,11 +80,11 @@ def size_lines(extents: np.ndarray) -> list[str]:
     """
     frames, bins = np.median(extents, axis=0)
     built = next(choice for choice in advise(extents, _BUILT[0] * _BUILT[1]) if choice.factors == _BUILT)
-    lines = [f"median box {frames * FRAME_SHIFT_S:.2f} s x {bins:.0f} of 128 mel bins"]
+    lines = [f"median box {seconds_of_frames(frames):.2f} s x {bins:.0f} of 128 mel bins"]
     if built.share_at_least_half < 0.5:
         lines += [
             f"only {100 * built.share_at_least_half:.0f} % of the boxes are so large that the detector's cells ("
-            f"{built.strides[0] * FRAME_SHIFT_S:.2f} s x {built.strides[1]:g} bins) fit half of them wherever they lie:",
+            f"{seconds_of_frames(built.strides[0]):.2f} s x {built.strides[1]:g} bins) fit half of them wherever they lie:",
             "expect low F1 at IoU 0.5; one box around a whole song instead of one per syllable would help more than more data",
         ]
     return lines
@@ -117,7 +117,7 @@ def _text(extents: np.ndarray, num_left_out: int, choices: list[UpsamplingAdvice
     best = choices[0]
     lines = [
         f"{len(extents)} boxes ({num_left_out} labels without a usable band left out)",
-        f"median extent {frames:.0f} frames ({frames / 100:.2f} s) x {bins:.0f} mel bins; "
+        f"median extent {frames:.0f} frames ({seconds_of_frames(frames):.2f} s) x {bins:.0f} mel bins; "
         f"median optimal ratio u_f / u_t = {np.median(optimal_ratio(extents)):.2f}",
         "",
         "  u_t x u_f   stride (frames x bins)   mean bound   mean worst-case IoU   boxes with bound >= 0.5",

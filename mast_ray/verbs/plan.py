@@ -8,7 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.tables.planning import Archive, Hardware, Rates, plan_stages
+from mast_ray.tables.assumed_rates import Rates
+from mast_ray.tables.planning import Archive, Hardware, plan_stages
 
 HELP = """Arithmetic from an inventory and measured rates.
 

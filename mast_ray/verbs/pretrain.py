@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.stages.train.plan import plan_text
+    from mast_ray.stages.train.summary import result_text
     from mast_ray.stages.train.train import run_pretrain
     from mast_ray.stages.train.work import PretrainTask
 
@@ -33,11 +34,3 @@ def run(args: argparse.Namespace) -> int:
     summary = run_pretrain(args.config, args.prepared, args.out, runner=args.runner)
     print(result_text(summary, args.out))
     return 0
-
-
-def result_text(summary: dict, out: str) -> str:
-    """One line about a finished run."""
-    best = ", ".join(f"{name} {value:.4g}" for name, value in summary["best"].items())
-    done = "already done" if summary["was_done"] else "done"
-    skipped = f", {summary['skipped_steps']} steps skipped" if summary["skipped_steps"] else ""
-    return f"{done}: {summary['steps']} steps over {summary['train_chunks']} chunks{skipped}; best at step {summary['best_step']}: {best}\n{out}"

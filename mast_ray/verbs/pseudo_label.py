@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    manifest = run_pseudo_label(
+    manifest, was_done = run_pseudo_label(
         args.config,
         args.model,
         args.prepared,
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         runner=args.runner,
         chunks_per_unit=args.chunks_per_unit,
     )
-    counts = manifest["counts"]
-    done = "already done: " if manifest["was_done"] else ""
+    counts = manifest.counts
+    done = "already done: " if was_done else ""
     print(
         f"{done}{counts['detections']:,} detections in {counts['chunks']:,} chunks of {counts['recordings']:,} recordings "
         f"({counts['hours']:,.2f} h)\nwritten: {args.out}"

@@ -102,7 +102,8 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
 
 def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> tuple[str, ...]:
     """Say what was found and how long it will take; the settings that make it fit."""
-    from mast_ray.tables.budgets import CPU_TINY, GPU_BASE, fitted_budget
+    from mast_ray.tables.assumed_rates import CPU_TINY, GPU_BASE
+    from mast_ray.tables.budgets import fitted_budget
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.tables.reading.chunk_sets import chunks_of_split
 

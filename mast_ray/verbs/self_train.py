@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     result = run_self_train(
         args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner
     )
-    print(rounds_text(result["rounds"], args.config.evaluate.average_precision))
-    if result["stopped"]:
-        print(f"stopped at {result['stopped']}")
-    final = result["final"]
+    print(rounds_text(result.rounds, args.config.evaluate.average_precision))
+    if result.stopped:
+        print(f"stopped at {result.stopped}")
+    final = result.final
     print(f"kept: {final.get('why', 'the last round')}")
     print(f"model of round {final['round']}: {args.out}/model")
     return 0

@@ -55,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.config.errors import ConfigError
     from mast_ray.stages.train.adapting import adaptation_text, adaptations
     from mast_ray.stages.train.plan import plan_text
+    from mast_ray.stages.train.summary import result_text
     from mast_ray.stages.train.train import run_train_detector
     from mast_ray.stages.train.work import DetectorTask
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
-    from mast_ray.verbs.pretrain import result_text
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")

@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
         self_trained=args.self_trained,
     )  # fmt: skip
     split = args.config.tune.objective_split
-    for row in best_rows(found["trials"]):
+    for row in best_rows(found.trials):
         sample = ", ".join(
             f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config.")
         )
         print(f"trial {row['trial']}: F1 {row['objective']:.4f} ({row['status']}) with {sample}")
-    print(f"best F1 on {split}: {found['objective']:.4f}\nsettings: {args.out}/best.yaml")
+    print(f"best F1 on {split}: {found.objective:.4f}\nsettings: {args.out}/best.yaml")
     return 0

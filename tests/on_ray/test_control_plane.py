@@ -17,7 +17,7 @@ from mast_ray.verbs.main import config_of
 def test_twenty_thousand_recordings_are_counted_once_each_in_bounded_memory(tmp_path):
     before_mb = peak_mb()
     result = simulate(20_000, "here", tmp_path)
-    counts = read_manifest(open_storage(tmp_path))["counts"]
+    counts = read_manifest(open_storage(tmp_path)).counts
     assert (
         counts["offered"] == 20_000
         and counts["detections"] == DETECTIONS_PER_RECORDING * counts["recordings"]

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.stage_folders import Manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.schemas import INDEX, LABELS, RECORDINGS, SPLITS
@@ -35,7 +36,7 @@ def prepared_in_memory(splits, labels, folder="/nowhere", unit="recording") -> P
     ]
     names = ("recording_id", "begin_s", "end_s", "low_hz", "high_hz")
     boxes = [dict(zip(names, row, strict=True)) | {"label": "call", "score": 1.0} for row in labels]
-    manifest = {"key": "k", "inputs": {}, "config": {"split": {"unit": unit}}}
+    manifest = Manifest("prepare", "k", {}, {}, {"split": {"unit": unit}})
     return Prepared(
         open_storage(folder),
         manifest,

@@ -4,9 +4,10 @@ import pytest
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import RECIPES
-from mast_ray.tables.budgets import TrainingRates, fitted_budget
+from mast_ray.tables.assumed_rates import Rates
+from mast_ray.tables.budgets import fitted_budget
 
-RATES = TrainingRates(pretrain=100.0, train=10.0, infer=100.0)
+RATES = Rates(pretrain_chunks_per_gpu_s=100.0, train_chunks_per_gpu_s=10.0)
 
 
 def test_without_a_limit_the_recipe_stands():

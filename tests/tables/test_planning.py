@@ -3,7 +3,8 @@
 import pytest
 
 from mast_ray.config.recipes import RECIPES
-from mast_ray.tables.planning import Archive, Hardware, Rates, plan_stages, stored_bytes
+from mast_ray.tables.assumed_rates import Rates
+from mast_ray.tables.planning import Archive, Hardware, plan_stages, stored_bytes
 
 RATES = Rates(1000.0, 1000.0, 2000.0, 500.0, 2000.0, 1000.0)
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mast_ray.evaluation.similarity.neighbours import unit_vectors
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
-from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
+from mast_ray.spectrogram.grid import CHUNK_S, seconds_of_hops
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,7 +93,7 @@ def plan_annotation(
                 recording, number = candidates.recording_id[row], int(candidates.chunk[row])
                 if all((recording, number + step) not in taken for step in (-1, 0, 1)):
                     taken.add((recording, number))
-                    begin_s = number * HOP_S
+                    begin_s = float(seconds_of_hops(number))
                     identity = f"{recording}:{number}"
                     plan.append(Choice(identity, recording, number, begin_s, begin_s + CHUNK_S, name, reason))
                     break

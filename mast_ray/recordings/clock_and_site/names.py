@@ -155,7 +155,9 @@ def _offset(text: str | None) -> timedelta | None:
 
 def _is_impossible_offset(text: str | None) -> bool:
     """`+9900` is written like an offset and no zone has it; `-0001` is the number of a part."""
-    return bool(text) and text != "Z" and int(text[1:3]) > 14 and int(text[-2:]) in (0, 30, 45)
+    return (
+        text is not None and text not in ("", "Z") and int(text[1:3]) > 14 and int(text[-2:]) in (0, 30, 45)
+    )
 
 
 def _position(stem: str) -> tuple[float | None, float | None]:

@@ -42,10 +42,10 @@ from mast_ray.reporting.clips import read_window
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import audio_facts
 from mast_ray.reporting.exports.writing import file_stem
-from mast_ray.spectrogram.grid import CHUNK_S, HOP_S, SAMPLE_RATE_HZ
+from mast_ray.spectrogram.grid import CHUNK_S, SAMPLE_RATE_HZ, middle_chunk, seconds_of_hops
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split, keys_of, pair_keys
 
 FORMATS = ("raven", "audacity", "aoef")
 _ENDINGS = {"raven": ".Table.1.selections.txt", "audacity": ".txt"}
@@ -80,10 +80,10 @@ def plan_chunks(inputs: PlanInputs, num: int, strategy: Strategy, seed: int = 0)
             if "train" in prepared.splits.column("split").to_pylist()
             else None
         )
-        known = table[np.isin(keys, _keys(train))] if train is not None else None
+        known = table[np.isin(keys, keys_of(train))] if train is not None else None
         order = np.argsort(keys, kind="stable")
-        place = np.minimum(np.searchsorted(keys[order], _keys(chunks)), len(keys) - 1)
-        there = keys[order][place] == _keys(chunks)
+        place = np.minimum(np.searchsorted(keys[order], keys_of(chunks)), len(keys) - 1)
+        there = keys[order][place] == keys_of(chunks)
         if not there.any():
             raise DataError(
                 f"{inputs.embeddings} holds no chunk of the unlabelled pool: embed the pool of this archive"
@@ -98,7 +98,7 @@ def plan_chunks(inputs: PlanInputs, num: int, strategy: Strategy, seed: int = 0)
                 "give what `mast pseudo-label` or `mast detect` found there"
             )
     listed = recordings_from_arrow(prepared.recordings)
-    local_s = listed.start_local_s[chunks.recording] + chunks.chunk * HOP_S
+    local_s = listed.start_local_s[chunks.recording] + seconds_of_hops(chunks.chunk)
     candidates = Candidates(
         [prepared.recording_ids[row] for row in chunks.recording.tolist()],
         chunks.chunk.astype(np.int64),
@@ -126,10 +126,6 @@ def unlabelled_chunks(prepared: Prepared) -> ChunkSet:
     return free
 
 
-def _keys(chunks: ChunkSet) -> NDArray[np.int64]:
-    return (chunks.recording.astype(np.int64) << 32) | chunks.chunk.astype(np.int64)
-
-
 def _embedded(prepared: Prepared, uri: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Keys and (N, C) embeddings of the chunks in a table of `mast embed`."""
     storage, names = split_uri(uri if uri.endswith(".parquet") else f"{uri.rstrip('/')}/embeddings.parquet")
@@ -141,7 +137,7 @@ def _embedded(prepared: Prepared, uri: str) -> tuple[NDArray[np.int64], NDArray[
     rows = prepared.rows_of(table.column("recording_id"))
     column = table.column("embedding").combine_chunks()
     vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1).astype(np.float32)
-    keys = (rows << 32) | table.column("chunk").to_numpy().astype(np.int64)
+    keys = pair_keys(rows, table.column("chunk").to_numpy())
     return keys[rows >= 0], vectors[rows >= 0]
 
 
@@ -151,11 +147,10 @@ def _doubt(prepared: Prepared, chunks: ChunkSet, detections: pa.Table, threshold
     """
     rows = prepared.rows_of(detections.column("recording_id"))
     middle_s = (detections.column("begin_s").to_numpy() + detections.column("end_s").to_numpy()) / 2
-    nearest = np.maximum(np.floor((middle_s - HOP_S / 2) / HOP_S), 0).astype(np.int64)
-    nearest = np.minimum(nearest, prepared.num_chunks[rows] - 1)
+    nearest = np.minimum(middle_chunk(middle_s), prepared.num_chunks[rows] - 1)
     own = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    wanted = (rows << 32) | np.where(own >= 0, own, nearest)
-    keys = _keys(chunks)
+    wanted = pair_keys(rows, np.where(own >= 0, own, nearest))
+    keys = keys_of(chunks)
     order = np.argsort(keys, kind="stable")
     place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
     hit = (keys[order][place] == wanted) & (rows >= 0)

@@ -21,13 +21,14 @@ from mast_ray.reporting.clips import clip_uris, read_window
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.report.contents import Box, Example, Kind, Neighbour
 from mast_ray.spectrogram.grid import (
-    FRAME_SHIFT_S,
     HIGH_HZ,
     HOP_S,
     LOW_HZ,
     SAMPLE_RATE_HZ,
     boxes_from_seconds_hertz,
+    fractional_frames,
     hertz_to_bin,
+    middle_chunk,
 )
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.storage.storage import Storage
@@ -41,7 +42,7 @@ MIN_CLIP_BYTES = 20_000  # for a picture and a sound one can still judge
 @dataclass(frozen=True)
 class GallerySettings:
     num_examples: int = 200
-    window_s: float = 5.12
+    window_s: float = HOP_S
     threshold: float = 0.0  # detections under it count as not made; those down to half of it are shown
     iou: float = 0.5
     max_bytes: int = 9_000_000  # of pictures and sounds, so that the whole file stays under 10 MB
@@ -92,7 +93,7 @@ def match_boxes(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
     seen_truth, _ = boxes_from_seconds_hertz(*truth.corners.T[[0, 2, 1, 3]])
     seen_truth[np.isnan(truth.corners[:, 1]), 1::2] = np.nan  # time-only
     seen = detections.corners.copy()
-    seen[:, 0::2] /= FRAME_SHIFT_S
+    seen[:, 0::2] = fractional_frames(seen[:, 0::2])
     seen[:, 1::2] = hertz_to_bin(np.clip(seen[:, 1::2], LOW_HZ, HIGH_HZ))
     return match(detections.recording, seen, detections.score, truth.recording, seen_truth, iou)
 
@@ -105,7 +106,7 @@ def stitched(detections: pa.Table) -> pa.Table:
         return detections
     chunk = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False)
     begin_s, end_s = (detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s"))
-    nearest = np.maximum(np.floor(((begin_s + end_s) / 2 - HOP_S / 2) / HOP_S), 0)
+    nearest = middle_chunk((begin_s + end_s) / 2)
     return detections.filter(pa.array((chunk < 0) | (chunk == nearest)))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -20,21 +19,14 @@ from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
 from mast_ray.inference.pool_rows import PoolWriter
-from mast_ray.spectrogram.grid import HOP_S
-from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.storage.lease import Lease, lease_or_stop
+from mast_ray.spectrogram.grid import seconds_of_hops
+from mast_ray.stages.runner import ON_RAY, Runner, work_off
 from mast_ray.storage.ledger import Attempt
-from mast_ray.storage.outputs import refuse_other_settings, sweep
+from mast_ray.storage.outputs import remove_leftovers
 from mast_ray.storage.spread import Resources, Spread
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    text_hash,
-    write_manifest,
-)
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_run import StageResult, StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
 from mast_ray.tables.backgrounds import with_background
@@ -74,10 +66,10 @@ class ChunkTask:
 
 def detect_chunks(
     task: ChunkTask, runner: Runner = ON_RAY, chunks_per_unit: int = 0, stage_name: str = STAGE
-) -> dict[str, Any]:
-    """Detections of every chunk of the task's splits into its folder; returns the manifest of the stage."""
-    config, stage, stored = task.config, open_storage(task.out, task.config.storage), task.stored
-    refuse_foreign(stage, stage_name)
+) -> StageResult:
+    """Detections of every chunk of the task's splits into its folder."""
+    config, stored = task.config, task.stored
+    stage = open_output(task.out, stage_name, config.storage)
     card = read_card(task.model, config.storage)
     archive = read_as(open_prepared(task.prepared, config.storage), card, task.model)
     settings: dict[str, Any] = {
@@ -90,19 +82,14 @@ def detect_chunks(
     }
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
-    manifest = read_manifest(stage)
-    if is_current(manifest, stage_name, key, inputs):
-        assert manifest is not None
-        log.info("%s holds these detections already", stage.url)
-        return manifest | {"was_done": True}
     chunks = chunks_of_split(archive, *task.splits)
-    units = chunk_units(archive, chunks, chunks_per_unit or chunks_of_a_unit(len(chunks)))
-    with lease_or_stop(stage) as lease:
-        refuse_other_settings(stage, settings)
-        _work_off(task, stage, units, lease, runner, len(chunks), stage_name)
-        counts = _counted(stage, units, chunks)
-        manifest = write_manifest(stage, stage_name, config, key, inputs, counts, datetime.now(UTC))
-    return manifest | {"was_done": False}
+    with stage_run(stage, stage_name, config, key, inputs, settings) as run:
+        if run.done is not None:
+            log.info("%s holds these detections already", stage.url)
+            return StageResult(run.done, was_done=True)
+        units = chunk_units(archive, chunks, chunks_per_unit or chunks_of_a_unit(len(chunks)))
+        _work_off(task, run, units, runner, len(chunks))
+        return StageResult(run.finish(_counted(stage, units, chunks)), was_done=False)
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
@@ -201,7 +188,9 @@ class ChunkWork:
             file = publish_file(self.stage, path, FOLDER, attempt.unit, num_rows)
         assert num_chunks == sum(item.num_bytes for item in items)
         outcomes = [Outcome(item.item_id, "done", record={"chunks": item.num_bytes}) for item in items]
-        return WorkDone(outcomes, [file], {"audio_s": num_chunks * HOP_S, "detections": num_rows})
+        return WorkDone(
+            outcomes, [file], {"audio_s": float(seconds_of_hops(num_chunks)), "detections": num_rows}
+        )
 
     def _reader(self, items: Sequence[Item]) -> ChunkReader:
         return ChunkReader(
@@ -214,29 +203,15 @@ class ChunkWork:
         )
 
 
-def _work_off(
-    task: ChunkTask,
-    stage: Storage,
-    units: Sequence[Unit],
-    lease: Lease,
-    runner: Runner,
-    num_chunks: int,
-    stage_name: str,
-) -> None:
-    pending = pending_units(units, read_commits(stage))
+def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Runner, num_chunks: int) -> None:
+    pending = pending_units(units, read_commits(run.stage))
     if len(pending) < len(units):
         left = sum(unit.num_bytes for unit in pending)
         print(f"resuming: {num_chunks - left:,} of {num_chunks:,} chunks done", flush=True)
-    if not pending:
-        return
-    with runner.session():
-        spread = _spread(task, runner.resources(), len(pending))
-        progress = UnitProgress(
-            stage_name, sum(len(unit.items) for unit in pending), sum(unit.num_bytes for unit in pending)
-        )
-        for report in runner.run_units(stage, pending, lease.run, MakeChunkWork(task, num_chunks), spread):
-            progress.add(report)
-        progress.close()
+    if pending:
+        with runner.session():
+            spread = _spread(task, runner.resources(), len(pending))
+            work_off(runner, run, pending, MakeChunkWork(task, num_chunks), spread)
 
 
 def _spread(task: ChunkTask, offered: Resources, num_units: int) -> Spread:
@@ -266,12 +241,12 @@ def _counted(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[st
         raise TemporaryError(
             f"{done} chunks done + {rejected} rejected is not {len(chunks)} offered:\nrun the same command again"
         )
-    sweep(stage, (file.key for commit in commits for file in commit.files), (FOLDER,))
+    remove_leftovers(stage, (file.key for commit in commits for file in commit.files), (FOLDER,))
     num_rows = sum(file.num_rows for commit in commits for file in commit.files)
     return {
         "chunks": len(chunks),
         "recordings": len(np.unique(chunks.recording)),
         "detections": num_rows,
         "rejected_chunks": rejected,
-        "hours": round(len(chunks) * HOP_S / 3600, 3),
+        "hours": round(float(seconds_of_hops(len(chunks))) / 3600, 3),
     }

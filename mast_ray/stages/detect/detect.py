@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mast_ray.config.errors import OK, PARTIAL, ConfigError, TemporaryError
+from mast_ray.config.errors import OK, PARTIAL, ConfigError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
@@ -24,22 +23,17 @@ from mast_ray.stages.detect.plan import (
     workers_of,
 )
 from mast_ray.stages.detect.tables import Survey, prune, survey, write_recordings_and_rejects
-from mast_ray.stages.runner import HERE, ON_RAY, Runner
-from mast_ray.storage.lease import Lease, lease_or_stop
-from mast_ray.storage.outputs import refuse_mixing, refuse_other_settings, sweep
+from mast_ray.stages.runner import HERE, ON_RAY, Runner, work_off
+from mast_ray.storage.outputs import refuse_mixing, remove_leftovers
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     MANIFEST,
     SCHEMA_VERSION,
-    is_current,
     put_manifest,
-    read_manifest,
-    refuse_foreign,
     text_hash,
-    write_manifest,
 )
+from mast_ray.storage.stage_run import StageRun, done_before, refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import Work
 from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
 from mast_ray.tables.preparing.inventory import (
@@ -157,15 +151,15 @@ class Sweep:
 
     def code_if_done(self, writes: bool = True) -> int | None:
         """The exit code of an earlier run that has done just this."""
-        manifest = read_manifest(self.stage)
-        if not is_current(manifest, STAGE, self.key, self.inputs):
+        done = done_before(self.stage, STAGE, self.key, self.inputs)
+        if done is None:
             return None
-        assert manifest is not None
-        counts = manifest["counts"]
+        counts = done.counts
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
         if writes and counts.get("model_threshold") != self.model_threshold:
-            counts["model_threshold"] = self.model_threshold
-            put_manifest(self.stage, manifest)
+            put_manifest(
+                self.stage, replace(done, counts={**counts, "model_threshold": self.model_threshold})
+            )
             print(f"the model's own threshold is {self.model_threshold} now")
         return PARTIAL if counts["rejected"] else OK
 
@@ -176,8 +170,12 @@ class Sweep:
 
     def run(self, runner: Runner, maker: Callable[[Workers], Callable[[], Work]]) -> int:
         """Do what is left and write the tables."""
-        with lease_or_stop(self.stage) as lease, runner.session():
-            refuse_other_settings(self.stage, self.settings)
+        with (
+            stage_run(
+                self.stage, STAGE, self.config, self.key, self.inputs, self.settings, when_done="again"
+            ) as run,
+            runner.session(),
+        ):
             workers = workers_of(self.config, runner.resources())
             units, pending = self.plan(workers)
             left = sum(len(unit.items) for unit in pending)
@@ -191,39 +189,23 @@ class Sweep:
                 )
             if pending:
                 del units
-                self._work_off(pending, lease, runner, maker(workers), workers)
-            return self._finish(left)
+                work_off(runner, run, pending, maker(workers), self._spread(workers, len(pending)))
+            return self._finish(run, left)
 
-    def _work_off(
-        self,
-        pending: list[Unit],
-        lease: Lease,
-        runner: Runner,
-        make_work: Callable[[], Work],
-        workers: Workers,
-    ) -> None:
-        num_items, num_bytes = sum(len(u.items) for u in pending), sum(u.num_bytes for u in pending)
-        progress = UnitProgress(STAGE, num_items, num_bytes)
-        spread = Spread(
-            min(workers.num_actors, len(pending)),
+    def _spread(self, workers: Workers, num_units: int) -> Spread:
+        return Spread(
+            min(workers.num_actors, num_units),
             workers.cpus_per_actor,
             workers.gpus_per_actor,
             max_deaths=self.config.prepare.max_attempts,
             timeout_s=self.config.detect.stall_timeout_s,
         )
-        for report in runner.run_units(self.stage, pending, lease.run, make_work, spread):
-            progress.add(report)
-        progress.close()
 
-    def _finish(self, num_new: int) -> int:
+    def _finish(self, run: StageRun, num_new: int) -> int:
         self.stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
         found = survey(self.stage, self.items)
         counted = found.tally
-        if not counted.is_complete:
-            raise TemporaryError(
-                f"{counted.done} done + {counted.rejected} rejected is not {counted.offered} offered:\n"
-                "the archive changed meanwhile, or files of the output were deleted; run the same command again"
-            )
+        counted.refuse_incomplete()
         if num_removed := prune(self.stage, found.results):
             print(
                 f"{num_removed:,} recordings are gone or were changed: their earlier detections are removed"
@@ -243,8 +225,8 @@ class Sweep:
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
         }
         assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
-        write_manifest(self.stage, STAGE, self.config, self.key, self.inputs, counts, datetime.now(UTC))
-        sweep(self.stage, keys, ("detections", "recordings"))
+        run.finish(counts)
+        remove_leftovers(self.stage, keys, ("detections", "recordings"))
         print(summary_line(counts, found, num_new))
         if line := reasons_line(
             (row["reason"] for row in found.rejects), f"{self.stage.url}/rejects.parquet"

@@ -31,6 +31,7 @@ from mast_ray.storage.units import (
     read_commit,
 )
 from mast_ray.tables.prepared import write_table
+from mast_ray.tables.preparing.recording_record import reject_row
 from mast_ray.tables.schemas import RECORDINGS, REJECTS
 
 ROWS_AT_ONCE = 100_000
@@ -85,7 +86,7 @@ def survey(stage: Storage, items: Sequence[Item]) -> Survey:
             first = min(first, place)
             statuses[outcome.status] += 1
             if outcome.status == "rejected":
-                rejects.append(_reject(items[place], "rejected", outcome.reason, outcome.detail, 0.0))
+                rejects.append(reject_row(items[place], "rejected", outcome.reason, outcome.detail))
         results.append(UnitResult(first, commit.unit_id, commit.files, frozenset(stale)))
         num_detections += sum(file.num_rows for file in commit.files if file.key.startswith("detections/"))
         notes.update({name: value for name, value in commit.notes.items() if isinstance(value, int | float)})
@@ -158,7 +159,7 @@ def write_recordings_and_rejects(
                     by_id = {item.item_id: item for item in items}
                 for row in damaged.to_pylist():
                     about = (row["salvage_reason"], row["salvage_detail"], row["salvage_s"])
-                    salvaged.append(_reject(by_id[row["recording_id"]], "salvaged", *about))
+                    salvaged.append(reject_row(by_id[row["recording_id"]], "salvaged", *about))
         stage.publish(path, "recordings.parquet")
     rows = sorted([*rejects, *salvaged], key=lambda row: (row["path"], row["status"]))
     write_table(stage, "rejects.parquet", pa.Table.from_pylist(rows, schema=REJECTS))
@@ -185,10 +186,3 @@ def _read(stage: Storage, key: str) -> pa.Table:
                 table = table.append_column(field.name, pa.nulls(len(table), field.type))
         return table.select(UNIT_RECORDINGS.names).cast(UNIT_RECORDINGS)
     return pq.read_table(data, partitioning=None)
-
-
-def _reject(item: Item, status: str, reason: str, detail: str, readable_s: float) -> dict:
-    return {
-        "path": item.path, "recording_id": item.item_id, "status": status, "reason": reason, "detail": detail,
-        "num_bytes": item.num_bytes, "readable_s": readable_s,
-    }  # fmt: skip

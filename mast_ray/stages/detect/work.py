@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +30,7 @@ from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import WorkDone
 from mast_ray.storage.units import DataFile, Item, Outcome, Unit
+from mast_ray.tables.preparing.recording_record import RecordingRecord
 from mast_ray.tables.schemas import RECORDINGS
 
 SALVAGE = (("salvage_reason", pa.string()), ("salvage_detail", pa.string()), ("salvage_s", pa.float64()))
@@ -92,7 +92,7 @@ class DetectWork:
         files = self._written(attempt.unit, tables)
         done = [recording for recording, _ in tables]
         notes |= {
-            "audio_s": sum(r.ending.record["duration_s"] for r in done if r.ending and r.ending.record),
+            "audio_s": sum(r.ending.record.duration_s for r in done if r.ending and r.ending.record),
             "detections": float(sum(len(table) for _, table in tables)),
             "device_s": self.detector.waited_s - waited_s,
             "work_s": time.perf_counter() - begun_s,
@@ -103,7 +103,7 @@ class DetectWork:
         recording.ending = piece.ending
         is_last = piece.ending is not None
         record = piece.ending.record if piece.ending is not None else None
-        num_frames = record["num_frames"] if record is not None else None
+        num_frames = record.num_frames if record is not None else None
         self.detector.push(recording.item.item_id, piece.first_segment, piece.segments, is_last, num_frames)
         if is_last:
             self._stitch_when_complete(recording, stitching)
@@ -114,14 +114,14 @@ class DetectWork:
             return
         if ending.record is None:
             recording.found = []  # rejected in the middle: nothing of it counts
-        elif recording.num_windows == ending.record["num_chunks"] and recording.rows is None:
+        elif recording.num_windows == ending.record.num_chunks and recording.rows is None:
             found, recording.found = recording.found, []
             recording.rows = stitching.submit(self._table, recording.item.item_id, found, ending)
 
     def _table(self, item_id: str, found: list[WindowBoxes], ending: Ending) -> pa.Table:
         record = ending.record
         assert record is not None
-        boxes = stitched_boxes(found, record["num_frames"], self._rows)
+        boxes = stitched_boxes(found, record.num_frames, self._rows)
         return detection_rows(boxes, record, ending.clock, self._rows, item_id)
 
     def _written(self, unit: Unit, tables: list[tuple[_Recording, pa.Table]]) -> list[DataFile]:
@@ -137,11 +137,9 @@ class DetectWork:
             dates = dates_of(table)
             if not len(table):  # analysed and silent is not the same as not analysed: its day has a file too
                 clock = recording.ending.clock if recording.ending else None
-                parts.setdefault((record["site"], f"{clock:%Y-%m-%d}" if clock else ""), []).append(table)
+                parts.setdefault((record.site, f"{clock:%Y-%m-%d}" if clock else ""), []).append(table)
             for date in np.unique(dates):
-                parts.setdefault((record["site"], str(date)), []).append(
-                    table.filter(pa.array(dates == date))
-                )
+                parts.setdefault((record.site, str(date)), []).append(table.filter(pa.array(dates == date)))
         files = [
             put_file(
                 self._stage,
@@ -191,14 +189,6 @@ def _outcome(recording: _Recording) -> Outcome:
     return Outcome(recording.item.item_id, "done")
 
 
-def _record_row(item: Item, record: dict[str, Any]) -> dict[str, Any]:
-    salvage = record["salvage"] or (None, None, None)
-    start = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
-    extra = {
-        "recording_id": item.item_id,
-        "start_utc": start,
-        "start_local": datetime.fromisoformat(record["start_local"]) if record["start_local"] else None,
-        "is_annotated": False,
-        "is_salvaged": salvage[0] is not None,
-    }
-    return record | extra | dict(zip((name for name, _ in SALVAGE), salvage, strict=True))
+def _record_row(item: Item, record: RecordingRecord) -> dict[str, Any]:
+    salvage = record.salvage or (None, None, None)
+    return record.row(item.item_id, False) | dict(zip((name for name, _ in SALVAGE), salvage, strict=True))

@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -47,9 +46,9 @@ from mast_ray.stages.score.embedding_studies import (
     tentative_labels,
     true_labels,
 )
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import refuse_foreign, text_hash, write_manifest
-from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
+from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.data.archive_inputs import read_as
@@ -78,11 +77,13 @@ class EmbedKnobs:
 
 def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs) -> dict[str, Any]:
     """Embed, study, draw; returns {"rows", "retrieval", "novelty", "files"}."""
-    stage = open_storage(out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(out, STAGE, config.storage)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
     archive = read_as(open_prepared(prepared, config.storage), embedder.card, model)
-    with lease_or_stop(stage):
+    key = text_hash(json.dumps(asdict(knobs), sort_keys=True))
+    inputs = {"prepared": data_hash(archive), "model": embedder.card.weights_sha256}
+    # the key does not name the content of the detections: never skipped
+    with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:
         if knobs.what == "chunks":
             table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)
             found: dict[str, Any] = {"retrieval": [], "novelty": []}
@@ -108,9 +109,7 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
         write_table(stage, "embeddings.parquet", table)
         if knobs.neighbours:
             write_table(stage, "neighbours.parquet", neighbour_table(boxes_of(table), knobs.neighbours))
-        key = text_hash(json.dumps(asdict(knobs), sort_keys=True))
-        inputs = {"prepared": data_hash(archive), "model": embedder.card.weights_sha256}
-        write_manifest(stage, STAGE, config, key, inputs, {"rows": len(table)}, datetime.now(UTC))
+        run.finish({"rows": len(table)})
     return {"rows": len(table)} | found
 
 

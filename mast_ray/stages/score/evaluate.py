@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
@@ -29,14 +28,8 @@ from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    text_hash,
-    write_manifest,
-)
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_run import refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.files.model_files import Card, read_card
@@ -92,26 +85,19 @@ def evaluate_model(
 ) -> ModelScores:
     """Detect in every chunk of the wanted splits unless OUT holds that already, score, and write the figures."""
     model_at, prepared_at, out_at = (open_storage(uri, config.storage) for uri in (model, prepared, out))
-    run = _Evaluation(config, model_at, prepared_at, out_at, wanted)
-    refuse_foreign(run.out, STAGE)
-    if is_current(read_manifest(run.out), STAGE, run.key, run.inputs):
-        log.info("%s is already scored", run.out.url)
-        sheet = ScoreSheet.from_json(run.out.read_bytes(METRICS), f"{run.out.url}/{METRICS}")
-        return ModelScores(sheet, run.scored())
-    num_rejected = 0
-    with lease_or_stop(run.out):
-        if run.offered:
-            task = ChunkTask(
-                config, run.model.url, run.prepared.url, run.out.at(CHUNKS).url, run.offered, as_detected(config),
-                "repeatable",
-            )  # fmt: skip
-            num_rejected = detect_chunks(task, runner)["counts"]["rejected_chunks"]
-        scored = run.scored()
-        sheet = run.sheet(scored, num_rejected)
-        write_sheet(run.out, sheet, scored)
-        counts = {f"{row.split}_recordings": row.num_recordings for row in sheet.rows if row.is_whole}
-        write_manifest(run.out, STAGE, config, run.key, run.inputs, counts, datetime.now(UTC))
-    return ModelScores(sheet, scored)
+    evaluation = _Evaluation(config, model_at, prepared_at, out_at, wanted)
+    refuse_foreign(evaluation.out, STAGE)
+    with stage_run(evaluation.out, STAGE, config, evaluation.key, evaluation.inputs) as run:
+        if run.done is not None:
+            log.info("%s is already scored", run.stage.url)
+            sheet = ScoreSheet.from_json(run.stage.read_bytes(METRICS), f"{run.stage.url}/{METRICS}")
+            return ModelScores(sheet, evaluation.scored())
+        num_rejected = evaluation.detect(runner)
+        scored = evaluation.scored()
+        sheet = evaluation.sheet(scored, num_rejected)
+        write_sheet(run.stage, sheet, scored)
+        run.finish({f"{row.split}_recordings": row.num_recordings for row in sheet.rows if row.is_whole})
+        return ModelScores(sheet, scored)
 
 
 @dataclass(frozen=True)
@@ -174,6 +160,14 @@ class _Evaluation:
         wanted = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
 
+    def detect(self, runner: Runner) -> int:
+        """Chunks that could not be read."""
+        if not self.offered:
+            return 0
+        places = (self.model.url, self.prepared.url, self.out.at(CHUNKS).url)
+        task = ChunkTask(self.config, *places, self.offered, as_detected(self.config), "repeatable")
+        return detect_chunks(task, runner).manifest.counts["rejected_chunks"]
+
     def scored(self) -> dict[str, Scored]:
         """Split -> what the stored detections are worth, per chunk."""
         return score_stored(self.archive, self.out.at(CHUNKS), self.names, self.config)
@@ -187,7 +181,7 @@ class _Evaluation:
         threshold = chosen_threshold(self.given, self.own, selection, self.tuned_on)
         drawn = (threshold.value, knobs.bootstrap, self.config.seed)
         rows = [r for name, one in scored.items() for r in score_rows(one, name, *drawn, self.wanted.by)]
-        is_of_chunks = self.archive.manifest["config"]["split"]["unit"] == "chunk"
+        is_of_chunks = self.archive.manifest.config["split"]["unit"] == "chunk"
         for name, one in scored.items() if not is_of_chunks else ():  # random chunks make up no recordings
             rows += score_rows(score_stitched(self.archive, one, name, self.config), name, *drawn)
         return ScoreSheet(

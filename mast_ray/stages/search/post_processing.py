@@ -35,7 +35,7 @@ from mast_ray.self_training.operator import (
 )
 from mast_ray.self_training.policies import Policy, group_thresholds
 from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, fractional_frames
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -59,7 +59,7 @@ class PostSetting:
 
     @property
     def validity(self) -> Validity:
-        return Validity(self.min_duration_s / FRAME_SHIFT_S, self.min_bins, CHUNK_FRAMES)
+        return Validity(float(fractional_frames(self.min_duration_s)), self.min_bins, CHUNK_FRAMES)
 
 
 @dataclass(frozen=True, eq=False)

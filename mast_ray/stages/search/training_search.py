@@ -26,7 +26,7 @@ from mast_ray.stages.search.trial import (
     run_trial,
     trial_settings,
 )
-from mast_ray.storage.outputs import refuse_other_settings
+from mast_ray.storage.stage_run import refuse_other_settings
 from mast_ray.storage.storage import open_storage
 
 RANGES: dict[str, tuple[float, float]] = {

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 
 from mast_ray.config.loading import apply_overrides, flatten
+from mast_ray.config.stage_knobs import rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.self_training.curriculum import steps_of
 from mast_ray.self_training.trial_records import FOLDER, LAST, RESULT, Diary, Report, trial_name
 from mast_ray.stages.self_train.pseudo_stage import Teacher, make_pseudo_labels
-from mast_ray.stages.train.work import CHECKPOINTS, SUMMARY, DetectorTask
+from mast_ray.stages.train.summary import SUMMARY, read_summary
+from mast_ray.stages.train.work import CHECKPOINTS, DetectorTask
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.data.labels import LabelSource
@@ -99,10 +101,8 @@ def short_config(config: Config) -> Config:
     overrides: dict[str, Any] = {"cluster.checkpoint_every_steps": 0}
     for stage, epochs in (("stage1", config.tune.epochs_stage1), ("stage2", config.tune.epochs_stage2)):
         knobs = getattr(config.self_train, stage)
-        share = min(1.0, epochs / knobs.epochs)
-        overrides |= {f"self_train.{stage}.epochs": epochs, f"self_train.{stage}.validate_every_epochs": 1.0}
-        for name in ("warmup_epochs", "unfreeze_start_epoch", "unfreeze_every_epochs"):
-            overrides[f"self_train.{stage}.{name}"] = getattr(knobs, name) * share
+        changed = rescaled_epochs(knobs, epochs) | {"validate_every_epochs": 1.0}
+        overrides |= {f"self_train.{stage}.{name}": value for name, value in changed.items()}
     return apply_overrides(config, overrides)
 
 
@@ -140,7 +140,7 @@ def run_trial(
         if own.stat(SUMMARY) is None:  # written when a training is finished
             worker = TrialWorker(first_device(config.cluster.use_gpu), diary, result | {"stage": step.name})
             learner.run(worker)
-        found = json.loads(own.read_bytes(SUMMARY))["best"]
+        found = read_summary(own).best
         result |= {
             "objective": float(found.get("f1", 0.0)),
             "stage": step.name,

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -33,16 +34,8 @@ from mast_ray.stages.search.post_processing import objective_chunks, run_post_se
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import Teacher
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.outputs import refuse_other_settings
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    sections_hash,
-    text_hash,
-    write_manifest,
-)
+from mast_ray.storage.stage_folders import sections_hash, text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.training.data.archive_inputs import as_trained
@@ -54,6 +47,16 @@ STAGE, BEST_CONFIG = "tune", "best.yaml"
 What = Literal["both", "post", "training"]
 
 
+@dataclass(frozen=True)
+class TuneResult:
+    """What best.json says."""
+
+    best: dict[str, Any]  # config keys
+    objective: float | None  # F1 of the best
+    trials: list[dict[str, Any]]  # rows of trials.csv that came to a result
+    was_done: bool = False
+
+
 def run_tune(
     config: Config,
     prepared: str,
@@ -63,36 +66,36 @@ def run_tune(
     what: What = "both",
     runner: Runner = ON_RAY,
     self_trained: str = "",
-) -> dict[str, Any]:
-    """Search; returns {"best": config keys, "objective": F1, "trials": rows}. Finished, it has nothing to do.
+) -> TuneResult:
+    """Search. Finished, it has nothing to do.
 
     `self_trained` names a folder of self-training from this detector whose stored detections are used.
     """
-    stage = open_storage(out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     config = as_trained(config, card)
     objective_chunks(archive, config.tune.objective_split)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     key = text_hash(sections_hash(config, "tune", "self_train", "evaluate", "seed") + what)
-    if is_current(read_manifest(stage), STAGE, key, inputs):
-        log.info("%s is already tuned: nothing to do", stage.url)
-        return json.loads(stage.read_bytes("best.json")) | {"was_done": True}
-    with lease_or_stop(stage), (runner if what == "post" else ON_RAY).session():  # trials always run on Ray
-        knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
-        refuse_other_settings(stage, inputs | {"seed": config.seed} | knobs)
+    knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
+    settings = inputs | {"seed": config.seed} | knobs
+    with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
+        if run.done is not None:
+            log.info("%s is already tuned: nothing to do", stage.url)
+            return TuneResult(**json.loads(stage.read_bytes("best.json")), was_done=True)
+        stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
         rounds = open_storage(self_trained, config.storage) if self_trained else None
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
         found = search.run(what)
-        best = apply_overrides(config, found["best"])
+        best = apply_overrides(config, found.best)
         stage.write_atomic(BEST_CONFIG, config_to_yaml(best).encode())
-        stage.write_atomic("best.json", json.dumps(found, indent=1).encode())
-        counts = {"trials": len(found["trials"]), "objective": found["objective"]}
-        write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
-    return found | {"was_done": False}
+        record = {"best": found.best, "objective": found.objective, "trials": found.trials}
+        stage.write_atomic("best.json", json.dumps(record, indent=1).encode())
+        run.finish({"trials": len(found.trials), "objective": found.objective})
+        return found
 
 
 class _Search:
@@ -112,7 +115,7 @@ class _Search:
         self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
 
-    def run(self, what: What) -> dict[str, Any]:
+    def run(self, what: What) -> TuneResult:
         places = (self.detector, self.prepared)
         scores = evaluate_model(self.config, *places, self.evaluation.url, runner=self.runner)
         best: dict[str, Any] = {}
@@ -127,13 +130,13 @@ class _Search:
             )
             log.info("post-processing: F1 %.4f with %s", objective, _text(best))
         if what == "post":
-            return {"best": best, "objective": objective, "trials": []}
+            return TuneResult(best, objective, [])
         rows = self._trained(apply_overrides(self.config, best), scores)
         top = max(rows, key=lambda row: row["objective"])
         sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
         best |= sampled_overrides(self.config, sample)
         log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
-        return {"best": best, "objective": top["objective"], "trials": rows}
+        return TuneResult(best, top["objective"], rows)
 
     def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT

@@ -10,7 +10,6 @@ import json
 import logging
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Literal
 
 from mast_ray.config.tree import Config
@@ -18,14 +17,9 @@ from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.self_training.curriculum import averaged_weights
 from mast_ray.stages.runner import Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    text_hash,
-    write_manifest,
-)
-from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
+from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.training.files.model_files import read_card, read_model, write_model
 
@@ -45,26 +39,26 @@ def average_with_teacher(
     runner: Runner,
 ) -> str:
     """A model between teacher and student into OUT, which is returned; `auto` tries TEACHER_SHARES."""
-    stage = open_storage(out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(out, STAGE, config.storage)
     cards = [read_card(model, config.storage) for model in (teacher, student)]
     inputs = {"teacher": cards[0].weights_sha256, "student": cards[1].weights_sha256}
     key = text_hash(json.dumps([share, config.evaluate.model_dump(mode="json")], sort_keys=True))
-    if is_current(read_manifest(stage), STAGE, key, inputs):
+    with stage_run(stage, STAGE, config, key, inputs, lease="of_caller") as run:
+        if run.done is not None:
+            return out
+        grid: dict[str, float] = {}
+        if share == "auto":
+            grid = _tried(config, archive, teacher, student, stage, runner)
+            chosen = max(TEACHER_SHARES, key=lambda value: (grid.get(str(value), -1.0), -value))
+        else:
+            chosen = share
+        _write_average(config, teacher, student, stage, chosen)
+        stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
+        log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")
+        for entry in list(stage.list(TRIED)):
+            stage.delete(entry.key)
+        run.finish({"tried": len(grid)})
         return out
-    grid: dict[str, float] = {}
-    if share == "auto":
-        grid = _tried(config, archive, teacher, student, stage, runner)
-        chosen = max(TEACHER_SHARES, key=lambda value: (grid.get(str(value), -1.0), -value))
-    else:
-        chosen = share
-    _write_average(config, teacher, student, stage, chosen)
-    stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
-    log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")
-    for entry in list(stage.list(TRIED)):
-        stage.delete(entry.key)
-    write_manifest(stage, STAGE, config, key, inputs, {"tried": len(grid)}, datetime.now(UTC))
-    return out
 
 
 def _tried(

@@ -7,13 +7,13 @@ tried afterwards without new inference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import StoredDetections
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.storage.stage_run import StageResult
 from mast_ray.storage.storage import full_url
 
 STAGE = "pseudo-label"
@@ -29,8 +29,8 @@ def run_pseudo_label(
     splits: Sequence[str] = ("pool",),
     runner: Runner = ON_RAY,
     chunks_per_unit: int = 0,
-) -> dict[str, Any]:
-    """Detections of every chunk of the named splits into OUT; returns the manifest of the stage."""
+) -> StageResult:
+    """Detections of every chunk of the named splits into OUT."""
     task = pool_task(config, model, prepared, out, splits)
     return detect_chunks(task, runner, chunks_per_unit, STAGE)
 

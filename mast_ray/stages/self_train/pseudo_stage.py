@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -43,14 +42,12 @@ from mast_ray.self_training.pool import (
     read_pool,
     site_groups,
 )
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, FRAME_SHIFT_S
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, fractional_frames
 from mast_ray.storage.stage_folders import (
-    is_current,
     read_manifest,
-    refuse_foreign,
     text_hash,
-    write_manifest,
 )
+from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, read_table, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -87,15 +84,14 @@ class PseudoLabels:
 
 
 def validity_of(knobs: SelfTrainConfig) -> Validity:
-    return Validity(knobs.min_duration_s / FRAME_SHIFT_S, knobs.min_bins, CHUNK_FRAMES)
+    return Validity(float(fractional_frames(knobs.min_duration_s)), knobs.min_bins, CHUNK_FRAMES)
 
 
 def make_pseudo_labels(
     config: Config, prepared: Prepared, detections: Storage, out: str, teacher: Teacher
 ) -> PseudoLabels:
     """Apply the operator with the configured policy; skipped when OUT already holds just that."""
-    knobs, stage = config.self_train, open_storage(out, config.storage)
-    refuse_foreign(stage, STAGE)
+    knobs, stage = config.self_train, open_output(out, STAGE, config.storage)
     made = read_manifest(detections)
     if made is None:
         raise DataError(f"{detections.url} is not finished: run `mast pseudo-label` again")
@@ -104,32 +100,45 @@ def make_pseudo_labels(
         settings["score_weight"] = knobs.score_weight
     key, inputs = (
         text_hash(json.dumps(settings, sort_keys=True)),
-        {"detections": made["key"], **made["inputs"]},
+        {"detections": made.key, **made.inputs},
     )
     chunks = chunks_of_split(prepared, "pool")
     source = LabelSource("pseudo", stage.url, text_hash(key + json.dumps(inputs, sort_keys=True)))
-    if not is_current(read_manifest(stage), STAGE, key, inputs):
-        labelled = _labelled(knobs, prepared, chunks, detections, teacher)
-        chosen, weight = chunk_weights(labelled.boxes, knobs.empty_chunks, knobs.empty_weight)
-        chosen, weight = drawn_chunks(
-            chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7])
-        )
-        lineage = {"model": teacher.model_sha, "policy": knobs.policy, "round": str(teacher.round)}
-        table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage, labelled.ignored)
-        limits = (labelled.limit, labelled.low)
-        for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table, limits).items():
-            write_table(stage, name, content)
-        figures = _figures(prepared, chunks, labelled) | {"train_chunks": len(chosen), "policy": knobs.policy}
-        stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
-        counts = {
-            "boxes": len(labelled.boxes.score),
-            "ignored_boxes": len(labelled.ignored.score),
-            "chunks": len(chunks),
-            "train_chunks": len(chosen),
-        }
-        write_manifest(stage, STAGE, config, key, inputs, counts, datetime.now(UTC))
+    with stage_run(stage, STAGE, config, key, inputs, lease="of_caller") as run:
+        if run.done is None:
+            run.finish(_write_labels(config, prepared, chunks, detections, teacher, stage))
     boxes = pool_of_table(objects_of(read_table(stage, PSEUDO_LABELS)), prepared, chunks)
     return PseudoLabels(source, boxes, chunks, json.loads(stage.read_bytes(FIGURES_FILE)))
+
+
+def _write_labels(
+    config: Config,
+    prepared: Prepared,
+    chunks: ChunkSet,
+    detections: Storage,
+    teacher: Teacher,
+    stage: Storage,
+) -> dict[str, int]:
+    """The tables of a folder of pseudo-labels; returns counts."""
+    knobs = config.self_train
+    labelled = _labelled(knobs, prepared, chunks, detections, teacher)
+    chosen, weight = chunk_weights(labelled.boxes, knobs.empty_chunks, knobs.empty_weight)
+    chosen, weight = drawn_chunks(
+        chosen, weight, knobs.max_chunks, np.random.default_rng([config.seed, teacher.round, 7])
+    )
+    lineage = {"model": teacher.model_sha, "policy": knobs.policy, "round": str(teacher.round)}
+    table = pseudo_table(prepared, chunks, labelled.boxes, labelled.limit, lineage, labelled.ignored)
+    limits = (labelled.limit, labelled.low)
+    for name, content in pseudo_label_tables(prepared, chunks, chosen, weight, table, limits).items():
+        write_table(stage, name, content)
+    figures = _figures(prepared, chunks, labelled) | {"train_chunks": len(chosen), "policy": knobs.policy}
+    stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
+    return {
+        "boxes": len(labelled.boxes.score),
+        "ignored_boxes": len(labelled.ignored.score),
+        "chunks": len(chunks),
+        "train_chunks": len(chosen),
+    }
 
 
 def make_truth_labels(config: Config, prepared: Prepared, truth: pa.Table, out: str) -> LabelSource:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,8 @@ from mast_ray.stages.self_train.pseudo_stage import (
 from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.outputs import refuse_other_settings
-from mast_ray.storage.stage_folders import (
-    MANIFEST,
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    sections_hash,
-    text_hash,
-    write_manifest,
-)
+from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
@@ -78,36 +69,44 @@ _FREE_KNOBS = {
 }  # may change between runs: more rounds
 
 
+@dataclass(frozen=True)
+class SelfTrainResult:
+    """What rounds.json says."""
+
+    rounds: list[dict[str, Any]]  # figures, round 0 is the seed
+    final: dict[str, Any]  # the round that OUT/model is of, and why
+    stopped: str  # why before the last round; "" when not
+    was_done: bool = False
+
+
 def run_self_train(
     config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = ON_RAY
-) -> dict[str, Any]:
-    """Self-train a detector on the pool of a prepared archive; returns {"rounds", "final", "stopped"}."""
+) -> SelfTrainResult:
+    """Self-train a detector on the pool of a prepared archive."""
     if needs_truth(config.self_train.curriculum) and not truth:
         raise ConfigError(
             "self_train.curriculum=ceiling trains on the truth of the pool: give it by --truth (truth.csv of `mast synth`)"
         )
-    stage = open_storage(out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     config = as_trained(config, card)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     key = text_hash(sections_hash(config, "self_train", "evaluate", "seed") + truth)
-    if is_current(read_manifest(stage), STAGE, key, inputs):
-        log.info("%s is already self-trained: nothing to do", stage.url)
-        return json.loads(stage.read_bytes(ROUNDS)) | {"was_done": True}
-    with lease_or_stop(stage), runner.session():  # one for all stages
-        knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
-        refuse_other_settings(stage, inputs | {"seed": config.seed} | flatten({"self_train": knobs}))
+    knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
+    settings = inputs | {"seed": config.seed} | flatten({"self_train": knobs})
+    with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
+        if run.done is not None:
+            log.info("%s is already self-trained: nothing to do", stage.url)
+            return SelfTrainResult(**json.loads(stage.read_bytes(ROUNDS)), was_done=True)
+        stack.enter_context(runner.session())  # one for all stages
         model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
-        run = _SelfTraining(
+        training = _SelfTraining(
             config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive)
         )
-        result = run.rounds()
-        write_manifest(
-            stage, STAGE, config, key, inputs, {"rounds": len(result["rounds"]) - 1}, datetime.now(UTC)
-        )
-    return result | {"was_done": False}
+        result = SelfTrainResult(**training.rounds())
+        run.finish({"rounds": len(result.rounds) - 1})
+        return result
 
 
 def _truth_table(truth: str, archive: Prepared) -> pa.Table | None:

@@ -15,7 +15,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from mast_ray.config.errors import DataError
@@ -27,9 +26,9 @@ from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
 from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
-from mast_ray.stages.train.work import SUMMARY
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
+from mast_ray.stages.train.summary import SUMMARY, read_summary
+from mast_ray.storage.stage_folders import sections_hash, text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -59,15 +58,17 @@ class Comparison:
 def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]:
     """Run what is missing, write the tables, and return {"tables": Markdown, "outcomes": ...}."""
     config = study.config
-    stage = open_storage(study.out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(study.out, STAGE, config.storage)
     archive = open_prepared(study.prepared, config.storage)
     splits = splits_of(study, archive)
     if not set(splits) - {"val"}:
         raise DataError(
             f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
         )
-    with lease_or_stop(stage):
+    names = [[method.name for method in study.methods], list(study.seeds), splits]
+    sections = sections_hash(config, "model", "detector", "self_train", "evaluate", "augment")
+    key, inputs = text_hash(sections + json.dumps(names)), {"prepared": data_hash(archive)}
+    with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:  # every run skips itself
         encoder = study.encoder
         if not encoder and any(method.start == "own" for method in study.methods):
             encoder = stage.at("encoder").url
@@ -78,13 +79,7 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
         for name, content in files.items():
             stage.write_atomic(name, content)
         refuse_failures(outcomes, stage.url)
-        names = [[method.name for method in study.methods], list(study.seeds), splits]
-        key = text_hash(
-            sections_hash(config, "model", "detector", "self_train", "evaluate", "augment")
-            + json.dumps(names)
-        )
-        counts = {"methods": len(study.methods), "seeds": len(study.seeds), "runs": len(outcomes)}
-        write_manifest(stage, STAGE, config, key, {"prepared": data_hash(archive)}, counts, datetime.now(UTC))
+        run.finish({"methods": len(study.methods), "seeds": len(study.seeds), "runs": len(outcomes)})
     return {"tables": text, "outcomes": outcomes}
 
 
@@ -130,10 +125,10 @@ def run_method(
         result = run_self_train(config, prepared, start, f"{folder}/self_training", runner=HERE)
         model = f"{folder}/self_training/model"
         samples = _self_trained_samples(config, start, f"{folder}/self_training")
-        rounds = {"final_round": result.get("final", {}).get("round"), "stopped": result.get("stopped", "")}
+        rounds = {"final_round": result.final.get("round"), "stopped": result.stopped}
     else:
         model, rounds = f"{folder}/model", {}
-        samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE)["samples"]
+        samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE).samples
     scores = evaluate_model(config, model, prepared, f"{folder}/scores", Wanted(splits), runner=HERE)
     threshold = {"threshold": scores.threshold.value, "threshold_from": scores.threshold.source}
     return {"samples": samples} | threshold | rounds
@@ -150,7 +145,7 @@ def _self_trained_samples(config: Config, seed_model: str, folder: str) -> int:
 
 
 def _samples(config: Config, folder: str) -> int:
-    return int(json.loads(open_storage(folder, config.storage).read_bytes(SUMMARY))["samples"])
+    return read_summary(open_storage(folder, config.storage)).samples
 
 
 def _pretrained(study: Comparison, encoder: str, runner: Runner) -> None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import astuple, dataclass, fields
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.stage_knobs import DetectorTrainConfig
+from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.intervals import RecordingSums
@@ -38,9 +37,9 @@ from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import refuse_foreign, sections_hash, text_hash, write_manifest
-from mast_ray.storage.storage import full_url, open_storage
+from mast_ray.storage.stage_folders import sections_hash, text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
+from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.assembly import FROM_SCRATCH
@@ -87,11 +86,13 @@ class Cell:
 def run_label_budget(study: BudgetStudy, runner: Runner = ON_RAY) -> str:
     """Run what is missing, write the curves, and return them as text."""
     config = study.config
-    stage = open_storage(study.out, config.storage)
-    refuse_foreign(stage, STAGE)
+    stage = open_output(study.out, STAGE, config.storage)
     archive = open_prepared(study.prepared, config.storage)
     check_study(study, archive)
-    with lease_or_stop(stage):
+    grid = json.dumps([study.budgets, study.strategies, study.seeds, study.match])
+    key = text_hash(sections_hash(config, "model", "detector", "evaluate", "augment") + grid)
+    inputs = {"prepared": data_hash(archive)}
+    with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:  # every cell skips itself
         encoder = study.encoder
         if not encoder and config.model.name not in FROM_SCRATCH:
             from mast_ray.stages.train.train import run_pretrain
@@ -103,17 +104,7 @@ def run_label_budget(study: BudgetStudy, runner: Runner = ON_RAY) -> str:
         for name, content in rows.items():
             stage.write_atomic(name, content)
         refuse_failures(outcomes, stage.url)
-        grid = json.dumps([study.budgets, study.strategies, study.seeds, study.match])
-        key = text_hash(sections_hash(config, "model", "detector", "evaluate", "augment") + grid)
-        write_manifest(
-            stage,
-            STAGE,
-            config,
-            key,
-            {"prepared": data_hash(archive)},
-            {"runs": len(outcomes)},
-            datetime.now(UTC),
-        )
+        run.finish({"runs": len(outcomes)})
     return text
 
 
@@ -163,8 +154,8 @@ def stretched(knobs: DetectorTrainConfig, num_chunks: int, num_train: int) -> di
     """Knobs counted in epochs, so that as many steps are made over `num_chunks` as over `num_train`."""
     steps = knobs.epochs * max(1, num_train // knobs.batch_size)
     epochs = max(1, round(steps / max(1, num_chunks // knobs.batch_size)))
-    names = ("warmup_epochs", "validate_every_epochs", "unfreeze_start_epoch", "unfreeze_every_epochs")
-    return {"epochs": epochs} | {name: getattr(knobs, name) * epochs / knobs.epochs for name in names}
+    every = {"validate_every_epochs": knobs.validate_every_epochs * epochs / knobs.epochs}
+    return rescaled_epochs(knobs, epochs) | every
 
 
 def planned_runs(study: BudgetStudy, archive: Prepared, encoder: str) -> list[Run]:
@@ -190,8 +181,8 @@ def run_cell(
         config, f"{folder}/model", prepared, f"{folder}/scores", Wanted(splits), runner=HERE
     )
     return {
-        "samples": summary["samples"],
-        "train_chunks": summary["train_chunks"],
+        "samples": summary.samples,
+        "train_chunks": summary.train_chunks,
         "threshold": scores.threshold.value,
     }
 

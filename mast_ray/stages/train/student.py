@@ -7,7 +7,7 @@ from torch import nn
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.stage_knobs import AugmentConfig, DetectorTrainConfig
 from mast_ray.config.tree import Config
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S
+from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.training.assembly import network_of
 from mast_ray.training.data.feed import Weighting
 from mast_ray.training.data.labels import LabelSource
@@ -61,7 +61,7 @@ def online_teacher(
         config.evaluate.score_floor,
         knobs.nms_overlap,
         knobs.teacher_boxes,
-        knobs.min_duration_s / FRAME_SHIFT_S,
+        float(fractional_frames(knobs.min_duration_s)),
         knobs.min_bins,
         knobs.empty_weight if knobs.empty_chunks == "negative" else 0.0,
         knobs.teacher_every_steps,

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
-from mast_ray.config.errors import TemporaryError
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.stages.train.summary import SUMMARY, TrainSummary, read_summary
 from mast_ray.stages.train.work import (
-    SUMMARY,
     DetectorTask,
     PretrainTask,
     archive_inputs_of,
@@ -27,15 +25,9 @@ from mast_ray.stages.train.work import (
     run_files,
     run_identity,
 )
-from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import (
-    is_current,
-    read_manifest,
-    refuse_foreign,
-    text_hash,
-    write_manifest,
-)
-from mast_ray.storage.storage import Storage, full_url, open_storage
+from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_run import open_output, stage_run
+from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import with_model_of
 from mast_ray.training.data.labels import LabelSource
@@ -47,8 +39,8 @@ log = logging.getLogger("mast.training")
 Task = PretrainTask | DetectorTask
 
 
-def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = ON_RAY) -> dict[str, Any]:
-    """Masked pretraining of a prepared archive's pool into a model folder; returns its summary."""
+def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = ON_RAY) -> TrainSummary:
+    """Masked pretraining of a prepared archive's pool into a model folder."""
     return run_task(PretrainTask(config, full_url(prepared), full_url(out)), "pretrain", runner)
 
 
@@ -62,8 +54,8 @@ def run_train_detector(
     init_encoder: str = "",
     init_detector: str = "",
     runner: Runner = ON_RAY,
-) -> dict[str, Any]:
-    """Detector training into a model folder; returns its summary. `section` names the knobs in the config.
+) -> TrainSummary:
+    """Detector training into a model folder. `section` names the knobs in the config.
 
     From another detector: of its architecture, and with its statistics, whatever the archive.
     """
@@ -82,17 +74,16 @@ def run_train_detector(
     return run_task(task, "train", runner)
 
 
-def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
+def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
     """Run a task unless its folder already holds the result; one run at a time per folder."""
-    stage = open_storage(task.out, task.config.storage)
-    refuse_foreign(stage, stage_name)
+    stage = open_output(task.out, stage_name, task.config.storage)
     prepared = open_prepared(task.prepared, task.config.storage)
     key = text_hash(json.dumps([identity_of(task, prepared), task_inputs(task)], sort_keys=True))
     inputs = {"prepared": data_hash(prepared)}
-    if is_current(read_manifest(stage), stage_name, key, inputs):
-        log.info("%s is already trained: nothing to do", stage.url)
-        return json.loads(stage.read_bytes(SUMMARY)) | {"was_done": True}
-    with lease_or_stop(stage):
+    with stage_run(stage, stage_name, task.config, key, inputs) as run:
+        if run.done is not None:
+            log.info("%s is already trained: nothing to do", stage.url)
+            return replace(read_summary(stage), was_done=True)
         checkpoints = run_files(stage, 1).checkpoints
         # before anything is written: a refused command must leave the record of the run that is there
         refuse_another_run(checkpoints.storage, checkpoints.newest_identity(), run_identity(task, prepared))
@@ -102,10 +93,9 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> dict[str, Any]:
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
         runner.train(task.run, stage, task.config.cluster)
-        summary = _summary(stage)
-        counts = {name: summary[name] for name in ("steps", "samples", "train_chunks", "skipped_steps")}
-        write_manifest(stage, stage_name, task.config, key, inputs, counts, datetime.now(UTC))
-    return summary | {"was_done": False}
+        summary = read_summary(stage)
+        run.finish(summary.counts())
+        return summary
 
 
 def task_inputs(task: Task) -> list[str]:
@@ -113,11 +103,3 @@ def task_inputs(task: Task) -> list[str]:
     if isinstance(task, PretrainTask):
         return []
     return [task.labels.describe(), *(init_hash(task, name) for name in ("init_encoder", "init_detector"))]
-
-
-def _summary(stage: Storage) -> dict[str, Any]:
-    """What rank 0 left at the end."""
-    try:
-        return json.loads(stage.read_bytes(SUMMARY))
-    except FileNotFoundError as error:
-        raise TemporaryError("training ended without a result: run the same command again") from error

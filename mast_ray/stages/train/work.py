@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from mast_ray.stages.train.student import (
     online_teacher,
     weighting_of,
 )
+from mast_ray.stages.train.summary import TrainSummary
 from mast_ray.storage.stage_folders import code_version
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
@@ -64,7 +65,7 @@ from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
 
-CHECKPOINTS, SUMMARY = "checkpoints", "summary.json"
+CHECKPOINTS = "checkpoints"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
@@ -88,7 +89,7 @@ class PretrainTask:
     def knobs(self) -> PretrainConfig:
         return self.config.pretrain
 
-    def run(self, worker: Worker) -> dict[str, Any]:
+    def run(self, worker: Worker) -> TrainSummary:
         config = self.config
         prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         pool, held = pretraining_chunks(prepared)
@@ -128,7 +129,7 @@ class DetectorTask:
             value = getattr(value, part)
         return value
 
-    def run(self, worker: Worker) -> dict[str, Any]:
+    def run(self, worker: Worker) -> TrainSummary:
         config, knobs = self.config, self.knobs
         prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         data = training_data(prepared, self.labels, config, knobs, worker)
@@ -344,30 +345,30 @@ def _finished(
     result: FitResult,
     schedule: Schedule,
     num_chunks: int,
-) -> dict[str, Any]:
+) -> TrainSummary:
     """Export the best weights (the last ones where nothing was validated) and say how it went."""
     position, pace = result.position, result.pace
-    summary: dict[str, Any] = {
-        "steps": position.steps_done,
-        "samples": position.samples_seen,
-        "train_chunks": num_chunks,
-        "skipped_steps": position.skipped_steps,
-        "best_step": position.best_step,
-        "best": position.extra,
-        "last": result.validation,
-        "resumed_from_step": result.resumed_from_step,
-        "num_workers": worker.world_size,
-        "chunks_per_s": pace.chunks_per_s if pace is not None else None,
-        "wait_share": pace.wait_share if pace is not None else None,
-    }
+    summary = TrainSummary(
+        position.steps_done,
+        position.samples_seen,
+        num_chunks,
+        position.skipped_steps,
+        position.best_step,
+        position.extra,
+        result.validation,
+        result.resumed_from_step,
+        worker.world_size,
+        pace.chunks_per_s if pace is not None else None,
+        pace.wait_share if pace is not None else None,
+    )
     if worker.rank == 0:
         storage = open_storage(task.out, task.config.storage)
         files = run_files(storage, 1)
         card = write_model(
             storage, network_weights(objective, _best_weights(files, position.best_step)), card
         )
-        summary["weights_sha256"] = card.weights_sha256
-        storage.write_atomic(SUMMARY, json.dumps(summary, indent=1).encode())
+        summary = replace(summary, weights_sha256=card.weights_sha256)
+        summary.write(storage)
     return summary
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
@@ -15,7 +17,7 @@ from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write
 def resplit(uri: str, config: Config) -> SplitSummary:
     """Deal again with `config.split` and `config.seed`; everything else stays as it was prepared."""
     prepared = open_prepared(uri, config.storage)
-    as_prepared = Config.model_validate(prepared.manifest["config"])
+    as_prepared = Config.model_validate(prepared.manifest.config)
     changed = as_prepared.model_copy(update={"split": config.split, "seed": config.seed})
     tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
     with held_lease(prepared.storage):
@@ -24,14 +26,14 @@ def resplit(uri: str, config: Config) -> SplitSummary:
             summary = write_split(prepared.storage, changed, *tables)
         except BaseException:
             write_split(prepared.storage, as_prepared, *tables)
-            _write(prepared, as_prepared, prepared.manifest["counts"])
+            _write(prepared, as_prepared, prepared.manifest.counts)
             raise
-        _write(prepared, changed, prepared.manifest["counts"] | {"chunks_by_split": summary.chunks})
+        _write(prepared, changed, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})
     return summary
 
 
-def _write(prepared: Prepared, config: Config, counts: dict) -> None:
+def _write(prepared: Prepared, config: Config, counts: Mapping[str, Any]) -> None:
     key = sections_hash(config, *TABLE_KNOBS)
     write_manifest(
-        prepared.storage, "prepare", config, key, prepared.manifest["inputs"], counts, datetime.now(UTC)
+        prepared.storage, "prepare", config, key, prepared.manifest.inputs, counts, datetime.now(UTC)
     )

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import SplitConfig
-from mast_ray.spectrogram.grid import CHUNK_S, HOP_S
+from mast_ray.spectrogram.grid import CHUNK_S, FRAME_SHIFT_S, fractional_hops, seconds_of_hops
 from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.schemas import SPLITS
 
 HELD_OUT = ("val", "test", "site_ood", "temporal_ood", "ood_dev")
-_SLACK_S = 0.01  # a frame: rounding of times is no reason to lose a chunk
+_SLACK_S = FRAME_SHIFT_S  # rounding of times is no reason to lose a chunk
 LONG_S = 1200.0  # a recording of 20 minutes has two blocks of ten and can be dealt in blocks
 
 
@@ -291,8 +291,9 @@ def _chunk_rows(free: list[Recording], knobs: SplitConfig, rng: np.random.Genera
     names = _names_by_share([1] * len(places), knobs, rng)
     rows = []
     for (r, k), name in zip(places, names, strict=True):
-        end_s = r.duration_s if k == r.num_chunks - 1 else k * HOP_S + CHUNK_S - _SLACK_S / 2
-        rows.append(BlockRow(r.recording_id, k * HOP_S, end_s, name, _in_pool(name, knobs)))
+        begin_s = float(seconds_of_hops(k))
+        end_s = r.duration_s if k == r.num_chunks - 1 else begin_s + CHUNK_S - _SLACK_S / 2
+        rows.append(BlockRow(r.recording_id, begin_s, end_s, name, _in_pool(name, knobs)))
     return rows
 
 
@@ -308,8 +309,8 @@ def chunk_ranges(
     Only a block that reaches the very end holds the last, padded chunk: rows of single chunks before it end a
     little early for that reason.
     """
-    first = np.ceil((begin_s - _SLACK_S) / HOP_S).astype(np.int64).clip(min=0)
-    last = np.floor((end_s - CHUNK_S + _SLACK_S) / HOP_S).astype(np.int64)
+    first = np.ceil(fractional_hops(begin_s - _SLACK_S)).astype(np.int64).clip(min=0)
+    last = np.floor(fractional_hops(end_s - CHUNK_S + _SLACK_S)).astype(np.int64)
     last = np.where(end_s >= duration_s - 1e-6, num_chunks - 1, np.minimum(last, num_chunks - 1))
     return first, np.maximum(last - first + 1, 0)
 

@@ -14,8 +14,9 @@ from fnmatch import fnmatchcase
 
 from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S
 
-SHORTEST_GAP_S = 0.01  # a frame
+SHORTEST_GAP_S = FRAME_SHIFT_S
 Interval = tuple[float, float]
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation
-from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.spectrogram.grid import FRAME_SHIFT_S, HIGH_HZ, LOW_HZ
 from mast_ray.tables.labels.choice import ChosenLabels
 from mast_ray.tables.labels.cleaning import LabelNote, note_of
 from mast_ray.tables.labels.spans import unheard_parts
@@ -51,7 +51,7 @@ def inside_recordings(
 
 
 BEYOND_THE_END = "begin after the end of their recording and are left out: is the table of another file, or its time that of several?"
-ROUNDED_S = 0.01  # a frame: a box drawn to the very end of its recording
+ROUNDED_S = FRAME_SHIFT_S  # a box drawn to the very end of its recording
 
 
 def labels_table(

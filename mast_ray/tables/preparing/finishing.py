@@ -1,5 +1,5 @@
 """From commits to the tables of a prepared archive: recordings, rejects, labels,
-index, splits, statistics, manifest.
+index, splits, statistics.
 
 Everything here is recomputed from the ledger and the annotations in seconds, so new annotations
 or another split cost no decoding.
@@ -8,9 +8,9 @@ or another split cost no decoding.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,9 @@ import pyarrow as pa
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.decoding.faults import reasons_line
-from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.spectrogram.grid import HIGH_HZ, HOP_S, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
-from mast_ray.storage.stage_folders import MANIFEST, text_hash, write_manifest
+from mast_ray.storage.stage_folders import MANIFEST, text_hash
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
@@ -37,6 +37,7 @@ from mast_ray.tables.labels.choice import ChosenLabels
 from mast_ray.tables.labels.cleaning import LabelNote
 from mast_ray.tables.labels.tables import BEYOND_THE_END, ignored_table, labels_table, unheard_labels
 from mast_ray.tables.prepared import read_table, write_table
+from mast_ray.tables.preparing.recording_record import RecordingRecord, reject_row
 from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
 from mast_ray.tables.statistics import pool_moments
 
@@ -75,40 +76,16 @@ def recordings_and_rejects(
     for item in sorted(items, key=lambda item: item.path):
         outcome, _ = found[item.item_id]
         if outcome.status == "rejected":
-            about = {
-                "status": "rejected",
-                "reason": outcome.reason,
-                "detail": outcome.detail,
-                "readable_s": 0.0,
-            }
-            rejects.append(_reject(item, about))
+            rejects.append(reject_row(item, "rejected", outcome.reason, outcome.detail))
             continue
-        record = dict(outcome.record or {})
-        salvage = record.pop("salvage")
-        if salvage:
-            reason, detail, readable_s = salvage
-            about = {"status": "salvaged", "reason": reason, "detail": detail, "readable_s": readable_s}
-            rejects.append(_reject(item, about))
-        start = datetime.fromisoformat(record["start_utc"]) if record["start_utc"] else None
-        local = record.get("start_local")  # not kept by units of before
-        recordings.append(
-            record
-            | {
-                "recording_id": item.item_id,
-                "start_utc": start,
-                "start_local": datetime.fromisoformat(local) if local else None,
-                "is_annotated": item.path in annotated_paths,
-                "is_salvaged": salvage is not None,
-            }
-        )
+        record = RecordingRecord.from_json(outcome.record or {})
+        if record.salvage is not None:
+            rejects.append(reject_row(item, "salvaged", *record.salvage))
+        recordings.append(record.row(item.item_id, item.path in annotated_paths))
     return (
         pa.Table.from_pylist(recordings, schema=RECORDINGS),
         pa.Table.from_pylist(rejects, schema=REJECTS),
     )
-
-
-def _reject(item: Item, about: Mapping[str, object]) -> dict[str, object]:
-    return {"path": item.path, "recording_id": item.item_id, "num_bytes": item.num_bytes, **about}
 
 
 def index_table(
@@ -197,15 +174,12 @@ def _counts(
 def finish(
     stage: Storage,
     config: Config,
-    key: str,
-    inputs: Mapping[str, str],
     items: Sequence[Item],
     commits: Sequence[Commit],
     chosen: ChosenLabels,
     annotation_source: str,
-    now: datetime,
-) -> tuple[dict, SplitSummary]:
-    """Write every table, then the manifest; returns the manifest and what the split gave."""
+) -> tuple[dict[str, Any], SplitSummary]:
+    """Write every table; returns counts for the manifest, and what the split gave."""
     stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
     recordings, rejects = recordings_and_rejects(items, commits, chosen.calls.annotated_paths)
     rejected = write_table(stage, "rejects.parquet", rejects)  # first: what follows may point at it
@@ -246,7 +220,7 @@ def finish(
         "chunks_by_split": split.chunks,
         "tables": hashes,
     }
-    return write_manifest(stage, "prepare", config, key, inputs, counts, now), split
+    return counts, split
 
 
 def refuse_no_chunks(recordings: pa.Table, config: Config) -> None:
@@ -257,7 +231,7 @@ def refuse_no_chunks(recordings: pa.Table, config: Config) -> None:
     least = (
         "1 s"
         if config.spectrogram.short_recordings == "pad"
-        else "5.12 s (spectrogram.short_recordings=drop)"
+        else f"{HOP_S:g} s (spectrogram.short_recordings=drop)"
     )
     raise DataError(
         f"not one of {len(recordings)} recordings is long enough for a chunk (the longest has {longest_s:.3g} s):\n"

@@ -21,14 +21,13 @@ from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.clock_and_site.sites import CLASS_FOLDER, is_junk, is_recording_name
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
 from mast_ray.recordings.decoding.reading import probe
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
 from mast_ray.storage.entries import LOCKED
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item, item_id_of
+from mast_ray.tables.assumed_rates import GPU_BASE
 from mast_ray.tables.preparing.unit_work import limits_of, metadata_of, open_source
 
-REALTIME_PER_CORE = (
-    1500.0  # hours of audio per core-hour that prepare reaches, decoding 48 kHz WAV (benchmarks/prepare.py)
-)
 SYNTHETIC_COPIES = ("Data Augmentation/*", "*/Data Augmentation/*")  # BIRDeep's: never part of an archive
 
 
@@ -60,7 +59,7 @@ class Inventory:
     time_flags: Counter[str] = field(default_factory=Counter)
 
     def core_hours(self) -> float:
-        return self.hours / REALTIME_PER_CORE
+        return self.hours / GPU_BASE.prepare_x_per_core
 
 
 def list_archive(archive: Storage, exclude: Sequence[str] = SYNTHETIC_COPIES) -> Listing:
@@ -223,7 +222,7 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
     minutes = inventory.core_hours() / max(1, cores) * 60
     lines.append(
         f"estimate: {max(minutes, 0.1):.1f} min to prepare on {cores} cores, "
-        f"{inventory.hours * 3600 / 5.12 * 65e3 / 1e9:.2f} GB of uint8 tables"
+        f"{float(fractional_hops(inventory.hours * 3600)) * SEGMENT_FRAMES * NUM_BINS / 1e9:.2f} GB of uint8 tables"
     )
     return lines
 

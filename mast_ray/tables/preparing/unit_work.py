@@ -31,6 +31,7 @@ from mast_ray.storage.unit_runner import WorkDone, publish_file
 from mast_ray.storage.units import DataFile, Item, Outcome
 from mast_ray.tables.backgrounds import BackgroundRows
 from mast_ray.tables.preparing.frames_writer import FramesWriter
+from mast_ray.tables.preparing.recording_record import RecordingRecord, Salvage
 
 WHOLE_BYTES = 64 << 20  # remote files up to this size come in one request
 
@@ -98,7 +99,9 @@ class PrepareWork:
                 writer.add(item.item_id, backgrounds.watched(item.item_id, segments))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
                 return Outcome(
-                    item.item_id, "done", record=record_of(item, reading, place, self.short_recordings)
+                    item.item_id,
+                    "done",
+                    record=record_of(item, reading, place, self.short_recordings).to_json(),
                 )
         except UnreadableRecording as error:
             return Outcome(item.item_id, "rejected", str(error.reason), error.detail)
@@ -106,29 +109,29 @@ class PrepareWork:
 
 def record_of(
     item: Item, reading: Reading, place: RecordingMetadata, short_recordings: ShortRecordings
-) -> dict[str, Any]:
-    """What recordings.parquet will say about a recording that was read to its end, as JSON values."""
+) -> RecordingRecord:
+    """What recordings.parquet will say about a recording that was read to its end."""
     salvage = reading.salvage
-    return {
-        "path": item.path,
-        "site": place.site,
-        "start_utc": place.start_utc.isoformat() if place.start_utc else None,
-        "utc_offset_s": place.utc_offset_s,
-        "start_local": place.local.isoformat() if place.local else None,
-        "time_source": place.time_source,
-        "time_flags": ",".join(place.time_flags),
-        "latitude": place.latitude,
-        "longitude": place.longitude,
-        "duration_s": reading.duration_s,
-        "sample_rate_hz": reading.info.sample_rate_hz,
-        "num_channels": reading.info.num_channels,
-        "num_bytes": item.num_bytes,
-        "num_frames": num_frames_of(reading.num_samples),
-        "num_chunks": num_chunks_of(reading.num_samples, short_recordings),
-        "fingerprint": reading.fingerprint,
-        "group": place.group,
-        "salvage": [str(salvage.reason), salvage.detail, salvage.readable_s] if salvage else None,
-    }
+    return RecordingRecord(
+        path=item.path,
+        site=place.site,
+        start_utc=place.start_utc,
+        utc_offset_s=place.utc_offset_s,
+        time_source=place.time_source,
+        time_flags=",".join(place.time_flags),
+        latitude=place.latitude,
+        longitude=place.longitude,
+        duration_s=reading.duration_s,
+        sample_rate_hz=reading.info.sample_rate_hz,
+        num_channels=reading.info.num_channels,
+        num_bytes=item.num_bytes,
+        num_frames=num_frames_of(reading.num_samples),
+        num_chunks=num_chunks_of(reading.num_samples, short_recordings),
+        fingerprint=reading.fingerprint,
+        start_local=place.local,
+        group=place.group,
+        salvage=Salvage(str(salvage.reason), salvage.detail, salvage.readable_s) if salvage else None,
+    )
 
 
 def limits_of(audio: AudioConfig) -> Limits:

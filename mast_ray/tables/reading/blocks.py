@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet
+from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
     # pieces in the order of (recording, segment); a chunk's first segment is found by bisection
     order = np.lexsort((segment, of_recording))
     order = order[of_recording[order] >= 0]
-    keys = of_recording[order] << 32 | segment[order]
-    wanted = chunks.recording.astype(np.int64) << 32 | chunks.chunk
+    keys = pair_keys(of_recording[order], segment[order])
+    wanted = keys_of(chunks)
     piece = order[np.searchsorted(keys, wanted, side="right") - 1] if len(wanted) else order[:0]
     within = chunks.chunk - segment[piece]
     if len(piece) and ((of_recording[piece] != chunks.recording) | (within >= count[piece])).any():
@@ -70,7 +70,7 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
         )
 
     # rows of each row group, then row groups joined into blocks
-    group_keys, group_of = np.unique(file << 32 | group, return_inverse=True)
+    group_keys, group_of = np.unique(pair_keys(file, group), return_inverse=True)
     group_rows = np.zeros(len(group_keys), np.int64)
     np.maximum.at(group_rows, group_of, row + count)
     blocks, first_group, block_of_group, base = _joined(group_keys, group_rows, rows_per_block)

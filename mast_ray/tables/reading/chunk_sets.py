@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mast_ray.boxes.batch import PaddedBoxes
 from mast_ray.config.errors import DataError
 from mast_ray.spectrogram.chunking import boxes_of_chunks
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S, NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, boxes_from_seconds_hertz, fractional_frames
 from mast_ray.tables.dealing.splits import chunk_ranges
 from mast_ray.tables.prepared import Prepared
 
@@ -88,10 +88,24 @@ def chunks_of_blocks(
     recording = np.repeat(rows, counts)
     place = np.arange(len(recording)) - np.repeat(np.cumsum(counts) - counts, counts)
     chunk = np.repeat(first, counts) + place
-    keys = np.unique(recording << 32 | chunk)  # blocks that overlap name a chunk twice
-    return ChunkSet(
-        (keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), np.ones(len(keys), np.float32)
-    )
+    keys = np.unique(pair_keys(recording, chunk))  # blocks that overlap name a chunk twice
+    of, number = pairs_of(keys)
+    return ChunkSet(of.astype(np.int32), number.astype(np.int32), np.ones(len(keys), np.float32))
+
+
+def pair_keys(first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int64]:
+    """(N,) one number per pair of numbers below 2^31, ordered by the first and then by the second."""
+    return first.astype(np.int64) << 32 | second.astype(np.int64)
+
+
+def pairs_of(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Inverse of pair_keys."""
+    return keys >> 32, keys & 0xFFFFFFFF
+
+
+def keys_of(chunks: ChunkSet) -> NDArray[np.int64]:
+    """(C,) one number per chunk, ordered by recording and place."""
+    return pair_keys(chunks.recording, chunks.chunk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +206,7 @@ def box_table(
     boxes[:, 2] = np.minimum(boxes[:, 2], end_frame)
     boxes[:, 0] = np.maximum(boxes[:, 0], 0)
     boxes[:, 0::2] += (first_hop[rows] * SEGMENT_FRAMES)[:, None]
-    cut = boxes_of_chunks(boxes, int(first_hop[-1]), min_remnant_s / FRAME_SHIFT_S)
+    cut = boxes_of_chunks(boxes, int(first_hop[-1]), float(fractional_frames(min_remnant_s)))
 
     wanted = first_hop[chunks.recording] + chunks.chunk
     order = np.argsort(wanted, kind="stable")

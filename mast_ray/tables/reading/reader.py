@@ -13,11 +13,9 @@ offset, tail, background)` turns them into what a model takes.
 from __future__ import annotations
 
 import os
-import queue
 import sys
-import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -34,6 +32,7 @@ from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS, SEGMENT_FRAMES
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.blocks import BlockReader, block_map, sort_by_block
 from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table
+from mast_ray.tables.reading.handover import made_ahead
 from mast_ray.tables.reading.sample_order import EpochOrder, Window, check_world, lanes_of, steps_per_epoch
 
 CACHE_BYTES = 2 << 30  # a set whose blocks fit is kept in memory after the first pass
@@ -174,43 +173,17 @@ class ChunkReader:
         self, windows: list[Window], positions: Iterable[NDArray[np.int64]], ahead: int
     ) -> Iterator[RawChunks]:
         """Assemble batches in a thread, a few ahead of the consumer."""
-        ready: queue.Queue[RawChunks | BaseException | None] = queue.Queue(maxsize=3)
-        stop = threading.Event()
 
-        def hand_over(item: RawChunks | BaseException | None) -> bool:
-            """False when nobody will take it any more: a plain put would wait for ever in a full queue."""
-            while not stop.is_set():
+        def batches() -> Generator[RawChunks, None, None]:
+            with ThreadPoolExecutor(self.num_threads, thread_name_prefix="blocks") as pool:
+                source = _BlockSource(self, pool, windows, ahead)
                 try:
-                    ready.put(item, timeout=0.2)
-                    return True
-                except queue.Full:
-                    continue
-            return False
+                    for chunks in positions:
+                        yield self._assembled(chunks, source)
+                finally:
+                    source.cancel()
 
-        def produce() -> None:
-            try:
-                with ThreadPoolExecutor(self.num_threads, thread_name_prefix="blocks") as pool:
-                    source = _BlockSource(self, pool, windows, ahead)
-                    try:
-                        for chunks in positions:
-                            if not hand_over(self._assembled(chunks, source)):
-                                return
-                    finally:
-                        source.cancel()
-                hand_over(None)
-            except BaseException as error:  # handed to the consumer, which raises it
-                hand_over(error)
-
-        thread = threading.Thread(target=produce, name="chunk-reader", daemon=True)
-        thread.start()
-        try:
-            while (batch := ready.get()) is not None:
-                if isinstance(batch, BaseException):
-                    raise batch
-                yield batch
-        finally:
-            stop.set()
-            thread.join()
+        yield from made_ahead(batches(), 3, "chunk-reader")
 
     def _assembled(self, chunks: NDArray[np.int64], source: _BlockSource) -> RawChunks:
         """(B,) positions in the set -> a batch; each chunk is one copy of two neighbouring rows."""

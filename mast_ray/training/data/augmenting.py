@@ -22,7 +22,7 @@ from mast_ray.spectrogram.grid import CHUNK_FRAMES, SEGMENT_FRAMES
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.transplant import clearness, median_level
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table, chunks_of_split, pair_keys
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.feed import batch_of
 
@@ -188,7 +188,7 @@ def _candidates(prepared: Prepared, seed: int) -> ChunkSet:
     pool = pool.take(box_table(prepared, pool, prepared.labels).counts() == 0)
     if not len(pool):
         return pool
-    run = pool.recording.astype(np.int64) << 32 | pool.chunk // RUN_CHUNKS
+    run = pair_keys(pool.recording, pool.chunk // RUN_CHUNKS)
     rank = np.random.default_rng([seed, 29]).permutation(len(run))
     _, first, of_run = np.unique(run, return_index=True, return_inverse=True)
     order = np.lexsort((pool.chunk, rank[first][of_run]))  # runs at random, whole

@@ -8,12 +8,11 @@ depends on the sample positions it holds, never on which worker holds it.
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from torch.nn import functional
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.tables.reading.handover import Handover
 from mast_ray.tables.reading.reader import CHUNK_TENSORS, RawChunks
 from mast_ray.training.loop import MicroBatch
 from mast_ray.training.objectives import mean_over_workers
@@ -206,48 +206,31 @@ def _joined_rows(raw: RawChunks, expert: slice, other: slice) -> RawChunks:
     )
 
 
+class _Copied(NamedTuple):
+    """Chunks on their way to the device, and when they are there."""
+
+    raw: RawChunks
+    arrival: torch.cuda.Event | None
+
+
 def on_device(
     source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
 ) -> Generator[RawChunks, None, None]:
     """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while
     the device has nothing left to do.
     """
-    ready: queue.Queue[tuple[RawChunks, torch.cuda.Event | None] | BaseException | None] = queue.Queue(
-        maxsize=AHEAD
-    )
-    stop = threading.Event()
 
-    def put(item: tuple[RawChunks, torch.cuda.Event | None] | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.2)
-                return
-            except queue.Full:
-                continue
-
-    def produce() -> None:
+    def copies() -> Generator[_Copied, None, None]:
         try:
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None
             for raw in source:
-                put(_copied(raw, device, stream))
-                if stop.is_set():
-                    return
-            put(None)
-        except BaseException as error:  # handed to the consumer, which raises it
-            put(error)
+                yield _copied(raw, device, stream)
         finally:
             source.close()  # type: ignore[attr-defined]
 
-    thread = threading.Thread(target=produce, name="device-feed", daemon=True)
-    thread.start()
     done: torch.cuda.Event | None = None
-    try:
-        while True:
-            item = _waited(ready, done, watch)
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
+    with Handover[_Copied](AHEAD).fed_by(copies(), "device-feed") as handover:
+        while (item := _waited(handover, done, watch)) is not None:
             raw, copied = item
             if copied is not None:
                 current = torch.cuda.current_stream(device)
@@ -260,9 +243,6 @@ def on_device(
                     done.synchronize()  # the host stays at most one step ahead of the device
                 done = torch.cuda.Event()
                 done.record(torch.cuda.current_stream(device))
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
@@ -271,29 +251,27 @@ def _tensors(raw: RawChunks) -> tuple[Tensor, ...]:
     return (*(getattr(raw, name) for name in CHUNK_TENSORS), *boxes, *background)
 
 
-def _copied(
-    raw: RawChunks, device: torch.device, stream: torch.cuda.Stream | None
-) -> tuple[RawChunks, torch.cuda.Event | None]:
+def _copied(raw: RawChunks, device: torch.device, stream: torch.cuda.Stream | None) -> _Copied:
     if stream is None:
-        return raw, None
+        return _Copied(raw, None)
     with torch.cuda.stream(stream):
         moved = raw.to(device)
         event = torch.cuda.Event()
         event.record(stream)
-    return moved, event
+    return _Copied(moved, event)
 
 
-def _waited(ready: queue.Queue, done: torch.cuda.Event | None, watch: Stopwatch):
+def _waited(handover: Handover[_Copied], done: torch.cuda.Event | None, watch: Stopwatch) -> _Copied | None:
     """The next item; seconds are counted as waiting only while the device is idle."""
     try:
-        return ready.get_nowait()
+        return handover.take(0.0)
     except queue.Empty:
         pass
     while True:
         begun = time.perf_counter()
         is_idle = done is None or done.query()
         try:
-            return ready.get(timeout=0.002)
+            return handover.take(0.002)
         except queue.Empty:
             continue
         finally:

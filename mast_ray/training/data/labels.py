@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
-from mast_ray.spectrogram.grid import HOP_S
+from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.splits import pick_budget
 from mast_ray.tables.local_time import local_seconds
@@ -29,6 +29,7 @@ from mast_ray.tables.reading.chunk_sets import (
     box_table,
     chunks_of_split,
     heard_chunks,
+    keys_of,
 )
 from mast_ray.tables.reading.reader import ChunkReader
 
@@ -67,7 +68,7 @@ class LabelledChunks:
     def part(self, whose: Literal["expert", "pseudo"]) -> LabelledChunks:
         """Only the chunks with expert boxes, or only the others."""
         assert self.experts is not None
-        is_expert = np.array([key in self.experts for key in _keys(self.chunks).tolist()], bool)
+        is_expert = np.array([key in self.experts for key in keys_of(self.chunks).tolist()], bool)
         return replace(self, chunks=self.chunks.take(is_expert == (whose == "expert")))
 
 
@@ -93,8 +94,8 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
     if source.name == "pseudo":
         return LabelledChunks(chunks, frozenset(), labels, limits)
     expert = expert_chunks(prepared, config)
-    seen = frozenset(_keys(expert).tolist())
-    others = chunks.take(np.array([key not in seen for key in _keys(chunks).tolist()], bool))
+    seen = frozenset(keys_of(expert).tolist())
+    others = chunks.take(np.array([key not in seen for key in keys_of(chunks).tolist()], bool))
     both = ChunkSet(
         np.concatenate([expert.recording, others.recording]),
         np.concatenate([expert.chunk, others.chunk]),
@@ -107,7 +108,7 @@ def _limits(pseudo_chunks: pa.Table, chunks: ChunkSet) -> dict[int, tuple[float,
     if "threshold" not in pseudo_chunks.column_names:
         return None
     columns = (pseudo_chunks.column(name).to_pylist() for name in ("threshold", "ignore_above"))
-    return dict(zip(_keys(chunks).tolist(), zip(*columns, strict=True), strict=True))
+    return dict(zip(keys_of(chunks).tolist(), zip(*columns, strict=True), strict=True))
 
 
 def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
@@ -116,7 +117,7 @@ def expert_chunks(prepared: Prepared, config: Config) -> ChunkSet:
     if not config.split.budget_chunks:
         return chunks
     start_s = local_seconds(prepared.recordings, unknown_offset="utc")
-    local_s = start_s[chunks.recording] + chunks.chunk * HOP_S
+    local_s = start_s[chunks.recording] + seconds_of_hops(chunks.chunk)
     in_time = np.argsort(local_s, kind="stable")  # unknown times (NaN) come last
     rng = np.random.default_rng([config.seed, 17])
     picked = pick_budget(
@@ -141,7 +142,7 @@ def attach_boxes(
         reader.boxes = expert
         return
     pseudo = box_table(prepared, reader.chunks, labelled.pseudo, min_remnant_s=min_remnant_s)
-    keys = _keys(reader.chunks).tolist()
+    keys = keys_of(reader.chunks).tolist()
     is_expert = np.array([key in labelled.experts for key in keys], bool)
     reader.boxes, reader.is_pseudo = _chosen(expert, pseudo, is_expert), ~is_expert
     if labelled.limits is not None:
@@ -234,10 +235,6 @@ def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> B
     names = ("corners", "is_ignored", "is_time_only", "label_row", "score")
     columns = (np.concatenate([getattr(first, n), getattr(second, n)])[row] for n in names)
     return replace(BoxTable(start, *columns), time_only=first.time_only)
-
-
-def _keys(chunks: ChunkSet) -> NDArray[np.int64]:
-    return (chunks.recording.astype(np.int64) << 32) | chunks.chunk.astype(np.int64)
 
 
 def _read(storage: Storage, key: str) -> pa.Table:

@@ -3,6 +3,7 @@ windows begin; every recording counted.
 """
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -35,11 +36,13 @@ from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Item
 from mast_ray.tables.prepared import read_table
+from mast_ray.tables.preparing.recording_record import RecordingRecord
 
-RECORD = {
-    "duration_s": 24 * 3600 + 20.0, "sample_rate_hz": 48_000, "start_utc": "2024-05-01T00:00:00+00:00",
-    "utc_offset_s": 3600, "path": "x.wav", "time_source": "filename",
-}  # fmt: skip
+RECORD = RecordingRecord(
+    path="x.wav", site="", start_utc=datetime(2024, 5, 1, tzinfo=UTC), utc_offset_s=3600, time_source="filename",
+    time_flags="", latitude=None, longitude=None, duration_s=24 * 3600 + 20.0, sample_rate_hz=48_000, num_channels=1,
+    num_bytes=0, num_frames=8_642_000, num_chunks=16_878, fingerprint="",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,7 @@ def test_detections_carry_absolute_time_site_and_model(swept):
 
 
 def test_every_recording_is_done_or_rejected_and_the_tables_say_so(archive, swept):
-    counts = read_manifest(open_storage(swept))["counts"]
+    counts = read_manifest(open_storage(swept)).counts
     assert (counts["offered"], counts["recordings"], counts["rejected"]) == (10, 8, 2)
     assert read_recordings(str(swept)).column("path").to_pylist() == sorted(archive[1])
     rejects = read_table(open_storage(swept), "rejects.parquet").to_pylist()
@@ -139,7 +142,7 @@ def test_nothing_lies_above_the_nyquist_frequency_or_after_the_end(tmp_path):
     assert 3600 < row.high_hz <= 4000 and row.end_s <= 8.0
     boxes = np.array([[0, 60, 50, 128], [0, 110, 50, 120], [790, 10, 900, 20]], np.float64)
     found = RecordingBoxes(boxes, np.full(3, 0.5), None)
-    kept = detection_rows(found, RECORD | {"duration_s": 8.0, "sample_rate_hz": 8000}, None, RowKnobs(), "id")
+    kept = detection_rows(found, replace(RECORD, duration_s=8.0, sample_rate_hz=8000), None, RowKnobs(), "id")
     assert kept.column("high_hz").to_pylist()[0] == 4000.0  # cut; the second began above and is left out
     assert kept.column("end_s").to_pylist() == [0.5, 8.0]
 

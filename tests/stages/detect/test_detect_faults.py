@@ -66,7 +66,7 @@ def wait_for_commits(stage, count, process, limit_s=120.0):
 
 def assert_same(out, undisturbed, stage=None):
     stage = stage or open_storage(out)
-    counts, wanted = read_manifest(stage)["counts"], read_manifest(open_storage(undisturbed))["counts"]
+    counts, wanted = read_manifest(stage).counts, read_manifest(open_storage(undisturbed)).counts
     assert counts == wanted
     assert counts["recordings"] + counts["rejected"] == counts["offered"]
     for name in ("recordings.parquet", "rejects.parquet"):

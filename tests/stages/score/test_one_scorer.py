@@ -93,7 +93,7 @@ def test_self_training_writes_the_figures_of_its_seed_as_evaluate_does(
     from mast_ray.stages.self_train.self_train import run_self_train
 
     result = run_self_train(config, str(archive), str(model), str(tmp_path), runner=HERE)
-    seed, student = result["rounds"]
+    seed, student = result.rounds
     for split in SPLITS:
         assert seed[score_column(split, "f1")]["estimate"] == scores.sheet.whole(split).figures["f1"].estimate
     # the student was validated while it was trained, and scored when it was done

@@ -67,9 +67,9 @@ def undisturbed(archive, config, detector, tmp_path_factory):
 def test_a_round_of_mixed_batches_says_what_was_kept_and_why(undisturbed, detector):
     out, result = undisturbed
     assert (out / "round1" / "mixed" / "weights.safetensors").exists()
-    row, final = result["rounds"][1], result["final"]
+    row, final = result.rounds[1], result.final
     assert row["weight_drift"] > 0 and row["ignored_per_chunk"] > 0
-    f1 = [r["val_f1"]["estimate"] for r in result["rounds"]]
+    f1 = [r["val_f1"]["estimate"] for r in result.rounds]
     assert final["round"] == (1 if f1[1] > f1[0] else 0)
     assert final["why"].startswith(f"round {final['round']} is the best on val: F1 {max(f1):.4f}")
     kept = detector if final["round"] == 0 else out / "round1" / "mixed"

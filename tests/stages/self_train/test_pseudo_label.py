@@ -135,13 +135,15 @@ def test_a_lost_unit_is_done_again_and_nothing_else(archive, config, detector, l
     lost = json.loads(commit.read_text())["files"][0]["key"].rsplit("/")[-1]
     commit.unlink()
     (tmp_path / "manifest.json").unlink()
-    manifest = run_pseudo_label(*arguments, runner=HERE, chunks_per_unit=2)
+    manifest, was_done = run_pseudo_label(*arguments, runner=HERE, chunks_per_unit=2)
     after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "detections").iterdir()}
     assert before.keys() == after.keys()  # names carry content hashes
     assert [name for name in after if after[name] != before[name]] == [lost]
-    assert manifest["counts"]["chunks"] == len(chunks_of_split(open_prepared(str(archive)), "pool"))
+    assert not was_done and manifest.counts["chunks"] == len(
+        chunks_of_split(open_prepared(str(archive)), "pool")
+    )
     assert rows_of(tmp_path).equals(rows_of(labelled))
-    assert run_pseudo_label(*arguments, runner=HERE)["was_done"]
+    assert run_pseudo_label(*arguments, runner=HERE).was_done
 
 
 def test_another_model_into_the_same_folder_is_refused(archive, config, labelled, tmp_path):
@@ -172,8 +174,8 @@ def test_two_actors_on_ray_store_the_same_as_this_process(archive, config, detec
 def test_a_run_that_was_taken_over_leaves_the_pool_to_the_other(
     archive, config, detector, tmp_path, monkeypatch
 ):
-    def taken_over(task, stage, *_):
-        stage.write_atomic("lease/000002.json", b"{}")
+    def taken_over(task, run, *_):
+        run.stage.write_atomic("lease/000002.json", b"{}")
         threading.Event().wait(30)
 
     monkeypatch.setattr("mast_ray.stages.detect.chunks._work_off", taken_over)

@@ -170,7 +170,7 @@ def test_a_finished_run_has_nothing_to_do_and_other_settings_are_refused(
 ):
     truth = str(archive.parent / "labels.csv")
     arguments = (str(archive), detector, str(undisturbed))
-    assert run_self_train(config, *arguments, truth=truth, runner=HERE)["was_done"]
+    assert run_self_train(config, *arguments, truth=truth, runner=HERE).was_done
     other = apply_overrides(config, {"self_train.threshold": 0.2})
     with pytest.raises(ConfigError, match=r"was begun with self_train\.threshold=0\.08, now it is 0\.2"):
         run_self_train(other, *arguments, truth=truth, runner=HERE)
@@ -192,7 +192,7 @@ def test_ablations_run_the_stages_they_name(archive, config, detector, tmp_path,
     )
     assert {path.name for path in (tmp_path / "round1").iterdir()} & {"stage1", "stage2", "union"} == stages
     assert (tmp_path / "round1" / "pseudo").exists() == (curriculum != "stage2_only")
-    assert result["final"]["round"] == 1 and result["rounds"][1]["weight_drift"] > 0
+    assert result.final["round"] == 1 and result.rounds[1]["weight_drift"] > 0
 
 
 def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_kept(
@@ -202,8 +202,8 @@ def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_
     result = run_self_train(
         apply_overrides(config, knobs), str(archive), detector, str(tmp_path), runner=HERE
     )
-    assert result["stopped"].startswith("round 1: no pseudo-boxes at all")
-    assert result["final"]["round"] == 0
+    assert result.stopped.startswith("round 1: no pseudo-boxes at all")
+    assert result.final["round"] == 0
     assert read_card(tmp_path / "model").weights_sha256 == read_card(detector).weights_sha256
 
 

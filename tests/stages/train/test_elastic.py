@@ -2,7 +2,6 @@
 rest, from the last checkpoint.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,9 @@ from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.stages.runner import HERE
+from mast_ray.stages.train.summary import read_summary
 from mast_ray.stages.train.train import run_pretrain
+from mast_ray.storage.storage import open_storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]  # Ray needs its time to give a node up
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -49,8 +50,8 @@ def test_training_goes_on_with_one_worker_when_the_other_ones_node_is_gone(tmp_p
     finally:
         cluster.shutdown()
     assert driver.returncode == 0, printed[-3000:]
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["num_workers"] == 1 and summary["resumed_from_step"] > 0
-    assert (summary["steps"], summary["samples"]) == (alone["steps"], alone["samples"])
+    summary = read_summary(open_storage(out))
+    assert summary.num_workers == 1 and summary.resumed_from_step > 0
+    assert (summary.steps, summary.samples) == (alone.steps, alone.samples)
     # the same samples in the same order, summed over one process instead of two
-    assert summary["best"]["masked_error"] == pytest.approx(alone["best"]["masked_error"], rel=0.02)
+    assert summary.best["masked_error"] == pytest.approx(alone.best["masked_error"], rel=0.02)

@@ -54,7 +54,7 @@ def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_ma
     out, summary = encoder
     _, card = load_autoencoder(out)
     assert card.normaliser() == open_prepared(prepared).normalisation()
-    assert card.weights_sha256 == summary["weights_sha256"] and card.data_hash
+    assert card.weights_sha256 == summary.weights_sha256 and card.data_hash
     assert json.loads((out / "manifest.json").read_text())["stage"] == "pretrain"
     table = pq.read_table(out / "metrics.parquet").to_pylist()
     errors = [row["masked_error"] for row in table if row["kind"] == "validation"]
@@ -65,7 +65,7 @@ def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_ma
 def test_the_same_command_again_has_nothing_to_do(prepared, encoder):
     out, summary = encoder
     again = run_pretrain(small_config(), prepared, str(out), runner=HERE)
-    assert again["was_done"] and again["weights_sha256"] == summary["weights_sha256"]
+    assert again.was_done and again.weights_sha256 == summary.weights_sha256
 
 
 def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
@@ -83,20 +83,20 @@ def test_a_refused_command_leaves_a_finished_folder_as_it_was(prepared, encoder,
     with pytest.raises(ConfigError, match="other settings"):
         run_pretrain(other, prepared, str(encoder[0]), runner=runner)
     assert files() == before
-    assert run_pretrain(small_config(), prepared, str(encoder[0]), runner=runner)["was_done"]
+    assert run_pretrain(small_config(), prepared, str(encoder[0]), runner=runner).was_done
 
 
 def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prepared, detector):
     out, summary = detector
     model, card = load_detector(out)
     assert card.kind == "detector" and set(card.metrics) >= {"f1", "ap_area", "threshold"}
-    assert summary["best"]["num_truth"] > 0
+    assert summary.best["num_truth"] > 0
     opened = open_prepared(prepared)
     reader = ChunkReader(opened, chunks_of_split(opened, "val"), batch_size=4, num_threads=1)
     # The exported weights are those that were validated.
     validation = DetectionValidation(model, opened, reader, inputs_of(card), small_config())
     measured = validation.measure(model.state_dict(), LocalWorker())
-    assert json.dumps(measured) == json.dumps({name: summary["best"][name] for name in measured})
+    assert json.dumps(measured) == json.dumps({name: summary.best[name] for name in measured})
 
 
 def inputs_of(card):
@@ -161,7 +161,7 @@ def test_the_plan_names_every_derived_quantity(prepared):
 def test_a_baseline_trains_through_the_same_door_with_the_same_budget(prepared, detector, tmp_path):
     config = small_config(**{"model.name": "fcos", "detector.max_steps": 2})
     summary = run_train_detector(config, prepared, str(tmp_path / "fcos"), runner=HERE)
-    assert summary["steps"] == 2 and summary["train_chunks"] == detector[1]["train_chunks"]
+    assert summary.steps == 2 and summary.train_chunks == detector[1].train_chunks
     model, card = load_detector(tmp_path / "fcos")
     assert card.model["name"] == "fcos" and hasattr(model, "detect")
 
@@ -206,14 +206,14 @@ def test_a_card_from_before_finest_levels_is_an_8x4_model(detector, tmp_path):
 def test_normalised_patches_and_random_masks_pretrain_an_encoder_that_a_detector_takes(prepared, tmp_path):
     knobs = {"pretrain.target": "patch_normalised", "pretrain.masking": "random", "detector.max_steps": 1}
     config = small_config(**knobs)
-    run_pretrain(config, prepared, str(tmp_path / "encoder"), runner="here")
+    run_pretrain(config, prepared, str(tmp_path / "encoder"), runner=HERE)
     autoencoder, card = load_autoencoder(tmp_path / "encoder")
     assert autoencoder.architecture.target == "patch_normalised"
     assert (
         0.5 < card.metrics["masked_error"] < 1.5
     )  # patches have a variance of 1, and little was learned yet
     encoder_file = str(tmp_path / "encoder")
-    run_train_detector(config, prepared, str(tmp_path / "out"), init_encoder=encoder_file, runner="here")
+    run_train_detector(config, prepared, str(tmp_path / "out"), init_encoder=encoder_file, runner=HERE)
     own = load_detector(tmp_path / "out")[0].encoder.state_dict()
     frozen = "blocks.0.attn.qkv.weight"  # tiny trains the top four of four blocks: the first moves a little
     assert torch.allclose(own[frozen], autoencoder.encoder.state_dict()[frozen], atol=1e-2)

@@ -86,9 +86,9 @@ def test_workers_killed_at_random_steps_cost_nothing_but_time(prepared, undistur
     disturbed = run_pretrain(small_config(**KNOBS), str(prepared), str(tmp_path / "out"))
     killer.over.set()
     assert killer.kills == 5
-    assert disturbed["resumed_from_step"] > 0
-    assert disturbed["weights_sha256"] == undisturbed["weights_sha256"]
-    assert disturbed["best"] == undisturbed["best"]
+    assert disturbed.resumed_from_step > 0
+    assert disturbed.weights_sha256 == undisturbed.weights_sha256
+    assert disturbed.best == undisturbed.best
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
@@ -121,7 +121,7 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(
     assert "already done" not in again.stdout
     from mast_ray.training.files.model_files import read_card
 
-    assert read_card(out).weights_sha256 == undisturbed["weights_sha256"]
+    assert read_card(out).weights_sha256 == undisturbed.weights_sha256
     third = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert third.returncode == 0 and "already done" in third.stdout
 

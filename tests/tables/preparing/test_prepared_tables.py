@@ -173,7 +173,7 @@ def test_another_split_rewrites_no_spectrogram(prepared_dir, tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"splits.parquet", "stats.json"}
     prepared = open_prepared(tmp_path / "out")
     assert "site_ood" in prepared.splits["split"].to_pylist()
-    assert prepared.manifest["config"]["split"]["ood_sites"] == ["S2"]
+    assert prepared.manifest.config["split"]["ood_sites"] == ["S2"]
 
 
 def test_a_refused_split_leaves_the_old_one_whole(prepared_dir, tmp_path):

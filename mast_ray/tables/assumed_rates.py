@@ -1,0 +1,37 @@
+"""Throughputs that every plan assumes, measured end to end (docs/results.md has the commands): of an H200 with the
+base model, and of two CPU cores with the tiny one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Times real time per core, chunks per second per GPU (or of all cores without one), megabytes per second
+    per node.
+    """
+
+    decode_x_per_core: float = 1200.0  # FLAC at 48 kHz
+    logmel_x_per_core: float = 3800.0  # with writing the tables: prepare as a whole reaches 913 x
+    pretrain_chunks_per_gpu_s: float = 2050.0
+    train_chunks_per_gpu_s: float = 665.0
+    infer_chunks_per_gpu_s: float = 2300.0
+    network_mb_per_node_s: float = 1000.0
+    device: str = "H200"
+    scale: float = 1.0  # other GPUs: their bf16 rate over that of `device`
+
+    @property
+    def prepare_x_per_core(self) -> float:
+        """Decoding and log-mel run on the same cores, one after the other."""
+        return 1.0 / (1.0 / self.decode_x_per_core + 1.0 / self.logmel_x_per_core)
+
+
+GPU_BASE = Rates()
+CPU_TINY = Rates(
+    pretrain_chunks_per_gpu_s=30.0,
+    train_chunks_per_gpu_s=12.0,
+    infer_chunks_per_gpu_s=30.0,
+    device="two CPU cores",
+)
