@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
+from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import probe
 from mast_ray.reporting.clips import safe_key
@@ -162,12 +163,19 @@ def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
 
 
 def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
-    """A recordings table for the paths of detections, from the headers of the audio
-    files; unreadable ones are left out.
+    """A recordings table from the headers of the audio files: those of the detections, and those without one that lie
+    beside them (times of a whole site run on through these too). Unreadable ones are left out.
     """
     first = detections.select(["recording_id", "path", "site", "utc_offset_s"])
     rows = {row["path"]: row for row in first.group_by(["path"], use_threads=False).aggregate(
         [("recording_id", "first"), ("site", "first"), ("utc_offset_s", "first")]).to_pylist()}  # fmt: skip
+    sites: dict[str, set[str]] = {}
+    for path, row in rows.items():
+        sites.setdefault(path.rpartition("/")[0], set()).add(row["site_first"] or "")
+    for path in recordings_among(entry.key for entry in audio.list()):
+        own = sites.get(path.rpartition("/")[0], set())
+        if path not in rows and len(own) == 1:
+            rows[path] = {"recording_id_first": "", "site_first": next(iter(own)), "utc_offset_s_first": None}
     found = []
     for path, row in sorted(rows.items()):
         try:

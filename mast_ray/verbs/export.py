@@ -52,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CSV",
         help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
     )
+    add(
+        "--begin-path",
+        default=None,
+        metavar="ROOT",
+        help="folder of the audio as Raven sees it, written before every Begin Path (default: --audio, else relative paths)",
+    )
     add("--bom", action="store_true", help="begin CSV files with a byte-order mark, for Excel")
 
 
@@ -73,10 +79,20 @@ def run(args: argparse.Namespace) -> int:
         detections = with_times_of(detections, recordings)
     if len(detections) == 0 and recordings is None:
         raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
-    done = export_detections(detections, recordings, open_storage(args.out), args.to, args.per, args.bom)
+    done = export_detections(
+        detections, recordings, open_storage(args.out), args.to, args.per, args.bom, _root(args)
+    )
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     print(
         f"{done.num_boxes} detections of {done.num_recordings} recordings -> {len(done.keys)} files in {args.out}"
     )
     return 0
+
+
+def _root(args: argparse.Namespace) -> str:
+    """Where Raven is to find the recordings."""
+    if args.begin_path is not None:
+        return args.begin_path
+    local = open_storage(args.audio).local_path("") if args.audio else None
+    return str(local.resolve()) if local is not None else ""

@@ -182,7 +182,7 @@ def test_every_aoef_geometry_becomes_its_bounds(geometry, want):
     ("content", "message"),
     [
         (b"{ broken", "broken JSON"),
-        (b'{"a": 1}', "neither AOEF nor COCO"),
+        (b'{"a": 1}', "of none of aoef, coco, batdetect2, avianz"),
         (b"name,age\nx,3\n", "not an annotation file"),
         (b"\x1f\x8b" + bytes(10), "unpack it"),
         (b'{"images": [], "annotations": [{"bbox": [1]}]}', "not COCO"),

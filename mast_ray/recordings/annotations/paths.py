@@ -113,8 +113,12 @@ def own_stems(table_name: str) -> list[str]:
     stem = table_name.rsplit(".", 1)[0] if "." in table_name else table_name
     stems = [stem]
     if (shorter := _TABLE_ENDINGS.sub("", stem)) != stem:
-        stems.insert(0, shorter.rstrip("."))
-    return stems
+        stems = [
+            shorter,
+            shorter.rstrip("."),
+            stem,
+        ]  # `a..Table.1.selections.txt` is of `a..wav`, or of `a.wav`
+    return list(dict.fromkeys(stems))
 
 
 def safe_reference(reference: str) -> str:

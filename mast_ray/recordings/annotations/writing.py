@@ -55,15 +55,19 @@ def write_annotations(
 
 
 def annotations_as_text(
-    annotations: AnnotationSet, format: WriteFormat, *, facts: Mapping[str, AudioFacts] | None = None
+    annotations: AnnotationSet,
+    format: WriteFormat,
+    *,
+    facts: Mapping[str, AudioFacts] | None = None,
+    root: str = "",
 ) -> str:
-    """The content of one file, for stores that are not local."""
+    """The content of one file, for stores that are not local; `root` stands before the paths of Raven's tables."""
     facts = facts or {}
     events = [_below_nyquist(annotation, facts) for annotation in annotations.annotations]
     paths = sorted(annotations.annotated_paths | {annotation.path for annotation in events})
     match format:
         case "raven":
-            return raven.write(events, paths, facts)
+            return raven.write(events, paths, facts, root)
         case "audacity":
             if len(paths) > 1:
                 raise DataError(

@@ -9,7 +9,8 @@ twice: UTC, and local with its offset.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -88,11 +89,15 @@ def annotation_of(
     )
 
 
-def file_stem(group: str, per: Grouping, taken: set[str]) -> str:
-    """A key for a recording or a site: below the output whatever its name says, and never the same twice."""
+def file_stem(group: str, per: Grouping, taken: set[str], shared: Container[str] = ()) -> str:
+    """A key for a recording or a site: below the output whatever its name says, and never the same twice.
+
+    Recordings that differ in their suffix alone (`shared` stems) keep it: x.wav.txt is about x.wav.
+    """
     if per == "recording":
         safe = safe_reference(group) or "recording"
-        stem = str(PurePosixPath(safe).with_suffix("")) if PurePosixPath(safe).name.strip(".") else safe
+        stem = _stem_of(safe)
+        stem = safe if stem.lower() in shared else stem
     else:
         stem = re.sub(r"[^\w.-]+", "_", group).strip("._") or "no_site"
     name, number = stem, 2
@@ -100,6 +105,16 @@ def file_stem(group: str, per: Grouping, taken: set[str]) -> str:
         name, number = f"{stem}-{number}", number + 1
     taken.add(name.lower())
     return name
+
+
+def _stem_of(path: str) -> str:
+    return str(PurePosixPath(path).with_suffix("")) if PurePosixPath(path).name.strip(".") else path
+
+
+def shared_stems(paths: Iterable[str]) -> frozenset[str]:
+    """Names without suffix that several recordings have, in lower case."""
+    counts = Counter(_stem_of(safe_reference(path) or "recording").lower() for path in set(paths))
+    return frozenset(stem for stem, count in counts.items() if count > 1)
 
 
 def groups_of(
@@ -137,8 +152,11 @@ def export_detections(
     to: ExportFormat,
     per: Grouping = "recording",
     bom: bool = False,
+    root: str = "",
 ) -> Exported:
-    """Write every box; `recordings` gives lengths, rates and the recordings in which nothing was found."""
+    """Write every box; `recordings` gives lengths, rates and the recordings in which nothing was found; `root` stands
+    before the paths of Raven's tables.
+    """
     mark = "\ufeff" if bom and to in ("csv", "kaleidoscope", "pamdp") else ""
     if to == "pamdp":
         files, notes = pamdp_files(detections, recordings)
@@ -151,6 +169,10 @@ def export_detections(
     facts = audio_facts(recordings)
     sources = _time_sources(recordings)
     keys, num_recordings, taken = [], 0, set[str]()
+    known = detections if recordings is None else recordings
+    shared = shared_stems(
+        [*known.column("path").to_pylist(), *pc.unique(detections.column("path")).to_pylist()]
+    )
     for name, rows, paths in groups_of(detections, recordings, per):
         if to == "kaleidoscope":
             text = kaleidoscope_text(rows, facts)
@@ -159,8 +181,8 @@ def export_detections(
             boxes = tuple(
                 annotation_of(r, facts.get(r["path"]), sources.get(r["path"], ""), is_table) for r in rows
             )
-            text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts)
-        key = file_stem(name, per, taken) + _ENDINGS[to]
+            text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts, root=root)
+        key = file_stem(name, per, taken, shared) + _ENDINGS[to]
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
         num_recordings += len(paths)

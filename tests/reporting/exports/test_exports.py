@@ -5,12 +5,16 @@ import io
 import json
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+import soundfile
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.paths import RecordingIndex
-from mast_ray.recordings.annotations.reading import parse_annotations
+from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
+from mast_ray.reporting.detection_tables import recordings_of_audio
 from mast_ray.reporting.exports.rows import local_text, utc_text
 from mast_ray.reporting.exports.writing import export_detections, file_stem
 from mast_ray.storage.storage import open_storage
@@ -64,11 +68,12 @@ def test_one_raven_table_per_site_runs_on_through_its_files(two_files, tmp_path)
     done = export_detections(*two_files, open_storage(tmp_path), "raven", "site")
     assert done.keys == ("Danum.Table.1.selections.txt",)
     rows = list(csv.DictReader((tmp_path / done.keys[0]).open(), delimiter="\t"))
-    header = list(rows[0])[:9]
-    assert header == ["Selection", "View", "Channel", "Begin Time (s)", "End Time (s)", "Low Freq (Hz)", "High Freq (Hz)", "Begin Path", "File Offset (s)"]  # fmt: skip
+    header = list(rows[0])[:10]
+    assert header == ["Selection", "View", "Channel", "Begin Time (s)", "End Time (s)", "Low Freq (Hz)", "High Freq (Hz)", "Begin File", "Begin Path", "File Offset (s)"]  # fmt: skip
     assert [float(r["Begin Time (s)"]) for r in rows] == [10.0, 63.25, 91.0]  # a is 60 s long, b 30 s
     assert [float(r["File Offset (s)"]) for r in rows] == [10.0, 3.25, 1.0]
     assert [r["Begin Path"] for r in rows] == ["Danum/a.wav", "Danum/b.wav", "Danum/c.wav"]
+    assert [r["Begin File"] for r in rows] == ["a.wav", "b.wav", "c.wav"]
     assert rows[1]["start_utc"] == "2024-05-05T22:30:03.250Z"
     assert rows[1]["start_local"] == "2024-05-06T05:30:03.250+07:00"
 
@@ -248,3 +253,63 @@ def test_csv_opens_in_pandas_duckdb_and_pyarrow_in_one_line(two_files, tmp_path)
 def test_a_zone_is_never_guessed():
     assert utc_text(None) == "" and local_text(START, None) == ""
     assert local_text(START, -12_600) == "2024-05-05T19:00:00.000-03:30"
+
+
+@pytest.mark.parametrize(
+    ("root", "begin_path"),
+    [
+        ("/data/2024", "/data/2024/Danum/a.wav"),
+        ("D:\\cards\\", "D:\\cards\\Danum\\a.wav"),
+        ("", "Danum/a.wav"),
+    ],
+)
+def test_a_begin_path_is_where_raven_finds_the_recording(two_files, tmp_path, root, begin_path):
+    done = export_detections(*two_files, open_storage(tmp_path), "raven", "site", root=root)
+    rows = list(csv.DictReader((tmp_path / done.keys[0]).open(), delimiter="\t"))
+    assert rows[0]["Begin Path"] == begin_path
+    back = read_annotations(tmp_path / done.keys[0], recordings=["Danum/a.wav", "Danum/b.wav", "Danum/c.wav"])
+    assert [(a.path, a.begin_s) for a in back.annotations] == [
+        ("Danum/a.wav", 10.0), ("Danum/b.wav", 3.25), ("Danum/c.wav", 1.0),
+    ]  # fmt: skip
+
+
+def test_silent_recordings_count_in_the_running_time_of_a_site(two_files, tmp_path):
+    detections, recordings = two_files
+    some = detections.filter(pc.not_equal(detections.column("path"), "Danum/b.wav"))  # b is silent now
+    done = export_detections(some, recordings, open_storage(tmp_path), "raven", "site")
+    rows = list(csv.DictReader((tmp_path / done.keys[0]).open(), delimiter="\t"))
+    assert [float(r["Begin Time (s)"]) for r in rows] == [10.0, 91.0]
+
+
+def test_lengths_from_the_audio_know_the_silent_recordings_too(tmp_path):
+    for name, seconds in (("a", 4), ("b", 3), ("c", 2)):
+        (tmp_path / "audio/Danum").mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / f"audio/Danum/{name}.wav", np.zeros(8_000 * seconds) + 0.01, 8_000)
+    (tmp_path / "audio/Other").mkdir()
+    soundfile.write(tmp_path / "audio/Other/x.wav", np.zeros(8_000) + 0.01, 8_000)
+    detections, _ = tables([], [box("Danum/a.wav", 1.0, 2.0), box("Danum/c.wav", 0.5, 1.0)])
+    recordings = recordings_of_audio(detections, open_storage(tmp_path / "audio"))
+    assert recordings.column("path").to_pylist() == ["Danum/a.wav", "Danum/b.wav", "Danum/c.wav"]
+    done = export_detections(detections, recordings, open_storage(tmp_path / "out"), "raven", "site")
+    rows = list(csv.DictReader((tmp_path / "out" / done.keys[0]).open(), delimiter="\t"))
+    assert [float(r["Begin Time (s)"]) for r in rows] == [1.0, 7.5]  # a 4 s, b 3 s
+
+
+ODD_NAMES = [
+    "Danum/a..wav", "Danum/a.wav", "Danum/x.y.z.wav", "Danum/twin.wav", "Danum/twin.flac", "River/a.wav", "Danum/=b.wav",
+    "Danum/c (2).wav", "Danum/d_labels.wav", "Danum/e.Table.1.selections.wav",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("per", ["recording", "site"])
+@pytest.mark.parametrize("to", ["raven", "audacity", "csv", "aoef", "coco", "kaleidoscope"])
+def test_what_is_exported_is_read_back_whatever_recordings_are_called(tmp_path, to, per):
+    given = tables(
+        [recording(path, site=path.split("/")[0]) for path in ODD_NAMES],
+        [box(path, n + 1.0, n + 2.5, site=path.split("/")[0]) for n, path in enumerate(ODD_NAMES)],
+    )
+    export_detections(*given, open_storage(tmp_path), to, per)
+    back = read_annotations(tmp_path, recordings=ODD_NAMES)
+    assert back.unresolved == back.problems == ()
+    found = {(a.path, round(a.begin_s, 3), round(a.end_s, 3), a.low_hz, a.high_hz) for a in back.annotations}
+    assert found == {(path, n + 1.0, n + 2.5, 1000.0, 2000.0) for n, path in enumerate(ODD_NAMES)}

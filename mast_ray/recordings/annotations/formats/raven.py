@@ -124,9 +124,11 @@ def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float |
     return None, None
 
 
-def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mapping[str, AudioFacts]) -> str:
-    """One table. The durations in `facts` (needed for several recordings) make Begin
-    Time run on from file to file.
+def write(
+    annotations: Sequence[Annotation], paths: Sequence[str], facts: Mapping[str, AudioFacts], root: str = ""
+) -> str:
+    """One table. The durations in `facts` (needed for several recordings) make Begin Time run on from file to file,
+    past those without a selection too. `root` is where Raven finds the recordings: it stands before every Begin Path.
     """
     has_score = any(annotation.score is not None for annotation in annotations)
     names = list(dict.fromkeys(name for annotation in annotations for name in annotation.extra))
@@ -139,14 +141,19 @@ def write(annotations: Sequence[Annotation], paths: Sequence[str], facts: Mappin
         "Low Freq (Hz)",
         "High Freq (Hz)",
     ]
-    header += ["Begin Path", "File Offset (s)", "Label"] + ["Score"] * has_score + names
+    header += ["Begin File", "Begin Path", "File Offset (s)", "Label"] + ["Score"] * has_score + names
     starts_s = _sequence_starts(paths, facts)
     place = {path: index for index, path in enumerate(paths)}
     rows: list[list[str]] = []
     for annotation in sorted(annotations, key=lambda a: (place[a.path], a.begin_s, a.end_s)):
         start_s = starts_s[annotation.path]
         row = [str(len(rows) + 1), *_view_and_times(annotation, start_s), *_band_cells(annotation, facts)]
-        row += [_path_cell(annotation.path), seconds(annotation.begin_s), defused(annotation.label)]
+        row += [
+            _path_cell(annotation.path.rpartition("/")[2]),
+            _path_cell(_below(root, annotation.path)),
+            seconds(annotation.begin_s),
+            defused(annotation.label),
+        ]
         row += ["" if annotation.score is None else f"{annotation.score:.6f}"] * has_score
         rows.append(row + [defused(annotation.extra.get(name, "")) for name in names])
     return written_table(header, rows, "\t")
@@ -162,6 +169,14 @@ def _band_cells(annotation: Annotation, facts: Mapping[str, AudioFacts]) -> list
         return [hertz(annotation.low_hz), hertz(annotation.high_hz)]
     known = facts.get(annotation.path)
     return [hertz(0.0), hertz(known.sample_rate_hz / 2)] if known else ["", ""]
+
+
+def _below(root: str, path: str) -> str:
+    """A path below a root, in the root's own way of writing paths."""
+    if not root:
+        return path
+    mark = "\\" if "\\" in root and "/" not in root else "/"
+    return root.rstrip("/\\") + mark + path.replace("/", mark)
 
 
 def _path_cell(path: str) -> str:
