@@ -85,6 +85,16 @@ def survives_suppression(detections: PoolDetections, overlap: float) -> Flags:
         keep = ~beaten
 
 
+def strongest(detections: PoolDetections, most: int) -> Flags:
+    """(N,) the `most` best of every chunk; of equal scores the earlier row."""
+    order = np.lexsort((-detections.score, detections.chunk))
+    counts = np.bincount(detections.chunk, minlength=detections.num_chunks)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    keep = np.zeros(len(order), bool)
+    keep[order[place < most]] = True
+    return keep
+
+
 def _overlapping_pairs(detections: PoolDetections, overlap: float) -> tuple[Ints, Ints]:
     """Rows of all pairs of one chunk whose IoU is above `overlap`, a bounded number of candidates at a time.
 

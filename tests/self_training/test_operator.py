@@ -15,6 +15,7 @@ from mast_ray.self_training.operator import (
     in_band,
     is_valid,
     pseudo_boxes,
+    strongest,
     survives_suppression,
     weighed,
 )
@@ -117,3 +118,10 @@ def test_between_two_thresholds_boxes_are_neither_object_nor_background():
     ignored = in_band(detections, np.array([0.3, 0.6, 0.0]), is_object)
     # 0.9 is an object, 0.2 background; chunk 1 begins its band at 0.6, and what is too short there was still heard
     assert list(zip(ignored.chunk.tolist(), ignored.score.tolist(), strict=True)) == [(0, 0.5), (1, 0.9)]
+
+
+def test_the_strongest_of_every_chunk_are_kept_and_of_equals_the_earlier():
+    boxes = np.zeros((6, 4))
+    found = PoolDetections(np.array([2, 0, 2, 0, 2, 0]), boxes, np.array([0.5, 0.1, 0.9, 0.3, 0.5, 0.2]), 3)
+    assert strongest(found, 2).tolist() == [True, False, True, True, False, True]
+    assert strongest(found, 9).all()

@@ -1,7 +1,8 @@
 """Search over post-processing: q policy and value, suppression, validity and how scores are made, over
 stored detections and without new inference.
 
-A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity
+The boxes are a model's candidates before any suppression, so that each setting suppresses once, as the detector itself
+would with it. A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity
 costs one matching, and a thousand thresholds on top of it cost milliseconds. The objective is F1 on
 validation or `ood_dev`, never on a test split.
 """
@@ -30,6 +31,7 @@ from mast_ray.self_training.operator import (
     Validity,
     at_threshold,
     is_valid,
+    strongest,
     survives_suppression,
     weighed,
 )
@@ -110,7 +112,8 @@ def search_post(
         place = (setting.nms_overlap, setting.score_weight)
         if place not in suppressed:
             scores = weighed(found, setting.score_weight)
-            suppressed[place] = scores.where(survives_suppression(scores, setting.nms_overlap))
+            kept = scores.where(survives_suppression(scores, setting.nms_overlap))
+            suppressed[place] = kept.where(strongest(kept, config.evaluate.max_detections))
         possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
         scored = score_chunks(prepared, chunks, possible, config)

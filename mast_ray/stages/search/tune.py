@@ -2,7 +2,7 @@
 by short trainings on Ray Tune.
 
 OUT/evaluation                   the detector's figures on the held-out splits
-OUT/candidates, detections       what it finds in the split searched on and in the pool, suppressed loosely: inferred once
+OUT/candidates, detections       its boxes in the split searched on before suppression, and in the pool after a loose one: inferred once
 OUT/post.json, post_trials.parquet, thresholds.csv    the first search
 OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
@@ -23,11 +23,14 @@ import pyarrow as pa
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
+from mast_ray.inference.chunk_detector import StoredDetections
+from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
 from mast_ray.self_training.trial_records import SAMPLE, TRIALS
+from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
@@ -122,7 +125,10 @@ class _Search:
         objective = None
         if what != "training":
             found, split = self.stage.at("candidates"), self.config.tune.objective_split
-            run_pseudo_label(self.config, *places, found.url, splits=(split,), runner=self.runner)
+            task = ChunkTask(
+                self.config, *places, found.url, (split,), unsuppressed(self.config), "repeatable"
+            )
+            detect_chunks(task, self.runner)
             post = run_post_search(self.config, self.archive, found, self.stage)
             best, objective = post.overrides(), post.best["objective"]
             self.stage.write_atomic(
@@ -157,6 +163,12 @@ class _Search:
         rows = [row for row in rows if row["objective"] is not None]
         self.stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
         return rows
+
+
+def unsuppressed(config: Config) -> StoredDetections:
+    """All that a detector would suppress among: any overlap can then be tried as if it had been its own."""
+    most = max(DetectorArchitecture.num_candidates, config.evaluate.max_detections)
+    return StoredDetections(config.evaluate.score_floor, 1.0, most, with_parts=True)
 
 
 def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:

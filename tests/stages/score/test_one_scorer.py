@@ -9,15 +9,21 @@ import pytest
 import torch
 from study_archive import make_study_archive, study_config, write_fresh_detector
 
+from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import ScoreSheet
+from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.inference.chunk_detector import Inputs
 from mast_ray.inference.validation import DetectionValidation
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.collect_scores import split_name
+from mast_ray.self_training.operator import strongest, survives_suppression
+from mast_ray.self_training.pool import read_pool
 from mast_ray.self_training.round_records import score_column
+from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.score import evaluate
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.search.tune import unsuppressed
 from mast_ray.stages.self_train.round_table import round_row, rounds_text
 from mast_ray.stages.self_train.self_train import kept_figures
 from mast_ray.storage.storage import open_storage
@@ -125,6 +131,24 @@ def test_detections_against_annotations_agree_with_the_model_they_came_from(
     assert "site_ood S2" in capsys.readouterr().out
     assert run_verb("evaluate", argv[:4]) == 2  # chunks overlap: a split must be named
     assert "--split test" in capsys.readouterr().err
+
+
+def test_a_search_over_suppression_finds_the_figures_of_evaluate_at_the_settings_as_they_are(
+    config, archive, model, scores, tmp_path
+):
+    """Candidates are stored before suppression; suppressed once at the evaluation's overlap they are its detections."""
+    task = ChunkTask(
+        config, str(model), str(archive), str(tmp_path), ("val",), unsuppressed(config), "repeatable"
+    )
+    assert detect_chunks(task, HERE)["counts"]["detections"] > len(scores.splits["val"].matches.score)
+    prepared = open_prepared(archive)
+    chunks = chunks_of_split(prepared, "val")
+    found = read_pool(open_storage(tmp_path), prepared, chunks)
+    for overlap, is_same in ((config.evaluate.nms_overlap, True), (0.2, False)):
+        kept = found.where(survives_suppression(found, overlap))
+        kept = kept.where(strongest(kept, config.evaluate.max_detections))
+        metrics = summarise(score_chunks(prepared, chunks, kept, config).matches, scores.threshold.value)
+        assert (metrics.f1 == scores.sheet.whole("val").figures["f1"].estimate) == is_same
 
 
 def test_a_second_call_reads_what_is_stored_and_other_splits_or_figures_need_no_new_inference(
