@@ -140,7 +140,7 @@ def test_a_search_over_suppression_finds_the_figures_of_evaluate_at_the_settings
     task = ChunkTask(
         config, str(model), str(archive), str(tmp_path), ("val",), unsuppressed(config), "repeatable"
     )
-    assert detect_chunks(task, HERE)["counts"]["detections"] > len(scores.splits["val"].matches.score)
+    assert detect_chunks(task, HERE).manifest.counts["detections"] > len(scores.splits["val"].matches.score)
     prepared = open_prepared(archive)
     chunks = chunks_of_split(prepared, "val")
     found = read_pool(open_storage(tmp_path), prepared, chunks)
