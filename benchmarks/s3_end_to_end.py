@@ -5,8 +5,8 @@
 
 A real S3 server on loopback holds short recordings (read whole) and long ones (over 64 MiB, read by ranges). Every round
 runs both verbs with every version, each in a process of its own (`--runner here`). Units: wall seconds, and seconds of
-processor time of that process, which other work on the machine hardly moves. The least of the rounds counts; tables
-are compared by their hashes.
+processor time of that process, which other work on the machine hardly moves. The least of the rounds is given, and the
+median over rounds of the ratio to the first version. Tables are compared by their hashes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,11 @@ def tables_hash(client, prefix: str, kept: str) -> str:
     return hashlib.sha256(b"".join(sorted(hashlib.sha256(body).digest() for body in bodies))).hexdigest()[:16]
 
 
+def rotated(names: list[str], by: int) -> list[str]:
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -101,7 +107,8 @@ def main() -> None:
         runs: dict[str, dict[str, list[dict[str, float]]]] = {n: {"prepare": [], "detect": []} for n in codes}
         hashes: dict[str, dict[str, str]] = {name: {} for name in codes}
         for number in range(args.rounds):
-            for name, code in codes.items():
+            for name in rotated(list(codes), number):  # nobody always goes first
+                code = codes[name]
                 for verb, inputs in (("prepare", ["s3://bench/archive"]),
                                      ("detect", ["s3://bench/model", "s3://bench/archive"])):  # fmt: skip
                     out = f"{verb}-{name}-{number}"
@@ -120,13 +127,26 @@ def main() -> None:
         }
         for name in codes
     }
+    first = next(iter(codes))
+    ratios = {
+        name: {
+            verb: {
+                key: round(statistics.median(
+                    run[key] / base[key] for run, base in zip(runs[name][verb], runs[first][verb], strict=True)
+                ), 3)
+                for key in ("wall_s", "cpu_s")
+            }
+            for verb in runs[name]
+        }
+        for name in codes
+    }  # fmt: skip
     result = {
         "settings": {
             "rounds": args.rounds, "hours_of_audio": round(hours, 3), "short": args.short, "long": args.long,
             "long_minutes": args.long_minutes, "code": list(codes), "processors": os.cpu_count(),
             "machine": platform.machine(),
         },
-        "least": least, "tables": hashes, "runs": runs,
+        "least": least, f"median_ratio_to_{first}": ratios, "tables": hashes, "runs": runs,
     }  # fmt: skip
     print(json.dumps(result, indent=1))
     if args.out:
