@@ -28,7 +28,7 @@ from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.training.ema import average_decay
-from mast_ray.training.engine import Engine, OptimizerSettings, choose_precision
+from mast_ray.training.engine import Engine, Objective, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
 from mast_ray.training.files.model_files import CARD, Card, read_card, read_model
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
@@ -125,13 +125,13 @@ def with_finest_level(config: Config, durations_frames: np.ndarray, like: str = 
     return config.model_copy(update={"model": model.model_copy(update={"finest_level": finest})})
 
 
-def network_of(objective: nn.Module) -> tuple[str, nn.Module]:
+def network_of(objective: Objective) -> tuple[str, nn.Module]:
     """The part of an objective that is a model folder's content, and the prefix of its parameters' names."""
     name = "autoencoder" if isinstance(objective, ReconstructionObjective) else "detector"
     return f"{name}.", getattr(objective, name)
 
 
-def network_weights(objective: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def network_weights(objective: Objective, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A model folder's weights out of an objective's state dict."""
     prefix, _ = network_of(objective)
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -159,7 +159,7 @@ def load_autoencoder(
     return autoencoder.eval(), card
 
 
-def load_encoder_weights(objective: nn.Module, source: str, config: Config) -> None:
+def load_encoder_weights(objective: Objective, source: str, config: Config) -> None:
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
     of an AudioMAE file (.pth as published, or safetensors).
     """
@@ -188,7 +188,7 @@ def load_encoder_weights(objective: nn.Module, source: str, config: Config) -> N
         _load(network.encoder, own, source)
 
 
-def load_detector_weights(objective: nn.Module, source: str, config: Config) -> None:
+def load_detector_weights(objective: Objective, source: str, config: Config) -> None:
     """Start from the weights of another detector of the same shape (stage 1 from the
     teacher, stage 2 from the student).
     """
@@ -197,7 +197,7 @@ def load_detector_weights(objective: nn.Module, source: str, config: Config) -> 
 
 
 def groups_of(
-    objective: nn.Module, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig
+    objective: Objective, knobs: PretrainConfig | DetectorTrainConfig, model: ModelConfig
 ) -> tuple[ParameterGroup, ...]:
     """Parameter groups of a run; detectors with nothing pretrained train everything
     at the full rate from the start.
@@ -217,7 +217,7 @@ def groups_of(
 
 
 def engine_of(
-    objective: nn.Module,
+    objective: Objective,
     config: Config,
     knobs: PretrainConfig | DetectorTrainConfig,
     schedule: Schedule,
@@ -237,7 +237,7 @@ def engine_of(
     compiled = config.model.compiles_on(worker.device.type) and not isinstance(objective, BaselineObjective)
     if compiled:
         torch._dynamo.config.recompile_limit = MOST_COMPILED_STEPS
-        objective.compile_step(dynamic=False)  # type: ignore[operator]  # the feed keeps shapes few
+        objective.compile_step(dynamic=False)  # the feed keeps shapes few
     decay = (
         average_decay(knobs.ema_decay, schedule.batch_size, schedule.num_steps)
         if isinstance(knobs, DetectorTrainConfig)

@@ -22,6 +22,7 @@ from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
     EngineState,
+    Objective,
     OptimizerSettings,
     Precision,
     autocast,
@@ -37,7 +38,7 @@ class DeepSpeedEngine:
 
     def __init__(
         self,
-        objective: nn.Module,
+        objective: Objective,
         groups: Sequence[ParameterGroup],
         settings: OptimizerSettings,
         *,
@@ -306,7 +307,7 @@ class _Autocast(nn.Module):
     fp16, 0.19) clip the scaled gradient and never lower the scale after an overflow.
     """
 
-    def __init__(self, objective: nn.Module, device: torch.device, precision: Precision) -> None:
+    def __init__(self, objective: Objective, device: torch.device, precision: Precision) -> None:
         super().__init__()
         self.objective, self.device, self.precision = objective, device, precision
 

@@ -1,4 +1,4 @@
-"""The face of an engine, and what all engines share.
+"""The face of an engine and of what it trains, and what all engines share.
 
 An engine owns weights, optimizer state and the moving average. A step never synchronises with the host: a
 non-finite gradient makes the optimizer skip the update on the device. Weights stay fp32 and the arithmetic is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +45,43 @@ class EngineState:
     loss_scale: tuple[float, int] = (1.0, 0)  # scale, steps since it last changed
 
 
+class Objective(nn.Module):
+    """What an engine trains: `forward(batch)` gives {"loss": scalar, component: scalar, ...}. An objective overrides
+    what it has a use for.
+    """
+
+    may_skip_parameters = False  # whether a batch may leave parameters without a gradient
+
+    def begin_step(self, parts: Sequence[ChunkBatch]) -> None:
+        """All micro-batches of a step, before the first: a batch in parts gives the gradient of the whole. An empty
+        list: every batch is a step of its own.
+        """
+
+    def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
+        """Make the draws of the next forward depend on the step only. With rows, each chunk gets the draw of its
+        place in the global batch, whichever worker holds it.
+        """
+
+    def compile_step(self, **options: Any) -> None:
+        """Compile the part of a step that runs on tensors."""
+
+    def run_eagerly(self) -> None:
+        """Undo `compile_step`."""
+
+    def step_inputs(self, batch: ChunkBatch) -> tuple[Tensor, ...]:
+        """First half of a step that a graph can hold: draws and gathers tensors."""
+        raise NotImplementedError
+
+    def step_losses(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Second half: arithmetic on them alone."""
+        raise NotImplementedError
+
+
 class Engine(Protocol):
     """What the loop needs. `state` and `averaged_weights` are collective: every rank calls them."""
 
     name: str
-    objective: nn.Module
+    objective: Objective
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]: ...
 

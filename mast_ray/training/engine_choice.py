@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import nn
 
 from mast_ray.training.deepspeed_engine import DeepSpeedEngine
-from mast_ray.training.engine import Engine, OptimizerSettings
+from mast_ray.training.engine import Engine, Objective, OptimizerSettings
 from mast_ray.training.groups import ParameterGroup
 from mast_ray.training.torch_engine import TorchEngine
 
@@ -37,7 +36,7 @@ def choose_engine(
 
 def make_engine(
     name: EngineName,
-    objective: nn.Module,
+    objective: Objective,
     groups: Sequence[ParameterGroup],
     settings: OptimizerSettings,
     *,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.config.errors import ConfigError
-from mast_ray.training.engine import Engine
+from mast_ray.training.engine import Engine, Objective
 from mast_ray.training.files.checkpoints import (
     STORAGE_FAULTS,
     Checkpoints,
@@ -212,7 +212,7 @@ def _one_step(
     total: dict[str, Tensor] = {}
     chunk_ids: list[str] = []
     parts = [next(batches) for _ in range(schedule.accumulate)]
-    begin_step(engine.objective, parts)
+    engine.objective.begin_step([part.batch for part in parts] if len(parts) > 1 else [])
     for part, (batch, rows) in enumerate(parts):
         chunk_ids.extend(batch.chunk_ids)
         seed_draws(engine.objective, step, rows, schedule.batch_size, part * worker.world_size + worker.rank)
@@ -226,23 +226,12 @@ def _one_step(
     return total, chunk_ids
 
 
-def begin_step(objective: torch.nn.Module, parts: list[MicroBatch]) -> None:
-    """Let an objective see a step in several micro-batches as one: a batch in parts
-    gives the gradient of the whole.
-    """
-    begin = getattr(objective, "begin_step", None)
-    if begin is not None:
-        begin([part.batch for part in parts] if len(parts) > 1 else [])
-
-
-def seed_draws(objective: torch.nn.Module, step: int, rows: Tensor, num_rows: int, part: int) -> None:
+def seed_draws(objective: Objective, step: int, rows: Tensor, num_rows: int, part: int) -> None:
     """Make every draw depend on the step: masks and jitter by place in the global
     batch, dropout by part of it.
     """
     torch.manual_seed((step * 4096 + part) & 0x7FFF_FFFF)
-    seed_step = getattr(objective, "seed_step", None)
-    if seed_step is not None:
-        seed_step(step, rows, num_rows)
+    objective.seed_step(step, rows, num_rows)
 
 
 def _select(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from mast_ray.models.detector import HeadOutputs, PointDetector
 from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.masking import Masking, TokenMask
 from mast_ray.models.regions import ProjectionHead, pooled_regions
+from mast_ray.training.engine import Objective
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class SeededSteps:
         return mixed & (2**63 - 1)
 
 
-class ReconstructionObjective(nn.Module):
+class ReconstructionObjective(Objective):
     """Masked pretraining. In evaluation mode every chunk keeps one mask of its own, whatever the batch."""
 
     def __init__(
@@ -101,19 +102,12 @@ class ReconstructionObjective(nn.Module):
         self._reconstruct = self._reconstruction_loss
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
-        """Make the draws of the next forward depend on the step only.
-
-        With rows, each chunk gets the draw of its place in the global batch, whichever worker holds it (give
-        every worker rank 0 then).
-        """
         self._steps.set_step(step, rows, num_rows)
 
-    def compile_step(self, **options: object) -> None:
-        """Compile the part of a step that runs on tensors."""
+    def compile_step(self, **options: Any) -> None:
         self._reconstruct = torch.compile(self._reconstruction_loss, **options)
 
     def run_eagerly(self) -> None:
-        """Undo `compile_step`."""
         self._reconstruct = self._reconstruction_loss
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
@@ -139,7 +133,7 @@ class ReconstructionObjective(nn.Module):
         return self.autoencoder(logmel, TokenMask(keep_index, is_masked)).loss
 
 
-class DetectionObjective(nn.Module):
+class DetectionObjective(Objective):
     """Detection losses weighted by chunk, plus the contrastive loss, over any detector with MAST's head."""
 
     def __init__(
@@ -185,21 +179,15 @@ class DetectionObjective(nn.Module):
         return ~batch.is_pseudo
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
-        """Make the draws of the next forward depend on the step only.
-
-        With rows, each chunk gets the draw of its place in the global batch, whichever worker holds it (give
-        every worker rank 0 then).
-        """
         self._steps.set_step(step, rows, num_rows)
 
-    def compile_step(self, contrastive: Literal["compiled", "eager"] = "compiled", **options: object) -> None:
+    def compile_step(self, contrastive: Literal["compiled", "eager"] = "compiled", **options: Any) -> None:
         """Compile the part of a step that runs on tensors; the contrastive loss may stay out of the graph."""
         if contrastive == "eager":
             self._contrastive_term = torch.compiler.disable(self._contrastive)
         self._step = torch.compile(self._losses, **options)
 
     def run_eagerly(self) -> None:
-        """Undo `compile_step`."""
         self._step, self._contrastive_term = self._losses, self._contrastive
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
@@ -318,7 +306,7 @@ class DetectionObjective(nn.Module):
         return loss, is_anchor.sum()
 
 
-class BaselineObjective(nn.Module):
+class BaselineObjective(Objective):
     """A detector of another family with its own losses."""
 
     may_skip_parameters = True  # a batch without boxes may leave a branch unused
@@ -332,9 +320,6 @@ class BaselineObjective(nn.Module):
         """The libraries draw from the global generator."""
         self._steps.set_step(step)
         torch.manual_seed(self._steps.value())
-
-    def compile_step(self, **options: object) -> None:
-        """Left as it is: these libraries loop over images on the host."""
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
         return self.detector.losses(batch)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TextIO
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
+from mast_ray.training.engine import Objective
 
 QUIET_EVERY_S = 60.0
 
@@ -119,11 +119,11 @@ def peak_flops_of(device: torch.device) -> float | None:
     return next((peak for key, peak in PEAK_FLOPS.items() if key in name), None)
 
 
-def flops_of_chunk(objective: nn.Module, device: torch.device) -> float | None:
+def flops_of_chunk(objective: Objective, device: torch.device) -> float | None:
     """Arithmetic of one training step per chunk: three times the forward pass,
     counted on one chunk (GPUs only).
     """
-    if device.type != "cuda" or getattr(objective, "may_skip_parameters", False):
+    if device.type != "cuda" or objective.may_skip_parameters:
         return None
     chunk = torch.zeros((1, 1, CHUNK_FRAMES, NUM_BINS), device=device)
     batch = ChunkBatch(

@@ -18,6 +18,7 @@ from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
     EngineState,
+    Objective,
     OptimizerSettings,
     autocast,
     freeze_ungrouped,
@@ -35,7 +36,7 @@ class TorchEngine:
 
     def __init__(
         self,
-        objective: nn.Module,
+        objective: Objective,
         groups: Sequence[ParameterGroup],
         settings: OptimizerSettings,
         *,
@@ -100,7 +101,7 @@ class TorchEngine:
                 device_ids=[self.device] if self.device.type == "cuda" else None,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
-                find_unused_parameters=getattr(self.objective, "may_skip_parameters", False),
+                find_unused_parameters=self.objective.may_skip_parameters,
             )
         return joined
 
@@ -119,7 +120,7 @@ class TorchEngine:
                 (str(error).strip().splitlines() or [""])[0],
             )
             self._compiled = False
-            self.objective.run_eagerly()  # type: ignore[operator]
+            self.objective.run_eagerly()
             self.optimizer.zero_grad(set_to_none=True)
             losses = self._backward(batch, is_last=is_last)
         self._is_new = False
@@ -128,7 +129,7 @@ class TorchEngine:
     def _backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
         if self.graphs is not None:
             with torch.no_grad():
-                inputs = self.objective.step_inputs(batch)  # type: ignore[operator]
+                inputs = self.objective.step_inputs(batch)
             return self.graphs.run(inputs)
         waits = self.num_processes > 1 and not is_last
         with self._forward.no_sync() if waits else contextlib.nullcontext():  # type: ignore[attr-defined]
@@ -140,7 +141,7 @@ class TorchEngine:
     def _forward_backward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The part of a step that a graph can hold: arithmetic on tensors, gradients left in place."""
         with autocast(self.device, self.settings.precision):
-            losses = self.objective.step_losses(*inputs)  # type: ignore[operator]
+            losses = self.objective.step_losses(*inputs)
         (poisoned(losses["loss"]) * (self._loss_scale / self.accumulate)).backward()
         return {name: value.detach() for name, value in losses.items()}
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.storage.storage import open_storage
-from mast_ray.training.engine import OptimizerSettings
+from mast_ray.training.engine import Objective, OptimizerSettings
 from mast_ray.training.engine_choice import make_engine
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog, read_metrics
@@ -41,7 +41,7 @@ class ToyEncoder(nn.Module):
         return self.norm(values)
 
 
-class ToyObjective(nn.Module):
+class ToyObjective(Objective):
     """Predict the sum of eight numbers."""
 
     def __init__(self, seed: int = 0) -> None:

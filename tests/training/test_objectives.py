@@ -9,7 +9,6 @@ import torch
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.models.detector import DetectorArchitecture, MastDetector
 from mast_ray.models.masking import Masking
-from mast_ray.training.loop import MicroBatch, begin_step
 from mast_ray.training.objectives import (
     ContrastiveSettings,
     DetectionObjective,
@@ -100,16 +99,13 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole(objective, sizes):
             )
             for rows in parts
         ]
-        begin_step(
-            objective,
-            [MicroBatch(batch, torch.tensor(rows)) for batch, rows in zip(batches, parts, strict=True)],
-        )
+        objective.begin_step(batches if len(batches) > 1 else [])
         for batch, rows in zip(batches, parts, strict=True):
             objective.seed_step(7, torch.tensor(rows), 4)
             (objective(batch)["loss"] / len(parts)).backward()
         found = torch.cat([p.grad.flatten() for p in objective.parameters()])
         objective.zero_grad()
-        begin_step(objective, [])
+        objective.begin_step([])
         objective.seed_step(0)
         return found
 

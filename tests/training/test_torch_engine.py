@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
-from mast_ray.training.engine import OptimizerSettings
+from mast_ray.training.engine import Objective, OptimizerSettings
 from mast_ray.training.groups import parameter_groups
 from mast_ray.training.torch_engine import TorchEngine
 
 
-class ConvObjective(nn.Module):
+class ConvObjective(Objective):
     """A channels-last convolution, as in the adapter and the head."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def test_a_compiled_step_that_has_run_does_not_hide_later_errors():
         step(compiled, 1)
 
 
-class BatchNormObjective(nn.Module):
+class BatchNormObjective(Objective):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)

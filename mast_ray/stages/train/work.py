@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
@@ -54,7 +53,7 @@ from mast_ray.training.data.labels import (
     quiet_chunks,
     refuse_untaught,
 )
-from mast_ray.training.engine import choose_precision
+from mast_ray.training.engine import Objective, choose_precision
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog
 from mast_ray.training.files.model_files import BestWeights, Card, read_card, write_model
@@ -205,7 +204,7 @@ class DetectorTask:
         return chunks_of_split(prepared, self.select_on or selection_split(prepared))
 
     def _validation(
-        self, objective: nn.Module, prepared: Prepared, inputs: Inputs, worker: Worker
+        self, objective: Objective, prepared: Prepared, inputs: Inputs, worker: Worker
     ) -> DetectionValidation | None:
         try:
             held = self.held_out(prepared)
@@ -340,7 +339,7 @@ def _card(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result:
 def _finished(
     task: PretrainTask | DetectorTask,
     worker: Worker,
-    objective: nn.Module,
+    objective: Objective,
     card: Card,
     result: FitResult,
     schedule: Schedule,
