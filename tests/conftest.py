@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -13,6 +14,8 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+settings.register_profile("no_clock", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("no_clock")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

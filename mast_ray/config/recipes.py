@@ -43,6 +43,8 @@ def paper() -> Config:
             "spectrogram.divisor": 2.0,
             "spectrogram.background": "none",
             "model.decoder": "local",
+            "model.adapter": "upsampling",
+            "model.finest_level": "8x4",
             "augment.hidden_boxes": "remove",
             "augment.shift_edges": "silence",
             "augment.gain_db": 0.0,

@@ -76,7 +76,7 @@ class SpectrogramConfig(Section):
     """Normalised value is (S - mean) / (std + eps) / divisor; 2 when starting
     from AudioMAE's public weights.
     """
-    background: Literal["none", "median"] = "none"
+    background: Literal["none", "median"] = "median"
     """What is taken off the log-mel before it is normalised: nothing (paper), or the median of the recording
     (of every hour of one longer than two) in every bin.
     """
@@ -168,9 +168,9 @@ class ModelConfig(Section):
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
     float16).
     """
-    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "upsampling"
-    """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4; hybrid adds a convolutional path from the
-    spectrogram to upsampling.
+    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "hybrid"
+    """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid adds a convolutional
+    path from the spectrogram to upsampling.
     """
     finest_level: Literal["8x4", "4x4", "2x4", "auto"] = "8x4"
     """Frames x bins per cell of the finest level (paper: 8x4), with upsampling, hybrid and resnet_fpn; auto:

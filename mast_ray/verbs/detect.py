@@ -1,22 +1,26 @@
-"""`mast detect MODEL ARCHIVE --out TABLE`: boxes for every recording of an archive."""
+"""`mast detect [MODEL] ARCHIVE --out TABLE`: boxes for every recording of an archive."""
 
 from __future__ import annotations
 
 import argparse
 
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
+from mast_ray.training.files.shipped import SHIPPED
 
 USES_CONFIG = USES_RUNNER = True
+SMALL_ARCHIVE_BYTES = 1_500_000_000  # four hours at 48 kHz and 16 bit
 HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.
 
-MODEL, ARCHIVE and --out are folders or s3:// prefixes. Detections are stored down to evaluate.score_floor: a threshold is applied when
+MODEL, ARCHIVE and --out are folders or s3:// prefixes; without MODEL the detector that comes with the package is used (shipped:tiny, or
+shipped:compact with a GPU). Detections are stored down to evaluate.score_floor: a threshold is applied when
 the table is read. Interrupted, the same command goes on where it was; finished, it has nothing to do. Every recording ends as done
 (recordings.parquet) or rejected with its reason (rejects.parquet). Exit code 0: all done; 4: some were rejected."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", help="model folder written by `mast train` or `mast self-train`")
+    add("model", nargs="?", default=SHIPPED,
+        help="folder written by `mast train` or `mast self-train`, shipped:tiny or shipped:compact")  # fmt: skip
     add("archive", help="folder or s3:// prefix of recordings")
     add("--out", required=True, help="folder or s3:// prefix to write")
     add(
@@ -35,10 +39,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="inventory and plan only")
 
 
+def runner_for(args: argparse.Namespace) -> str:
+    """Where a sweep runs when nobody says: Ray's start pays from about an hour of work on."""
+    import os
+
+    from mast_ray.storage.storage import open_storage
+
+    if "RAY_ADDRESS" in os.environ:
+        return "ray"
+    num_bytes = 0
+    for entry in open_storage(args.archive, args.config.storage).list():
+        num_bytes += entry.num_bytes
+        if num_bytes > SMALL_ARCHIVE_BYTES:
+            return "ray"
+    return "here"
+
+
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.detect.detect import DetectInputs, detect
+    from mast_ray.training.files.shipped import model_folder
+    from mast_ray.verbs.run import has_gpu
 
+    model = model_folder(args.model, has_gpu(args.config))
+    if model != args.model:
+        print(f"model: {model}")
     inputs = DetectInputs(
-        args.model, args.archive, args.out, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.threshold
+        model, args.archive, args.out, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.threshold
     )
     return detect(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

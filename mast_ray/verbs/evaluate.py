@@ -51,7 +51,7 @@ OF_TABLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="folder of a model")
+    add("model", metavar="MODEL", nargs="?", help="folder of a model, shipped:tiny or shipped:compact")
     add("prepared", metavar="PREPARED", nargs="?", help="folder or s3:// prefix written by `mast prepare`")
     add(
         "--detections",
@@ -106,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.model:
+        from mast_ray.training.files.shipped import model_folder
+        from mast_ray.verbs.run import has_gpu
+
+        args.model = model_folder(args.model, has_gpu(args.config))
     match chosen_form(args):
         case "model":
             return _score_model(args)

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "embed": ("embed", "embeddings, neighbours, clusters and maps"),
     "calibrate": ("calibrate", "precision at a threshold from a small review sheet"),
     "detect": ("detect", "boxes for every recording of an archive"),
+    "listen": ("listen", "a first look: the shipped detector over your recordings, and a report"),
     "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope, pamDP"),
     "summarise": ("summarise", "calls per hour, diel activity, spectral occupancy"),
     "report": ("report", "one HTML file to look at and listen to"),
@@ -99,14 +100,15 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
             parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
                                 help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
         if getattr(module, "USES_RUNNER", False):
-            parser.add_argument("--runner", choices=("ray", "here"), default="ray",
-                                help="spread the work over Ray, or stay in this process")  # fmt: skip
+            names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
+            parser.add_argument("--runner", choices=names, default=names[0],
+                                help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
         module.add_arguments(parser)
         args = parser.parse_args(argv)
-        if getattr(module, "USES_RUNNER", False):
-            args.runner = runner_named(args.runner)
         if getattr(module, "USES_CONFIG", False):
             args.config = config_of(args.recipe, args.config_file, args.sets)
+        if getattr(module, "USES_RUNNER", False):
+            args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
         with interruptible():
             return module.run(args)
     except MastError as error:

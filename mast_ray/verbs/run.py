@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
+from mast_ray.training.files.shipped import SCRATCH, SHIPPED
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
 from mast_ray.verbs.pipeline import Step, method_table, run_steps
@@ -18,7 +19,8 @@ HELP = """From a folder of recordings and a few expert boxes to a detector, its 
   mast run --audio recordings/ --annotations tables/ --out run
   mast run --audio recordings/ --annotations boxes.csv --table sites.csv --out run --minutes 60 --set split.ood_sites=[S7]
 
-Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
+It begins with the detector that comes with the package and trains it on your boxes; with --start scratch (or a recipe of your own) it
+pretrains on your recordings instead. Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
 goes on where it was."""
 USES_CONFIG = USES_RUNNER = True
 SPLITS = {
@@ -37,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, help="local folder of the run")
     parser.add_argument(
+        "--start",
+        default="",
+        help="detector to begin with: shipped (default), a model folder, or scratch: pretrain on these recordings",
+    )
+    parser.add_argument(
         "--minutes",
         type=float,
         default=None,
@@ -47,17 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.main import config_of, run_verb
 
-    has_gpu = _has_gpu(args.config)
-    recipe = args.recipe or (None if args.config_file else ("field" if has_gpu else "tiny"))
+    gpu = has_gpu(args.config)
+    recipe = args.recipe or (None if args.config_file else ("field" if gpu else "tiny"))
     config = config_of(recipe, args.config_file, args.sets)
-    knobs = _knobs(recipe, args.config_file, args.sets)
+    knobs = knobs_of(recipe, args.config_file, args.sets)
+    # a recipe or a file of settings says what to train: only without one does the shipped detector stand in
+    args.start = args.start or (SCRATCH if args.recipe or args.config_file else SHIPPED)
     out = Path(args.out)
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):
             return code
-        minutes = args.minutes if args.minutes is not None else (0.0 if has_gpu else 30.0)
-        budget_knobs = _announce(config, out / "prepared", has_gpu, minutes)
+        minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
+        budget_knobs = _announce(config, out / "prepared", gpu, minutes)
         code = max(code, run_steps(_training_steps(args, out, (*knobs, *budget_knobs)), run_verb, out))
     if code in (0, 4):
         _last_screen(args, out)
@@ -83,10 +92,14 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
     prepared, runner = str(out / "prepared"), ("--runner", args.runner.name)
     table = ("--table", args.table) if args.table else ()
     final = str(out / "self_trained" / "model")
+    pretrain = Step("pretrain on all that may be learned from", "pretrain",
+                    (prepared, "--out", str(out / "encoder"), *runner, *knobs))  # fmt: skip
+    from_scratch = args.start == SCRATCH
+    begin = ("--encoder", str(out / "encoder")) if from_scratch else ("--start", args.start)
     return [
-        Step("pretrain on all that may be learned from", "pretrain", (prepared, "--out", str(out / "encoder"), *runner, *knobs)),
+        *([pretrain] if from_scratch else []),
         Step("train a detector on your boxes", "train",
-             (prepared, "--encoder", str(out / "encoder"), "--out", str(out / "detector"), *runner, *knobs)),
+             (prepared, *begin, "--out", str(out / "detector"), *runner, *knobs)),
         Step("self-train on the unlabelled recordings", "self-train",
              (prepared, "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *runner, *knobs)),
         Step("evaluate the supervised detector", "evaluate",
@@ -153,13 +166,15 @@ def _kept_round(rounds: Path) -> str:
     return f"self-training: {final['why']}"
 
 
-def _knobs(recipe: str | None, config_file: str | None, sets: list[str]) -> tuple[str, ...]:
+def knobs_of(recipe: str | None, config_file: str | None, sets: list[str]) -> tuple[str, ...]:
+    """The words that hand a verb's recipe, file and settings on to another verb."""
     parts: list[str] = ["--recipe", recipe] if recipe else []
     parts += ["--config", config_file] if config_file else []
     return (*parts, *(part for item in sets for part in ("--set", item)))
 
 
-def _has_gpu(config: Config) -> bool:
+def has_gpu(config: Config) -> bool:
+    """Whether a run with this config would use a GPU of this machine."""
     import torch
 
     return config.cluster.use_gpu != "no" and torch.cuda.is_available()

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start",
         default="",
         help="detector of any archive to adapt to this one with few labels: gently, with its own statistics; "
-        "prints its figures before and after",
+        "prints its figures before and after. A folder, or shipped, shipped:tiny, shipped:compact; scratch: none",
     )
     parser.add_argument(
         "--remember",
@@ -61,12 +61,15 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
+    from mast_ray.training.files.shipped import SCRATCH, model_folder
+    from mast_ray.verbs.run import has_gpu
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)
+    args.start = "" if args.start == SCRATCH else model_folder(args.start, has_gpu(args.config))
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
     if args.remember and not args.start:

@@ -1,0 +1,39 @@
+"""Models that come with the package: a general detector of animal sound in two sizes, checked like any other.
+
+`tiny` is for two cores, `compact` for a GPU or a patient laptop. Where a model is asked for, `shipped` means the one
+that fits the machine, `shipped:tiny` and `shipped:compact` name one, and anything else is a folder.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from mast_ray.config.errors import ConfigError, DataError
+
+SHIPPED, SCRATCH = "shipped", "scratch"
+SIZES = ("tiny", "compact")
+
+
+def shipped_model(size: str) -> Path:
+    """The folder of a shipped detector: weights.safetensors, card.json."""
+    if size not in SIZES:
+        raise ConfigError(
+            f"no detector of size {size!r} is shipped: use {SHIPPED}:{f' or {SHIPPED}:'.join(SIZES)}"
+        )
+    folder = Path(str(files("mast_ray"))) / "weights" / size
+    if not (folder / "card.json").is_file():
+        raise DataError(
+            f"the {size} detector is missing from this installation ({folder}):\n"
+            "install mast_ray again, or name a model folder of your own"
+        )
+    return folder
+
+
+def model_folder(name: str, has_gpu: bool) -> str:
+    """The folder that a user's word means: `shipped`, `shipped:SIZE`, or a folder itself."""
+    if name == SHIPPED:
+        return str(shipped_model("compact" if has_gpu else "tiny"))
+    if name.startswith(f"{SHIPPED}:"):
+        return str(shipped_model(name.removeprefix(f"{SHIPPED}:")))
+    return name

@@ -1,0 +1,51 @@
+"""`mast listen RECORDINGS`: what the shipped detector finds at once, as a report to look at and listen to."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mast_ray.training.files.shipped import SHIPPED
+from mast_ray.verbs.pipeline import Step, run_steps
+
+USES_CONFIG = True
+HELP = """Find animal sounds in a folder of recordings with the detector that comes with the package, and write a report.
+
+  mast listen recordings/                     # listened/report.html
+  mast listen recordings/ --out found --table sites.csv
+
+No labels and no training: a first look, in about a minute for an hour of sound. `mast run` trains a detector of your own from it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("audio", metavar="RECORDINGS", help="folder of recordings")
+    add(
+        "--model",
+        default=SHIPPED,
+        help="model folder, shipped:tiny or shipped:compact (default: the one that fits)",
+    )
+    add("--out", default="listened", help="folder to write (default: listened)")
+    add("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ...")
+    add("--runner", choices=("auto", "ray", "here"), default="auto",
+        help="spread over Ray, or stay in this process (auto: by the size of the archive)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    from mast_ray.verbs.main import run_verb
+    from mast_ray.verbs.run import knobs_of
+
+    out = Path(args.out)
+    table = ("--table", args.table) if args.table else ()
+    knobs = knobs_of(args.recipe, args.config_file, args.sets)
+    where = ("--out", str(out / "detections"), "--runner", args.runner)
+    steps = [
+        Step("find animal sounds", "detect", (args.model, args.audio, *table, *where, *knobs)),
+        Step("report", "report", (str(out), "--audio", args.audio, "--out", str(out / "report.html"))),
+    ]
+    code = run_steps(steps, run_verb, out)
+    if code in (0, 4):
+        print(f"\nlook and listen:       {(out / 'report.html').resolve()}")
+        print(f"into your own tools:   mast export {out / 'detections'} --to raven --out tables")
+        print(f"a detector of your own: mast run --audio {args.audio} --annotations TABLES --out run")
+    return code

@@ -1,0 +1,82 @@
+"""Detectors that come with the package: found by name, checked like any other, used where no model is named."""
+
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.reporting.detection_tables import read_detections
+from mast_ray.training.assembly import load_detector
+from mast_ray.training.files.model_files import read_model
+from mast_ray.training.files.shipped import SIZES, model_folder, shipped_model
+from mast_ray.verbs.main import run_verb
+
+RATE_HZ = 16_000
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """Faint noise with a loud 3 kHz whistle of half a second, once a second from 2 s on."""
+    folder = tmp_path_factory.mktemp("archive")
+    rng = np.random.default_rng(0)
+    wave = 0.003 * rng.standard_normal(12 * RATE_HZ)
+    time_s = np.arange(RATE_HZ // 2) / RATE_HZ
+    whistle = 0.2 * np.sin(2 * np.pi * 3000 * time_s) * np.hanning(len(time_s))
+    for begin_s in range(2, 11, 2):
+        wave[begin_s * RATE_HZ : begin_s * RATE_HZ + len(whistle)] += whistle
+    soundfile.write(folder / "whistles.wav", wave.astype(np.float32), RATE_HZ)
+    return folder
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_shipped_detector_loads_and_says_what_it_expects(size):
+    detector, card = load_detector(shipped_model(size))
+    assert card.normaliser().background == "median" and 0 < card.score_threshold < 1
+    assert detector.architecture.size == size
+    weights, _ = read_model(shipped_model(size), "detector")
+    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float16}
+    assert sum(file.stat().st_size for file in shipped_model("tiny").parent.rglob("*")) < 30_000_000
+
+
+def test_names_mean_folders():
+    assert model_folder("shipped", has_gpu=False) == str(shipped_model("tiny"))
+    assert model_folder("shipped", has_gpu=True) == model_folder("shipped:compact", has_gpu=False)
+    assert model_folder("runs/mine", has_gpu=True) == "runs/mine"
+    with pytest.raises(ConfigError, match="shipped:tiny or shipped:compact"):
+        model_folder("shipped:huge", has_gpu=False)
+
+
+def test_a_replaced_weights_file_is_refused(tmp_path, monkeypatch):
+    shutil.copytree(shipped_model("tiny"), tmp_path / "weights" / "tiny")
+    monkeypatch.setattr("mast_ray.training.files.shipped.files", lambda package: tmp_path)
+    file = tmp_path / "weights" / "tiny" / "weights.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(DataError, match="does not match the sha256") as refused:
+        load_detector(model_folder("shipped:tiny", has_gpu=False))
+    assert len(str(refused.value).splitlines()) <= 3
+    shutil.rmtree(tmp_path / "weights")
+    with pytest.raises(DataError, match="missing from this installation"):
+        model_folder("shipped:tiny", has_gpu=False)
+
+
+@pytest.mark.slow
+def test_listen_finds_the_whistles_without_a_model_and_writes_a_report(archive, tmp_path):
+    out = tmp_path / "listened"
+    assert run_verb("listen", [str(archive), "--out", str(out)]) == 0
+    assert (out / "report.html").stat().st_size > 10_000
+    table = read_detections(str(out / "detections")).to_pandas()
+    strong = table[table.score >= 0.3]  # noise alone stays below
+    for begin_s in range(2, 11, 2):
+        middle_s = begin_s + 0.25
+        hit = strong[
+            (strong.begin_s < middle_s)
+            & (strong.end_s > middle_s)
+            & (strong.low_hz < 3000)
+            & (strong.high_hz > 3000)
+        ]
+        assert len(hit), f"the whistle at {begin_s} s was not found"
