@@ -70,7 +70,7 @@ def test_listen_finds_the_whistles_without_a_model_and_writes_a_report(archive, 
     assert run_verb("listen", [str(archive), "--out", str(out)]) == 0
     assert (out / "report.html").stat().st_size > 10_000
     table = read_detections(str(out / "detections")).to_pandas()
-    strong = table[table.score >= 0.3]  # noise alone stays below
+    strong = table[table.score >= 0.25]
     for begin_s in range(2, 11, 2):
         middle_s = begin_s + 0.25
         hit = strong[
