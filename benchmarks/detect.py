@@ -32,7 +32,7 @@ import torch
 
 from mast_ray.config.recipes import field, tiny
 from mast_ray.config.tree import Config
-from mast_ray.inference.decode_lanes import DecodeKnobs, DecodeLanes
+from mast_ray.inference.decode_threads import DecodeKnobs, DecodeThreads
 from mast_ray.models.build import build_detector
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, HOP_S, NUM_BINS, SAMPLE_RATE_HZ
@@ -41,7 +41,7 @@ from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.stages.detect.detect import Sweep, settings_of
 from mast_ray.stages.detect.load_work import WorkMaker, inference_knobs, work_of
-from mast_ray.stages.detect.plan import decode_lanes, workers_of
+from mast_ray.stages.detect.plan import decode_threads_of, workers_of
 from mast_ray.stages.detect.work import DetectWork
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.storage.spread import Resources
@@ -172,14 +172,14 @@ def sweep(
             notes[name] = notes.get(name, 0.0) + value
     workers = workers_of(config, Resources(os.cpu_count() or 1, torch.cuda.device_count()))
     actors = 1 if runner == "here" else workers.num_actors
-    lanes = work._decode.num_lanes if runner == "here" else decode_lanes(config.detect, workers)
+    threads = work._decode.num_threads if runner == "here" else decode_threads_of(config.detect, workers)
     return {
         "workers": actors,
         "wall_s": wall_s,
         "audio_s": notes["audio_s"],
         "x_real_time": notes["audio_s"] / wall_s,
         "detections_per_hour": notes["detections"] / notes["audio_s"] * 3600,
-        "decode_threads_busy": notes["decode_s"] / (lanes * notes["work_s"]),
+        "decode_threads_busy": notes["decode_s"] / (threads * notes["work_s"]),
         "decode_x_per_thread": notes["audio_s"] / max(1e-9, notes["decode_s"]),
         "waiting_for_sound": notes["starved_s"] / notes["work_s"],
         "waiting_for_device": notes["device_s"] / notes["work_s"],
@@ -191,10 +191,10 @@ def sweep(
 def decode_rate(archive: Path, knobs: DecodeKnobs, seconds: float) -> float:
     """Times real time of the decoding threads alone, what they give thrown away."""
     source = open_storage(archive)
-    lanes = DecodeLanes(source, list_archive(source).items, knobs, None)
+    threads = DecodeThreads(source, list_archive(source).items, knobs, None)
     begun_s, num_segments = time.perf_counter(), 0
-    with lanes.started():
-        for piece in lanes.pieces():
+    with threads.started():
+        for piece in threads.pieces():
             num_segments += len(piece.segments)
             if time.perf_counter() - begun_s > seconds:
                 break
@@ -204,10 +204,10 @@ def decode_rate(archive: Path, knobs: DecodeKnobs, seconds: float) -> float:
 
 def decode_rate_of_processes(archive: Path, knobs: DecodeKnobs, seconds: float) -> float:
     """The same with a process for every thread: what the cores could give without Python's lock."""
-    one = replace(knobs, num_lanes=1)
-    with ProcessPoolExecutor(knobs.num_lanes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    one = replace(knobs, num_threads=1)
+    with ProcessPoolExecutor(knobs.num_threads, mp_context=multiprocessing.get_context("spawn")) as pool:
         for length_s in (0.1, seconds):  # the first time they start
-            calls = [pool.submit(decode_rate, archive, one, length_s) for _ in range(knobs.num_lanes)]
+            calls = [pool.submit(decode_rate, archive, one, length_s) for _ in range(knobs.num_threads)]
             total = sum(call.result() for call in calls)
     return total
 
@@ -307,7 +307,7 @@ def main() -> None:
         knobs = work.detector.knobs
         result |= {
             "batch_size": knobs.batch_size, "precision": knobs.precision, "compile": knobs.compile,
-            "decode_threads": decode_lanes(config.detect, workers), "score_floor": knobs.score_floor,
+            "decode_threads": decode_threads_of(config.detect, workers), "score_floor": knobs.score_floor,
             "load_and_compile_s": time.perf_counter() - begun_s,
             "bare_windows_per_s": bare, "bare_x_real_time": bare * HOP_S,
         }  # fmt: skip

@@ -34,7 +34,7 @@ from mast_ray.training.data.feed import ReaderFeed
 from mast_ray.training.loop import MicroBatch, begin_step, seed_draws
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import schedule_of
-from mast_ray.training.watch import StepWatch
+from mast_ray.training.step_notes import StepNotes
 from mast_ray.training.worker import LocalWorker
 
 SECTION = "detector"
@@ -135,7 +135,7 @@ class Run:
             least_slots=16 if compiles == "on" else 0,
         )
         self.batches = feed.micro_batches(0, MANY_STEPS, Stopwatch(1))
-        self.watch, self.num_steps = StepWatch(device), 0
+        self.watch, self.num_steps = StepNotes(device), 0
 
     def _augmentation(self) -> StepAugmentation:
         return StepAugmentation(

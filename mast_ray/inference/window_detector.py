@@ -22,7 +22,7 @@ from torch import Tensor
 from mast_ray.boxes.batch import Detections
 from mast_ray.config.errors import ConfigError
 from mast_ray.inference.background_hold import BackgroundHold, Pushed
-from mast_ray.inference.decode_lanes import SegmentKind
+from mast_ray.inference.decode_threads import SegmentKind
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
 from mast_ray.spectrogram.logmel import logmel_on_device

@@ -69,7 +69,7 @@ def run_units(
                     put_commit(stage, report.commit)
                 yield report._replace(commit=None)
     except (ray.exceptions.RayError, RuntimeError) as error:
-        raise meaning_of(error) from error
+        raise worker_error(error) from error
 
 
 def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[str]]:
@@ -97,7 +97,7 @@ class _UnitActor:
         return _run_batch(batch, self._work, **self._options)
 
 
-def meaning_of(error: BaseException) -> BaseException:
+def worker_error(error: BaseException) -> BaseException:
     """The error a worker raised, out of Ray's wrapping (a full disk stays an
     OSError); a lost cluster is temporary.
     """

@@ -2,7 +2,7 @@
 poison file is found and set aside.
 
 attempts/<unit>/<run>-<n>.json is put before any work. When a run begins a unit again, its last attempt
-died: from then on items are worked on one by one, each named in the ledger first (a breadcrumb). An item
+died: from then on items are worked on one by one, each named in the ledger first. An item
 that was in hand at a death goes last next time, and is quarantined once `max_deaths` attempts have died
 and it was in hand at two of them: a file that kills its process kills three. An attempt cut short
 together with its driver is held against nobody, unless that happens too often to be chance. Everything is
@@ -35,9 +35,9 @@ class Ledger:
 
 
 def read_ledger(stage: Storage, unit_id: str, run: str) -> Ledger:
-    """Count deaths and breadcrumbs from the names of the ledger's objects."""
+    """Count deaths, and the items in hand, from the names of the ledger's objects."""
     numbers: dict[str, set[int]] = defaultdict(set)
-    crumbs: dict[tuple[str, int], tuple[int, str]] = {}
+    last_named: dict[tuple[str, int], tuple[int, str]] = {}
     timed_out = set()
     for entry in stage.list(f"attempts/{unit_id}"):
         name, *rest = entry.key.rsplit("/", 1)[-1].removesuffix(".json").split(".")
@@ -46,7 +46,7 @@ def read_ledger(stage: Storage, unit_id: str, run: str) -> Ledger:
         if rest:
             kind, place, item_id = rest
             attempt = (of_run, int(number))
-            crumbs[attempt] = max(crumbs.get(attempt, (-1, "")), (int(place), item_id))
+            last_named[attempt] = max(last_named.get(attempt, (-1, "")), (int(place), item_id))
             if kind == "timeout":
                 timed_out.add(item_id)
     lone = sum(1 for other in numbers if other != run)
@@ -56,13 +56,13 @@ def read_ledger(stage: Storage, unit_id: str, run: str) -> Ledger:
         for number in begun
         if of_run == run or number < max(begun) or lone > DRIVER_DEATHS_TOLERATED
     }
-    in_hand = Counter(item_id for attempt, (_, item_id) in crumbs.items() if attempt in proven)
+    in_hand = Counter(item_id for attempt, (_, item_id) in last_named.items() if attempt in proven)
     return Ledger(len(proven), len(numbers[run]), in_hand, frozenset(timed_out))
 
 
 @dataclass
 class Attempt:
-    """One attempt at a unit: its token names its files, its breadcrumbs say which item is in hand."""
+    """One attempt at a unit: its token names its files, its entries in the ledger say which item is in hand."""
 
     stage: Storage
     unit: Unit
@@ -70,7 +70,7 @@ class Attempt:
     number: int
     token: str
     is_careful: bool
-    num_crumbs: int = 0
+    num_named: int = 0
     item_in_hand: str = ""
     last_beat_s: float = field(default_factory=time.monotonic)
 
@@ -78,13 +78,13 @@ class Attempt:
         """Say that work is going on; the watchdog listens."""
         self.last_beat_s = time.monotonic()
 
-    def take_up(self, item_id: str) -> None:
+    def begin_item(self, item_id: str) -> None:
         """Name the item now in hand; only careful attempts pay for a ledger entry."""
         self.beat()
         self.item_in_hand = item_id
         if self.is_careful:
-            self.num_crumbs += 1
-            self._note("crumb")
+            self.num_named += 1
+            self._note("item")
 
     def groups(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """All items at once, or one by one, each named, when an earlier attempt
@@ -95,7 +95,7 @@ class Attempt:
             yield items
             return
         for item in items:
-            self.take_up(item.item_id)
+            self.begin_item(item.item_id)
             yield [item]
 
     def report_timeout(self) -> None:
@@ -104,7 +104,7 @@ class Attempt:
             self._note("timeout")
 
     def _note(self, kind: str) -> None:
-        note = f"{self.run}-{self.number:03d}.{kind}.{self.num_crumbs:06d}.{self.item_in_hand}.json"
+        note = f"{self.run}-{self.number:03d}.{kind}.{self.num_named:06d}.{self.item_in_hand}.json"
         self.stage.write_atomic(f"attempts/{self.unit.unit_id}/{note}", b"{}")
 
 

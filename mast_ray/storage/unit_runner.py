@@ -1,6 +1,6 @@
 """One unit from ledger to commit in this process, under a watchdog that turns a hang into a death.
 
-`work(attempt, items)` writes files named by `attempt.token`, calls `attempt.take_up(item_id)` before each item (or goes
+`work(attempt, items)` writes files named by `attempt.token`, calls `attempt.begin_item(item_id)` before each item (or goes
 through `attempt.groups(items)`), and returns every item's outcome with the files it wrote. What it raises fails the job;
 what is wrong with one recording must be an outcome. Ray runs this in its workers; `run_here` runs it in a plain loop,
 or in several processes of this machine where there is no Ray.
@@ -158,15 +158,15 @@ def _run_in_processes(
         finally:
             idle.put(process)
 
-    lanes = ThreadPoolExecutor(num_processes, thread_name_prefix="unit")
+    threads = ThreadPoolExecutor(num_processes, thread_name_prefix="unit")
     try:
-        for future in as_completed([lanes.submit(report_of, unit) for unit in units]):
+        for future in as_completed([threads.submit(report_of, unit) for unit in units]):
             report = future.result()
             if report.commit is not None:
                 put_commit(stage, report.commit)
             yield report._replace(commit=None)
     finally:
-        lanes.shutdown(wait=True, cancel_futures=True)
+        threads.shutdown(wait=True, cancel_futures=True)
         for _ in range(num_processes):
             idle.get().shutdown()
 

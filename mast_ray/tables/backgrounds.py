@@ -41,7 +41,7 @@ class BackgroundRows:
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
 
-    def watched(self, recording_id: str, segments: Iterable[Segment]) -> Iterator[Segment]:
+    def measuring(self, recording_id: str, segments: Iterable[Segment]) -> Iterator[Segment]:
         """The same segments; a recording that breaks off leaves no row."""
         stream, sums, rows = BackgroundStream(), _SegmentSums(), []
         for segment in segments:
@@ -136,7 +136,7 @@ def _measured(prepared: Prepared, recordings: NDArray[np.int64]) -> pa.Table:
     """Rows of some recordings from their stored frames, one after the other."""
     rows, reader = BackgroundRows(), BlockReader(prepared)
     for recording in recordings.tolist():
-        for _ in rows.watched(prepared.recording_ids[recording], _segments(prepared, recording, reader)):
+        for _ in rows.measuring(prepared.recording_ids[recording], _segments(prepared, recording, reader)):
             pass
     return rows.table()
 

@@ -34,7 +34,7 @@ from mast_ray.training.files.model_files import BestWeights
 from mast_ray.training.memory import out_of_memory_advice
 from mast_ray.training.progress import Pace, ProgressLine, Stopwatch, progress_text
 from mast_ray.training.schedule import Schedule
-from mast_ray.training.watch import StepWatch
+from mast_ray.training.step_notes import StepNotes
 from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
@@ -134,7 +134,7 @@ def _train(
     writer: _Writer,
 ) -> FitResult:
     first_step, measured, pace = position.steps_done, dict(position.extra), None
-    watch = StepWatch(worker.device)
+    notes = StepNotes(worker.device)
     clock = Stopwatch(
         schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops
     )
@@ -148,14 +148,14 @@ def _train(
             log.info("step %d: training %s", step, "; ".join(joined))
         losses, chunk_ids = _one_step(worker, engine, batches, step, schedule, options)
         norm = engine.step(schedule.rate_at(position.samples_seen))
-        watch.add(step, losses, norm, chunk_ids)
+        notes.add(step, losses, norm, chunk_ids)
         position = replace(
             position, steps_done=step + 1, samples_seen=position.samples_seen + schedule.batch_size
         )
         validates = validation is not None and schedule.is_validation_step(step + 1)
         saves = (step + 1) % checkpoint_every == 0 or step + 1 == schedule.num_steps
         if (step + 1) % options.log_every_steps == 0 or validates or saves:
-            means, skipped = watch.read()
+            means, skipped = notes.read()
             position = replace(position, skipped_steps=position.skipped_steps + skipped)
             pace = clock.look(position.samples_seen)
             _log_training(files.metrics, position, schedule, means, pace)

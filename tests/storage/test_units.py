@@ -32,7 +32,7 @@ def items(count, size=10, version="v1"):
 def all_done(attempt, todo):
     outcomes = []
     for item in todo:
-        attempt.take_up(item.item_id)
+        attempt.begin_item(item.item_id)
         outcomes.append(Outcome(item.item_id, "done"))
     return WorkDone(outcomes, [], {})
 
@@ -44,7 +44,7 @@ class Death(BaseException):
 def dying_on(*poison):
     def work(attempt, todo):
         for item in todo:
-            attempt.take_up(item.item_id)
+            attempt.begin_item(item.item_id)
             if item.item_id in poison:
                 raise Death(item.item_id)
         return WorkDone([Outcome(item.item_id, "done") for item in todo], [], {})
@@ -161,7 +161,7 @@ def test_a_time_out_noted_by_the_watchdog_is_named_so(tmp_path):
     (unit,) = plan_units(items(2), 64, 10**9)
     for _ in range(3):
         attempt = begin_attempt(stage, unit, "run", read_ledger(stage, unit.unit_id, "run"))
-        attempt.take_up("id001")
+        attempt.begin_item("id001")
         attempt.report_timeout()
     ledger = read_ledger(stage, unit.unit_id, "run")
     work, quarantined = order_of_work(unit.items, ledger, max_deaths=3)

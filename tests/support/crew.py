@@ -67,7 +67,7 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     from mast_ray.training.loop import seed_draws
     from mast_ray.training.progress import Stopwatch
     from mast_ray.training.schedule import schedule_of
-    from mast_ray.training.watch import StepWatch
+    from mast_ray.training.step_notes import StepNotes
 
     knobs = {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no", "cluster.engine": engine}
     config = apply_overrides(tiny(), knobs)
@@ -89,7 +89,7 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     engine.set_epoch(0.0)
     for step, (batch, rows) in enumerate(feed.micro_batches(0, steps, Stopwatch(1))):
         seed_draws(engine.objective, step, rows, schedule.batch_size, worker.rank)
-        watch = StepWatch(worker.device)
+        watch = StepNotes(worker.device)
         losses = engine.backward(batch, is_last=True)
         watch.add(step, losses, engine.step(1e-3), batch.chunk_ids)
         found.append(watch.read()[0])

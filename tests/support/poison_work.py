@@ -11,7 +11,7 @@ from mast_ray.storage.units import Outcome
 def work(attempt, items):
     outcomes = []
     for item in items:
-        attempt.take_up(item.item_id)
+        attempt.begin_item(item.item_id)
         if "segfault" in item.path:
             with open(os.environ.get("POISON_LOG", os.devnull), "a") as log:
                 log.write("death\n")

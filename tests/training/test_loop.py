@@ -13,7 +13,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.metrics_log import read_metrics
 from mast_ray.training.loop import FitOptions
-from mast_ray.training.watch import TrainingDivergedError
+from mast_ray.training.step_notes import TrainingDivergedError
 
 
 def test_a_fit_of_four_epochs_learns_validates_each_epoch_and_leaves_best_and_last_checkpoints(tmp_path):

@@ -89,7 +89,7 @@ def detect_chunks(
             return StageResult(run.done, was_done=True)
         units = chunk_units(archive, chunks, chunks_per_unit or chunks_of_a_unit(len(chunks)))
         _work_off(task, run, units, runner, len(chunks))
-        return StageResult(run.finish(_counted(stage, units, chunks)), was_done=False)
+        return StageResult(run.finish(_count(stage, units, chunks)), was_done=False)
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
@@ -228,7 +228,7 @@ def _spread(task: ChunkTask, offered: Resources, num_units: int) -> Spread:
     )
 
 
-def _counted(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[str, Any]:
+def _count(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[str, Any]:
     """Every chunk exactly once, or the stage is not finished."""
     commits = read_commits(stage)
     items = [item for unit in units for item in unit.items]

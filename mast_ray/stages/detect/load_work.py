@@ -13,12 +13,18 @@ import torch
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.calibration import Calibration
-from mast_ray.inference.decode_lanes import DecodeKnobs
+from mast_ray.inference.decode_threads import DecodeKnobs
 from mast_ray.inference.detection_rows import RowKnobs
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.chunking import Tail
-from mast_ray.stages.detect.plan import BYTES_PER_HOUR, COMPILE_FROM_HOURS, Workers, batch_size, decode_lanes
+from mast_ray.stages.detect.plan import (
+    BYTES_PER_HOUR,
+    COMPILE_FROM_HOURS,
+    Workers,
+    batch_size,
+    decode_threads_of,
+)
 from mast_ray.stages.detect.work import DetectWork
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.preparing.unit_work import limits_of
@@ -79,7 +85,7 @@ def work_of(
     windows = WindowDetector(detector, card.normaliser(), tail, knobs, device)
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
-        decode_lanes(config.detect, workers),
+        decode_threads_of(config.detect, workers),
     )  # fmt: skip
     calibration = Calibration.from_dict(card.calibration) if card.calibration else None
     rows = RowKnobs(threshold, config.detect.song_gap_s, card.weights_sha256, calibration)

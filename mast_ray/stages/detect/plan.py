@@ -93,7 +93,7 @@ def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, workers: Worke
         max(
             knobs.hours_per_unit * factor * BYTES_PER_HOUR,
             num_bytes / MOST_UNITS,
-            decode_lanes(knobs, workers) * num_bytes / max(1, num_items),
+            decode_threads_of(knobs, workers) * num_bytes / max(1, num_items),
         )
     )
     # all have work, however small the archive
@@ -105,7 +105,7 @@ def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, workers: Worke
     return group_units(items, most_items, most_bytes)
 
 
-def decode_lanes(knobs: DetectConfig, workers: Workers) -> int:
+def decode_threads_of(knobs: DetectConfig, workers: Workers) -> int:
     """Decoding threads of one worker; 0 in the config: its cores on a GPU, two on a CPU,
     where the detector needs them more.
     """

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mast_ray.inference.decode_lanes import DecodeKnobs, DecodeLanes, Ending, Piece
+from mast_ray.inference.decode_threads import DecodeKnobs, DecodeThreads, Ending, Piece
 from mast_ray.inference.detection_rows import RowKnobs, dates_of, detection_rows, stitched_boxes
 from mast_ray.inference.window_detector import WindowBoxes, WindowDetector
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
@@ -77,19 +77,19 @@ class DetectWork:
 
             for group in attempt.groups(items):
                 self.detector.begin(found)
-                lanes = DecodeLanes(self._archive, group, self._decode, self._sites)
-                with lanes.started():
+                decoding = DecodeThreads(self._archive, group, self._decode, self._sites)
+                with decoding.started():
                     taken_s = time.perf_counter()
-                    for piece in lanes.pieces():
+                    for piece in decoding.pieces():
                         notes["starved_s"] += time.perf_counter() - taken_s
                         attempt.beat()
                         self._take(recordings[piece.item.item_id], piece, stitching)
                         taken_s = time.perf_counter()
                 self.detector.flush()
-                notes["decode_s"] += lanes.busy_s
+                notes["decode_s"] += decoding.busy_s
             tables = [(r, r.rows.result()) for r in recordings.values() if r.rows is not None]
         attempt.beat()
-        files = self._written(attempt.unit, tables)
+        files = self._write(attempt.unit, tables)
         done = [recording for recording, _ in tables]
         notes |= {
             "audio_s": sum(r.ending.record.duration_s for r in done if r.ending and r.ending.record),
@@ -124,7 +124,7 @@ class DetectWork:
         boxes = stitched_boxes(found, record.num_frames, self._rows)
         return detection_rows(boxes, record, ending.clock, self._rows, item_id)
 
-    def _written(self, unit: Unit, tables: list[tuple[_Recording, pa.Table]]) -> list[DataFile]:
+    def _write(self, unit: Unit, tables: list[tuple[_Recording, pa.Table]]) -> list[DataFile]:
         """Publish one file per site and date, and one of recordings."""
         if not tables:
             return []

@@ -105,7 +105,7 @@ def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedK
             knobs.what,
             table.schema.field("embedding").type.list_size,
         )
-        table = _mapped(stage, table, knobs, config)
+        table = _add_map(stage, table, knobs, config)
         write_table(stage, "embeddings.parquet", table)
         if knobs.neighbours:
             write_table(stage, "neighbours.parquet", neighbour_table(boxes_of(table), knobs.neighbours))
@@ -161,7 +161,7 @@ def _box_studies(
     }
 
 
-def _mapped(stage: Storage, table: pa.Table, knobs: EmbedKnobs, config: Config) -> pa.Table:
+def _add_map(stage: Storage, table: pa.Table, knobs: EmbedKnobs, config: Config) -> pa.Table:
     """The table with positions on the map (map_1, map_2), which is drawn as well."""
     places = map_2d(boxes_of(table).vectors, knobs.map, config.seed)
 

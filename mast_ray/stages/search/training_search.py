@@ -12,7 +12,7 @@ from typing import Any
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.trials import run_trials
-from mast_ray.on_ray.units import meaning_of
+from mast_ray.on_ray.units import worker_error
 from mast_ray.self_training.trial_records import (
     FOLDER,
     OBJECTIVE,
@@ -78,7 +78,7 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
 
 def _no_result(error: BaseException) -> Exception:
     """What to say when every trial broke."""
-    cause = meaning_of(error)
+    cause = worker_error(error)
     if isinstance(cause, MastError):
         return cause
     return TemporaryError(

@@ -137,14 +137,14 @@ class _Search:
             log.info("post-processing: F1 %.4f with %s", objective, _text(best))
         if what == "post":
             return TuneResult(best, objective, [])
-        rows = self._trained(apply_overrides(self.config, best), scores)
+        rows = self._search_training(apply_overrides(self.config, best), scores)
         top = max(rows, key=lambda row: row["objective"])
         sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
         best |= sampled_overrides(self.config, sample)
         log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
         return TuneResult(best, top["objective"], rows)
 
-    def _trained(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
+    def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
         pool = usable_pool(self.pool, self.stage.at("detections"), is_reweighed)
         run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)

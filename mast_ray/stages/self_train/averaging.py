@@ -48,7 +48,7 @@ def average_with_teacher(
             return out
         grid: dict[str, float] = {}
         if share == "auto":
-            grid = _tried(config, archive, teacher, student, stage, runner)
+            grid = _try_shares(config, archive, teacher, student, stage, runner)
             chosen = max(TEACHER_SHARES, key=lambda value: (grid.get(str(value), -1.0), -value))
         else:
             chosen = share
@@ -61,7 +61,7 @@ def average_with_teacher(
         return out
 
 
-def _tried(
+def _try_shares(
     config: Config, archive: Prepared, teacher: str, student: str, stage: Storage, runner: Runner
 ) -> dict[str, float]:
     """F1 at its own best threshold of every share, on the split that selects; empty without such a split."""

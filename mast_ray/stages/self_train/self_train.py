@@ -156,7 +156,7 @@ class _SelfTraining:
                 if needs_pseudo_labels(config.self_train.curriculum)
                 else None
             )
-            verdict, agreement = self._judged(pseudo, before)
+            verdict, agreement = self._judge(pseudo, before)
             if not verdict.is_sane and config.self_train.governor != "off":
                 log.warning("round %d: %s", number, verdict.reason)
                 if config.self_train.governor == "stop":
@@ -164,11 +164,11 @@ class _SelfTraining:
                     stopped = f"round {number}: {verdict.reason}"
                     generations = generations[:-1] if len(generations) > 1 else generations
                     break
-            student = self._generation(number, self._trained(number, teacher, pseudo))
+            student = self._generation(number, self._train_student(number, teacher, pseudo))
             row = round_row(config, number, student.scores, seed.scores)
             rows.append(row | self._about(pseudo, agreement, verdict) | self._drift(student, teacher, seed))
             write_rounds(self.stage, rows)
-            lost = self._lost_its_way(student, teacher)
+            lost = self._reason_to_drop(student, teacher)
             if lost and config.self_train.governor == "stop":
                 stopped = f"round {number}: {lost}"
                 break
@@ -176,11 +176,11 @@ class _SelfTraining:
             before = pseudo
             if number < config.self_train.rounds:
                 log.info("%s", rounds_text(rows, config.evaluate.average_precision))
-                chosen = self._chosen(generations)
+                chosen = self._choose(generations)
                 log.info("so far, %s", chosen.why)
-                self._delivered(generations[chosen.place])
-        chosen = self._chosen(generations)
-        return self._finished(generations[chosen.place], chosen.why, rows, stopped)
+                self._deliver(generations[chosen.place])
+        chosen = self._choose(generations)
+        return self._finish(generations[chosen.place], chosen.why, rows, stopped)
 
     def _folder(self, number: int, name: str) -> str:
         return self.stage.at(f"round{number}/{name}").url
@@ -217,7 +217,7 @@ class _SelfTraining:
             run_pseudo_label(self.config, *places, splits=splits, runner=self.runner)
         return open_storage(self._folder(teacher.round, name), self.config.storage)
 
-    def _judged(
+    def _judge(
         self, pseudo: PseudoLabels | None, before: PseudoLabels | None
     ) -> tuple[Verdict, float | None]:
         if pseudo is None:
@@ -232,7 +232,7 @@ class _SelfTraining:
             now, last, agreement, knobs.governor_density_ratio, knobs.governor_min_agreement
         ), agreement
 
-    def _lost_its_way(self, student: _Generation, teacher: _Generation) -> str:
+    def _reason_to_drop(self, student: _Generation, teacher: _Generation) -> str:
         """Why a student must not be used, however its labels would look: it fell silent or
         fires everywhere on validation.
         """
@@ -250,7 +250,7 @@ class _SelfTraining:
             log.warning("round %d: %s", student.round, reason)
         return reason
 
-    def _trained(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
+    def _train_student(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
         folder, knobs = {"teacher": teacher.model}, self.config.self_train
         for step in steps_of(knobs.curriculum):
             labels = LabelSource()
@@ -318,7 +318,7 @@ class _SelfTraining:
             "encoder_drift": weight_drift(weights[teacher.round], after, "encoder."),
         }
 
-    def _chosen(self, generations: list[_Generation]) -> Choice:
+    def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""
         last, split = len(generations) - 1, selection_split(self.archive)
         if self.config.self_train.keep == "last" and split != "ood_dev":
@@ -331,7 +331,7 @@ class _SelfTraining:
         f1 = [row.figures["f1"].estimate for row in rows if row is not None]
         return best_round(f1, [g.round for g in generations], split)
 
-    def _delivered(self, kept: _Generation) -> dict[str, Any]:
+    def _deliver(self, kept: _Generation) -> dict[str, Any]:
         """A generation as OUT/model, with the threshold it was scored at: that of the split that may choose."""
         weights, card = read_model(kept.model, "detector", self.config.storage)
         chosen = kept.scores.threshold
@@ -339,10 +339,10 @@ class _SelfTraining:
         write_model(self.stage.at(MODEL), weights, replace(card, score_threshold=threshold))
         return {"round": kept.round, "model_sha": card.weights_sha256, "threshold": threshold}
 
-    def _finished(
+    def _finish(
         self, kept: _Generation, why: str, rows: list[dict[str, Any]], stopped: str
     ) -> dict[str, Any]:
-        return write_rounds(self.stage, rows, final=self._delivered(kept) | {"why": why}, stopped=stopped)
+        return write_rounds(self.stage, rows, final=self._deliver(kept) | {"why": why}, stopped=stopped)
 
 
 def kept_figures(scores: ModelScores) -> PoolFigures:

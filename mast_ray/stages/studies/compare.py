@@ -72,7 +72,7 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
         encoder = study.encoder
         if not encoder and any(method.start == "own" for method in study.methods):
             encoder = stage.at("encoder").url
-            _pretrained(study, encoder, runner)
+            _pretrain(study, encoder, runner)
         outcomes = run_grid(planned_runs(study, archive, encoder, splits), config, runner)
         scores = read_scores(study, archive, outcomes)
         files, text = comparison_files(study.methods, scores, archive, config)
@@ -148,7 +148,7 @@ def _samples(config: Config, folder: str) -> int:
     return read_summary(open_storage(folder, config.storage)).samples
 
 
-def _pretrained(study: Comparison, encoder: str, runner: Runner) -> None:
+def _pretrain(study: Comparison, encoder: str, runner: Runner) -> None:
     from mast_ray.stages.train.train import run_pretrain
 
     log.info("pretraining the encoder that the methods share")

@@ -1,11 +1,11 @@
 """`mast label-budget`: how good a detector becomes with N labelled chunks, drawn by one strategy or another.
 
 OUT/encoder                          pretrained once where the model starts from one (or given)
-OUT/runs/STRATEGY/N/seedK/           model and scores of one cell
+OUT/runs/STRATEGY/N/seedK/           model and scores of one training
 OUT/label_budget.json .csv           the learning curves on the test split, as the report draws them
 OUT/label_budget_splits.csv          the same on every split;  gains.csv: strategies against the first one
 
-By default every cell trains over as many samples as the full training set would (epochs grow as N shrinks):
+By default every one goes over as many samples as the full training set would (epochs grow as N shrinks):
 the curve then shows labels, not the length of training.
 """
 
@@ -67,7 +67,7 @@ class BudgetStudy:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Training:
     """One training run of the grid."""
 
     strategy: str
@@ -92,7 +92,9 @@ def run_label_budget(study: BudgetStudy, runner: Runner = ON_RAY) -> str:
     grid = json.dumps([study.budgets, study.strategies, study.seeds, study.match])
     key = text_hash(sections_hash(config, "model", "detector", "evaluate", "augment") + grid)
     inputs = {"prepared": data_hash(archive)}
-    with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:  # every cell skips itself
+    with stage_run(
+        stage, STAGE, config, key, inputs, when_done="again"
+    ) as run:  # every training skips itself
         encoder = study.encoder
         if not encoder and config.model.name not in FROM_SCRATCH:
             from mast_ray.stages.train.train import run_pretrain
@@ -123,29 +125,29 @@ def check_study(study: BudgetStudy, archive: Prepared) -> None:
         raise DataError(f"{study.prepared} has no test split: deal the recordings again with `mast split`")
 
 
-def cells_of(study: BudgetStudy) -> list[Cell]:
+def trainings_of(study: BudgetStudy) -> list[Training]:
     """The grid; small budgets first, so that a curve appears early."""
     return [
-        Cell(strategy, n, seed)
+        Training(strategy, n, seed)
         for n in sorted(set(study.budgets))
         for strategy in study.strategies
         for seed in study.seeds
     ]
 
 
-def cell_config(config: Config, cell: Cell, num_train: int, match: Match) -> Config:
-    """The config of one cell; with match "samples" its epochs are stretched to
+def training_config(config: Config, training: Training, num_train: int, match: Match) -> Config:
+    """The config of one training; with match "samples" its epochs are stretched to
     the samples of the full set.
     """
     changes: dict[str, Any] = {
-        "seed": cell.seed,
-        "split.budget_chunks": cell.num_chunks,
-        "split.budget_strategy": cell.strategy,
+        "seed": training.seed,
+        "split.budget_chunks": training.num_chunks,
+        "split.budget_strategy": training.strategy,
     }
     if match == "samples":
         changes |= {
             f"detector.{name}": value
-            for name, value in stretched(config.detector, cell.num_chunks, num_train).items()
+            for name, value in stretched(config.detector, training.num_chunks, num_train).items()
         }
     return apply_overrides(config, changes)
 
@@ -161,18 +163,18 @@ def stretched(knobs: DetectorTrainConfig, num_chunks: int, num_train: int) -> di
 def planned_runs(study: BudgetStudy, archive: Prepared, encoder: str) -> list[Run]:
     num_train, splits = len(chunks_of_split(archive, "train")), scored_splits(archive)
     runs = []
-    for cell in cells_of(study):
-        config = cell_config(study.config, cell, num_train, study.match)
+    for training in trainings_of(study):
+        config = training_config(study.config, training, num_train, study.match)
         # absolute: workers stand in folders of their own
-        places = map(full_url, (study.prepared, f"{study.out.rstrip('/')}/{cell.folder}", encoder))
-        runs.append(Run(cell.name, run_cell, (config, *places, splits)))
+        places = map(full_url, (study.prepared, f"{study.out.rstrip('/')}/{training.folder}", encoder))
+        runs.append(Run(training.name, run_training, (config, *places, splits)))
     return runs
 
 
-def run_cell(
+def run_training(
     config: Config, prepared: str, folder: str, encoder: str, splits: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Train and score one cell in this process; what is done is skipped."""
+    """Train and score in this process; what is done is skipped."""
     from mast_ray.stages.train.train import run_train_detector
 
     start = "" if config.model.name in FROM_SCRATCH else encoder
@@ -190,24 +192,24 @@ def run_cell(
 def curve_rows(
     study: BudgetStudy, archive: Prepared, outcomes: dict[str, Outcome]
 ) -> tuple[dict[str, bytes], str]:
-    """(files, text) of the curves over all cells that succeeded."""
+    """(files, text) of the curves over all trainings that succeeded."""
     splits = scored_splits(archive)
     sums: dict[tuple[str, int, str], list[RecordingSums]] = {}
     single: list[BudgetRun] = []
     num_train = len(chunks_of_split(archive, "train"))
-    for cell in cells_of(study):
-        if outcomes[cell.name].result is None:
+    for training in trainings_of(study):
+        if outcomes[training.name].result is None:
             continue
-        folder = f"{study.out.rstrip('/')}/{cell.folder}"
-        config = cell_config(study.config, cell, num_train, study.match)
+        folder = f"{study.out.rstrip('/')}/{training.folder}"
+        config = training_config(study.config, training, num_train, study.match)
         places = (f"{folder}/model", study.prepared, f"{folder}/scores")
         found = evaluate_model(config, *places, Wanted(splits), runner=HERE)
         for split, scored in found.splits.items():
-            own = sums.setdefault((cell.strategy, cell.num_chunks, split), [])
+            own = sums.setdefault((training.strategy, training.num_chunks, split), [])
             own.append(sums_of(scored, found.threshold.value))
         row = found.sheet.whole("test")
         assert row is not None
-        single.append(BudgetRun(*_key(cell), row.figures["f1"].estimate))
+        single.append(BudgetRun(*_key(training), row.figures["f1"].estimate))
     points = {
         key: seed_intervals(own, study.config.evaluate.bootstrap, study.config.seed)
         for key, own in sums.items()
@@ -230,8 +232,8 @@ def curve_rows(
     return files, curves_text(points, study)
 
 
-def _key(cell: Cell) -> tuple[str, int, int]:
-    return cell.strategy, cell.num_chunks, cell.seed
+def _key(training: Training) -> tuple[str, int, int]:
+    return training.strategy, training.num_chunks, training.seed
 
 
 def curve_row(
@@ -248,11 +250,11 @@ def curves_text(points: dict[tuple[str, int, str], dict[str, SeedInterval]], stu
     lines = ["F1 on the test split, mean over seeds with 95 % interval (recordings and seeds)"]
     lines.append(f"{'chunks':>8}" + "".join(f"{name:>{width}}" for name in study.strategies))
     for n in sorted(set(study.budgets)):
-        cells = []
+        texts = []
         for strategy in study.strategies:
             one = points.get((strategy, n, "test"), {}).get("f1")
-            cells.append("-" if one is None else f"{one.estimate:.3f} [{one.low:.3f}, {one.high:.3f}]")
-        lines.append(f"{n:>8}" + "".join(f"{cell:>{width}}" for cell in cells))
+            texts.append("-" if one is None else f"{one.estimate:.3f} [{one.low:.3f}, {one.high:.3f}]")
+        lines.append(f"{n:>8}" + "".join(f"{text:>{width}}" for text in texts))
     curves = {
         strategy: [CurvePoint(s, n, found["f1"].estimate, *found["f1"][1:]) for (s, n, split), found in points.items()
                    if s == strategy and split == "test"]

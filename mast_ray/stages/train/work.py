@@ -103,9 +103,9 @@ class PretrainTask:
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
         feed = ReaderFeed(reader, worker, schedule, normalisation, tail=tail)
         identity = run_identity(self, prepared)
-        result = _fitted(self, worker, engine, feed, schedule, validation, identity)
+        result = _fit(self, worker, engine, feed, schedule, validation, identity)
         card = _card("autoencoder", config, inputs, prepared, result)
-        return _finished(self, worker, objective, card, result, schedule, len(pool))
+        return _export(self, worker, objective, card, result, schedule, len(pool))
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,9 @@ class DetectorTask:
             pseudo_weight=config.self_train.pseudo_weight,
         )
         identity = run_identity(self, prepared)
-        result = _fitted(self, worker, engine, feed, schedule, validation, identity)
+        result = _fit(self, worker, engine, feed, schedule, validation, identity)
         card = _card("detector", config, inputs, prepared, result)
-        return _finished(self, worker, objective, card, result, schedule, len(data.reader))
+        return _export(self, worker, objective, card, result, schedule, len(data.reader))
 
     def held_out(self, prepared: Prepared) -> ChunkSet:
         """The chunks that choose the best weights."""
@@ -292,7 +292,7 @@ def _precision(config: Config, worker: Worker) -> Any:
     return choose_precision(config.cluster.precision, worker.device)
 
 
-def _fitted(
+def _fit(
     task: PretrainTask | DetectorTask,
     worker: Worker,
     engine: Any,
@@ -336,7 +336,7 @@ def _card(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result:
     )
 
 
-def _finished(
+def _export(
     task: PretrainTask | DetectorTask,
     worker: Worker,
     objective: Objective,

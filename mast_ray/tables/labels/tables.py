@@ -80,7 +80,7 @@ def ignored_table(chosen: ChosenLabels, recordings: pa.Table, knobs: LabelsConfi
     return _by_recording(rows, recordings, IGNORED)
 
 
-def unheard_labels(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
+def count_out_of_band(labels: pa.Table, recordings: pa.Table) -> tuple[int, str]:
     """How many boxes lie wholly outside what the spectrogram shows, and one of them; they stay
     in the table, and train nothing.
     """

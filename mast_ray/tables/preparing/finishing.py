@@ -35,7 +35,7 @@ from mast_ray.tables.dealing.splits import (
 )
 from mast_ray.tables.labels.choice import ChosenLabels
 from mast_ray.tables.labels.cleaning import LabelNote
-from mast_ray.tables.labels.tables import BEYOND_THE_END, ignored_table, labels_table, unheard_labels
+from mast_ray.tables.labels.tables import BEYOND_THE_END, count_out_of_band, ignored_table, labels_table
 from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.preparing.recording_record import RecordingRecord, reject_row
 from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
@@ -191,7 +191,7 @@ def finish(
     refuse_no_chunks(recordings, config)
     labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
     refuse_no_labels(labels, notes, recordings, annotation_source)
-    unheard, unheard_example = unheard_labels(labels, recordings)
+    out_of_band, example = count_out_of_band(labels, recordings)
     ignored = ignored_table(chosen, recordings, config.labels)
     index = index_table(stage, recordings, items, commits)
     backgrounds = background_table(stage, recordings, items, commits)
@@ -214,8 +214,8 @@ def finish(
         "chunks": sum(recordings.column("num_chunks").to_pylist()),
         "labels": len(labels),
         "label_notes": [str(note) for note in notes],
-        "labels_out_of_band": unheard,
-        "label_out_of_band": unheard_example,
+        "labels_out_of_band": out_of_band,
+        "label_out_of_band": example,
         "ignored_regions": len(ignored),
         "chunks_by_split": split.chunks,
         "tables": hashes,
@@ -249,8 +249,8 @@ def refuse_no_labels(labels: pa.Table, notes: Sequence[LabelNote], recordings: p
             if beyond
             else f"{source} leaves no label: {notes[0]}:\nsee rejects.parquet for the recordings that cannot be read"
         )
-    unheard, example = unheard_labels(labels, recordings)
-    if unheard and unheard == len(labels):
+    out_of_band, example = count_out_of_band(labels, recordings)
+    if out_of_band and out_of_band == len(labels):
         raise DataError(
             f"every box of {source} lies outside {LOW_HZ:g} to {HIGH_HZ:g} Hz ({example}):\n"
             "are its frequencies in kHz in a column of hertz, or the other way round? The detector hears nothing else"

@@ -63,8 +63,8 @@ class PrepareWork:
             writer = FramesWriter(path, self.storage_type, self.rows_per_group)
             backgrounds = BackgroundRows()
             for item in items:
-                attempt.take_up(item.item_id)
-                outcomes.append(self._prepared(item, writer, backgrounds, logmel, attempt))
+                attempt.begin_item(item.item_id)
+                outcomes.append(self._prepare(item, writer, backgrounds, logmel, attempt))
             writer.close()
             files = self._publish(attempt, path, writer, backgrounds) if writer.num_rows else []
         audio_s = sum((outcome.record or {}).get("duration_s", 0.0) for outcome in outcomes)
@@ -81,7 +81,7 @@ class PrepareWork:
                 files.append(publish_file(self.stage, table_path, folder, attempt.unit, len(table)))
         return files
 
-    def _prepared(
+    def _prepare(
         self,
         item: Item,
         writer: FramesWriter,
@@ -94,9 +94,9 @@ class PrepareWork:
                 open_source(self.archive, item) as source,
                 opened(source, self.audio, self.limits) as reading,
             ):
-                blocks = watched(reading, self.audio.block_s, attempt.beat)
+                blocks = blocks_with_beat(reading, self.audio.block_s, attempt.beat)
                 segments = segments_of_blocks(blocks, self.short_recordings, logmel)
-                writer.add(item.item_id, backgrounds.watched(item.item_id, segments))
+                writer.add(item.item_id, backgrounds.measuring(item.item_id, segments))
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
                 return Outcome(
                     item.item_id,
@@ -194,7 +194,9 @@ def metadata_of(
     return read() if sites is None else read(row=sites.row_of(path, read().site))
 
 
-def watched(reading: Reading, block_s: float, beat: Callable[[], None]) -> Iterator[NDArray[np.float32]]:
+def blocks_with_beat(
+    reading: Reading, block_s: float, beat: Callable[[], None]
+) -> Iterator[NDArray[np.float32]]:
     """Blocks with a beat for the watchdog; an unforeseen error of a decoder
     rejects the recording, not the job.
     """

@@ -23,7 +23,7 @@ from tones import (
 )
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.inference.decode_lanes import deal_to_lanes
+from mast_ray.inference.decode_threads import deal_to_threads
 from mast_ray.inference.detection_rows import RecordingBoxes, RowKnobs, detection_rows, stitched_boxes
 from mast_ray.inference.window_detector import InferenceKnobs, WindowBoxes, WindowDetector
 from mast_ray.reporting.detection_tables import read_detections, read_recordings
@@ -253,8 +253,8 @@ def test_log_mel_made_from_samples_at_the_detector_gives_the_same_boxes():
 
 def test_lanes_are_dealt_by_size_in_a_fixed_order():
     items = [Item(str(n), f"{n}.wav", size, "") for n, size in enumerate([90, 10, 10, 10, 60])]
-    assert [[i.item_id for i in lane] for lane in deal_to_lanes(items, 2)] == [["0"], ["1", "2", "3", "4"]]
-    assert len(deal_to_lanes(items[:1], 8)) == 1
+    assert [[i.item_id for i in lane] for lane in deal_to_threads(items, 2)] == [["0"], ["1", "2", "3", "4"]]
+    assert len(deal_to_threads(items[:1], 8)) == 1
 
 
 def test_units_follow_site_and_date_so_that_few_files_are_made():

@@ -12,11 +12,11 @@ from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
-    Cell,
-    cell_config,
-    cells_of,
+    Training,
     run_label_budget,
     stretched,
+    training_config,
+    trainings_of,
 )
 
 
@@ -32,15 +32,15 @@ def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
 
 
 def test_a_cell_is_a_config_of_its_own():
-    config = cell_config(tiny(), Cell("time_balanced", 50, 7), 110, "epochs")
+    config = training_config(tiny(), Training("time_balanced", 50, 7), 110, "epochs")
     assert (config.split.budget_chunks, config.split.budget_strategy, config.seed) == (50, "time_balanced", 7)
     assert config.detector == tiny().detector
 
 
 def test_small_budgets_come_first_and_every_strategy_meets_every_seed():
-    cells = cells_of(BudgetStudy(tiny(), "p", "o", (50, 25, 50), ("random", "sequential"), (0, 1)))
-    assert [cell.num_chunks for cell in cells] == [25] * 4 + [50] * 4
-    assert len({cell.folder for cell in cells}) == 8
+    trainings = trainings_of(BudgetStudy(tiny(), "p", "o", (50, 25, 50), ("random", "sequential"), (0, 1)))
+    assert [training.num_chunks for training in trainings] == [25] * 4 + [50] * 4
+    assert len({training.folder for training in trainings}) == 8
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ class TrainingDivergedError(MastError):
     """The loss was not finite for too long."""
 
 
-class StepWatch:
+class StepNotes:
     """Sums over the steps since the last `read`, and the current run of non-finite steps."""
 
     def __init__(self, device: torch.device) -> None:

@@ -1,8 +1,8 @@
 """Recordings decoded side by side by threads, handed over in an order that no thread's speed can change.
 
-Every recording is dealt to a lane by its size; a lane decodes its own one after the other, a few
-blocks ahead. The pieces are taken from the lanes in turn: the sequence depends on the recordings
-alone, memory on the number of lanes.
+Every recording is dealt to a thread by its size; a thread decodes its own one after the other, a few blocks ahead.
+The pieces are taken from the threads in turn: the sequence depends on the recordings alone, memory on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item
 from mast_ray.tables.preparing.recording_record import RecordingRecord
-from mast_ray.tables.preparing.unit_work import metadata_of, open_source, opened, record_of, watched
+from mast_ray.tables.preparing.unit_work import blocks_with_beat, metadata_of, open_source, opened, record_of
 from mast_ray.tables.reading.handover import Handover
 
 SegmentKind = Literal["logmel", "samples"]
-BLOCKS_AHEAD = 3  # per lane: a minute of samples is 4 MB
+BLOCKS_AHEAD = 3  # per number: a minute of samples is 4 MB
 
 
 class Ending(NamedTuple):
@@ -62,43 +62,43 @@ class DecodeKnobs:
     limits: Limits
     short_recordings: ShortRecordings = "pad"
     kind: SegmentKind = "logmel"
-    num_lanes: int = 2
+    num_threads: int = 2
 
 
-def deal_to_lanes(items: Sequence[Item], num_lanes: int) -> list[list[Item]]:
-    """Each item to the lane with the fewest bytes so far: lanes end together, whatever the lengths."""
-    lanes: list[list[Item]] = [[] for _ in range(max(1, min(num_lanes, len(items))))]
-    loads = [0] * len(lanes)
+def deal_to_threads(items: Sequence[Item], num_threads: int) -> list[list[Item]]:
+    """Each item to the thread with the fewest bytes so far: threads end together, whatever the lengths."""
+    threads: list[list[Item]] = [[] for _ in range(max(1, min(num_threads, len(items))))]
+    loads = [0] * len(threads)
     for item in items:
-        lane = loads.index(min(loads))
-        lanes[lane].append(item)
-        loads[lane] += max(1, item.num_bytes)
-    return lanes
+        number = loads.index(min(loads))
+        threads[number].append(item)
+        loads[number] += max(1, item.num_bytes)
+    return threads
 
 
-class DecodeLanes:
+class DecodeThreads:
     """Threads over an archive; `pieces` is gone through once. `busy_s` adds up
-    what all lanes spent working.
+    what all threads spent working.
     """
 
     def __init__(
         self, archive: Storage, items: Sequence[Item], knobs: DecodeKnobs, sites: SiteTable | None
     ) -> None:
         self._archive, self._knobs, self._sites = archive, knobs, sites
-        self._lanes = deal_to_lanes(items, knobs.num_lanes)
-        self._handovers = [Handover[Piece](BLOCKS_AHEAD) for _ in self._lanes]
-        self._busy_s = [0.0] * len(self._lanes)
+        self._dealt = deal_to_threads(items, knobs.num_threads)
+        self._handovers = [Handover[Piece](BLOCKS_AHEAD) for _ in self._dealt]
+        self._busy_s = [0.0] * len(self._dealt)
 
     @property
     def busy_s(self) -> float:
         return sum(self._busy_s)
 
     @contextmanager
-    def started(self) -> Iterator[DecodeLanes]:
+    def started(self) -> Iterator[DecodeThreads]:
         """Decoding for the length of a block."""
         with ExitStack() as stack:
-            for lane, handover in enumerate(self._handovers):
-                stack.enter_context(handover.fed_by(self._pieces_of(lane), f"decode-{lane}"))
+            for number, handover in enumerate(self._handovers):
+                stack.enter_context(handover.fed_by(self._pieces_of(number), f"decode-{number}"))
             try:
                 yield self
             finally:
@@ -106,27 +106,27 @@ class DecodeLanes:
                     handover.stop()
 
     def pieces(self) -> Iterator[Piece]:
-        """Pieces of all recordings, a block of each lane in turn."""
-        open_lanes = list(range(len(self._lanes)))
-        while open_lanes:
-            for lane in tuple(open_lanes):
-                piece = self._handovers[lane].take()
+        """Pieces of all recordings, a block of each thread in turn."""
+        still_open = list(range(len(self._dealt)))
+        while still_open:
+            for number in tuple(still_open):
+                piece = self._handovers[number].take()
                 if piece is None:
-                    open_lanes.remove(lane)
+                    still_open.remove(number)
                 else:
                     yield piece
 
-    def _pieces_of(self, lane: int) -> Generator[Piece, None, None]:
-        torch.set_num_threads(1)  # of this thread alone: lanes are the parallelism
+    def _pieces_of(self, number: int) -> Generator[Piece, None, None]:
+        torch.set_num_threads(1)  # of this thread alone: threads are the parallelism
         logmel = LogMel() if self._knobs.kind == "logmel" else None
-        for item in self._lanes[lane]:
+        for item in self._dealt[number]:
             begun_s = time.perf_counter()
-            for piece in self._decoded(item, logmel):
-                self._busy_s[lane] += time.perf_counter() - begun_s
+            for piece in self._decode(item, logmel):
+                self._busy_s[number] += time.perf_counter() - begun_s
                 yield piece
                 begun_s = time.perf_counter()
 
-    def _decoded(self, item: Item, logmel: LogMel | None) -> Iterator[Piece]:
+    def _decode(self, item: Item, logmel: LogMel | None) -> Iterator[Piece]:
         knobs = self._knobs
         stream = (
             _LogMelSegments(knobs.short_recordings, logmel)
@@ -139,7 +139,7 @@ class DecodeLanes:
                 open_source(self._archive, item) as source,
                 opened(source, knobs.audio, knobs.limits) as reading,
             ):
-                for block in watched(reading, knobs.audio.block_s, lambda: None):
+                for block in blocks_with_beat(reading, knobs.audio.block_s, lambda: None):
                     rows = stream.push(block)
                     if len(rows):
                         yield Piece(item, at, rows)
