@@ -23,7 +23,7 @@ from mast_ray.recordings.decoding.reading import probe
 from mast_ray.reporting.clips import safe_key
 from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.storage.units import read_commits
-from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
 _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")
@@ -63,7 +63,9 @@ def read_parquet(storage: Storage, key: str) -> pa.Table:
         table = pq.ParquetFile(file).read()
     for name, value in _HIVE.findall(key):
         if name not in table.column_names:
-            table = table.append_column(name, pa.array([unquote(value)] * len(table), pa.string()))
+            whole = (table.schema.metadata or {}).get(SITE_KEY) if name == "site" else None
+            text = unquote(value) if whole is None else whole.decode()
+            table = table.append_column(name, pa.array([text] * len(table), pa.string()))
     return table
 
 

@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
 
+# in the metadata of a file of detections whose folder cannot hold the name of its site
+SITE_KEY = b"mast.site"
+
 RECORDINGS = pa.schema(
     [
         (

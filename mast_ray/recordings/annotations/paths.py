@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -44,9 +45,9 @@ class RecordingIndex:
         self._folders: set[str] = set()  # every folder's name that holds recordings, lower-case
         for path in sorted(self.paths):
             parts = PurePosixPath(path).parts
-            self._folders |= {part.lower() for part in parts[:-1]}
+            self._folders |= {_folded(part) for part in parts[:-1]}
             for start in range(len(parts)):
-                tail = "/".join(parts[start:]).lower()
+                tail = _folded("/".join(parts[start:]))
                 self._by_tail[tail].append(path)
                 self._by_tail[_without_suffix(tail)].append(path)
 
@@ -69,7 +70,7 @@ class RecordingIndex:
         named = self._telling(parts[:-1]) or [part for part in near.split("/") if _NO_CALLS.match(part)]
         for keys in (parts, [*parts[:-1], _without_suffix(parts[-1])] if parts else []):
             for start in range(len(keys)):
-                found = self._unique("/".join(keys[start:]).lower(), near)
+                found = self._unique(_folded("/".join(keys[start:])), near)
                 if found is not None:
                     return found if _lies_in(found, named) else None
         return None
@@ -79,13 +80,13 @@ class RecordingIndex:
         table = PurePosixPath(table_path)
         near = "" if str(table.parent) == "." else str(table.parent)
         for stem in own_stems(table.name):
-            if (found := self._unique(stem.lower(), near)) is not None:
+            if (found := self._unique(_folded(stem), near)) is not None:
                 return found if _lies_in(found, self._telling(near.split("/"))) else None
         return None
 
     def _telling(self, folders: Iterable[str]) -> list[str]:
         """Those of the folders that say which recording is meant: others of the archive are in one called so."""
-        return [name for name in folders if name.lower() in self._folders or _NO_CALLS.match(name)]
+        return [name for name in folders if _folded(name) in self._folders or _NO_CALLS.match(name)]
 
     def _unique(self, tail: str, near: str) -> str | None:
         matches = list(dict.fromkeys(self._by_tail.get(tail, ())))
@@ -95,9 +96,9 @@ class RecordingIndex:
 
 
 def _lies_in(path: str, folders: Iterable[str]) -> bool:
-    own = PurePosixPath(path.lower()).parts[:-1]
+    own = PurePosixPath(_folded(path)).parts[:-1]
     return all(
-        name.lower() in own or (_NO_CALLS.match(name) is not None and any(map(_NO_CALLS.match, own)))
+        _folded(name) in own or (_NO_CALLS.match(name) is not None and any(map(_NO_CALLS.match, own)))
         for name in folders
     )
 
@@ -145,6 +146,11 @@ def list_files(root: str | os.PathLike[str]) -> list[str]:
             if not path.is_symlink() or path.resolve().is_relative_to(base):
                 found.append(path.relative_to(base).as_posix())
     return sorted(found)
+
+
+def _folded(text: str) -> str:
+    """Without the differences that file systems make: capitals, and accents taken apart."""
+    return unicodedata.normalize("NFC", text).lower()
 
 
 def _without_suffix(path: str) -> str:

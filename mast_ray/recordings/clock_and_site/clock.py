@@ -12,6 +12,7 @@ several_times, epoch_name, gps_synced.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -115,7 +116,8 @@ def recording_metadata(
         time_source=source,
         time_flags=tuple(dict.fromkeys(flags)),
         clock=start.replace(tzinfo=None) if start is not None and "clock_ahead" not in flags else None,
-        site=row.site or site_of(path, name.prefix, site_from),
+        # one name, however a computer writes its accents: macOS takes letters apart, others do not
+        site=unicodedata.normalize("NFC", row.site or site_of(path, name.prefix, site_from)),
         latitude=latitude,
         longitude=longitude,
         convention=name.convention,

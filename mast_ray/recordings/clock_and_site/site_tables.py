@@ -7,6 +7,7 @@ may part). Rows without a file describe a whole site. Commas, semicolons or tabs
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,7 +42,7 @@ class SiteTable:
     def row_of(self, path: str, site: str = "") -> TableRow | None:
         """The row of a recording; what it leaves open is filled from the row of its site."""
         own = self.by_path.get(path) or self._by_end_of(path)
-        of_site = self.by_site.get((own.site if own else "") or site)
+        of_site = self.by_site.get((own.site if own else "") or unicodedata.normalize("NFC", site))
         if own is None or of_site is None:
             return own or of_site
         return replace(
@@ -163,7 +164,7 @@ def _row(values: Mapping[str, str], columns: Mapping[str, str], where: str) -> T
     return TableRow(
         start,
         text("zone"),
-        text("site"),
+        unicodedata.normalize("NFC", text("site")),
         _degrees(text("latitude"), 90.0, where),
         _degrees(text("longitude"), 180.0, where),
         text("group"),

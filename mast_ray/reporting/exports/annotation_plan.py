@@ -26,6 +26,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.names import short_name
 from mast_ray.evaluation.events import recordings_from_arrow
 from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.review.planner import (
@@ -41,7 +42,7 @@ from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.reporting.clips import read_window
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import audio_facts
-from mast_ray.reporting.exports.writing import file_stem
+from mast_ray.reporting.exports.writing import file_key
 from mast_ray.spectrogram.grid import CHUNK_S, SAMPLE_RATE_HZ, middle_chunk, seconds_of_hops
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
@@ -198,7 +199,7 @@ def write_tasks(
         else:
             taken: set[str] = set()
             contents = {
-                f"{format}/{file_stem(path, 'recording', taken)}{_ENDINGS[format]}": annotations_as_text(
+                f"{format}/{file_key(path, 'recording', taken, _ENDINGS[format])}": annotations_as_text(
                     AnnotationSet(own, frozenset({path})),
                     format,  # type: ignore[arg-type]
                     facts=facts,
@@ -222,7 +223,8 @@ def _write_clips(
     for number, choice in enumerate(plan, 1):
         record = facts[choice.recording_id]
         samples = read_window(audio, record["path"], choice.begin_s, _end_s(choice, facts))
-        name = f"{number:03d}_{PurePosixPath(record['path']).stem}_{choice.begin_s:08.2f}s.wav"
+        stem = f"{number:03d}_{PurePosixPath(record['path']).stem}"
+        name = short_name(stem, f"_{choice.begin_s:08.2f}s.wav")
         content = io.BytesIO()
         soundfile.write(content, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
         out.write_atomic(f"clips/audio/{name}", content.getvalue())

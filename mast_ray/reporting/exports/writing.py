@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mast_ray.config.names import short_name
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 from mast_ray.recordings.annotations.paths import safe_reference
 from mast_ray.recordings.annotations.tabular import defused, written_table
@@ -89,8 +90,9 @@ def annotation_of(
     )
 
 
-def file_stem(group: str, per: Grouping, taken: set[str], shared: Container[str] = ()) -> str:
-    """A key for a recording or a site: below the output whatever its name says, and never the same twice.
+def file_key(group: str, per: Grouping, taken: set[str], ending: str, shared: Container[str] = ()) -> str:
+    """A key for a recording or a site: below the output whatever its name says, never the same twice, and each part
+    of it a name that a disk takes.
 
     Recordings that differ in their suffix alone (`shared` stems) keep it: x.wav.txt is about x.wav.
     """
@@ -100,11 +102,12 @@ def file_stem(group: str, per: Grouping, taken: set[str], shared: Container[str]
         stem = safe if stem.lower() in shared else stem
     else:
         stem = re.sub(r"[^\w.-]+", "_", group).strip("._") or "no_site"
-    name, number = stem, 2
-    while name.lower() in taken:
-        name, number = f"{stem}-{number}", number + 1
-    taken.add(name.lower())
-    return name
+    folder, slash, last = stem.rpartition("/")
+    key, number = f"{folder}{slash}{short_name(last, ending)}", 2
+    while key.lower() in taken:
+        key, number = f"{folder}{slash}{short_name(last, f'-{number}{ending}')}", number + 1
+    taken.add(key.lower())
+    return key
 
 
 def _stem_of(path: str) -> str:
@@ -182,7 +185,7 @@ def export_detections(
                 annotation_of(r, facts.get(r["path"]), sources.get(r["path"], ""), is_table) for r in rows
             )
             text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts, root=root)
-        key = file_stem(name, per, taken, shared) + _ENDINGS[to]
+        key = file_key(name, per, taken, _ENDINGS[to], shared)
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
         num_recordings += len(paths)

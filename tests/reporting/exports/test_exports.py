@@ -16,7 +16,7 @@ from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
 from mast_ray.reporting.detection_tables import recordings_of_audio
 from mast_ray.reporting.exports.rows import local_text, utc_text
-from mast_ray.reporting.exports.writing import export_detections, file_stem
+from mast_ray.reporting.exports.writing import export_detections, file_key
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
@@ -203,8 +203,17 @@ def test_no_name_of_a_recording_or_site_leads_out_of_the_folder(tmp_path):
 
 def test_names_that_differ_only_in_case_or_suffix_get_files_of_their_own():
     taken: set[str] = set()
-    assert [file_stem(p, "recording", taken) for p in ("a.wav", "a.flac", "A.wav")] == ["a", "a-2", "A-3"]
-    assert file_stem("", "site", set()) == "no_site"
+    keys = [file_key(p, "recording", taken, ".csv") for p in ("a.wav", "a.flac", "A.wav")]
+    assert keys == ["a.csv", "a-2.csv", "A-3.csv"]
+    assert file_key("", "site", set(), ".csv") == "no_site.csv"
+
+
+def test_names_as_long_as_a_disk_takes_are_cut_for_their_endings_and_stay_different():
+    ending, taken = ".Table.1.selections.txt", set()
+    paths = [f"s/{'x' * 243}{n}.wav" for n in (1, 2)] + [f"s/{'ป่า' * 27}.wav"]
+    keys = [file_key(path, "recording", taken, ending) for path in paths]
+    assert len(set(keys)) == 3 and all(len(key.removeprefix("s/").encode()) <= 255 for key in keys)
+    assert all(key.startswith("s/") and key.endswith(ending) for key in keys)
 
 
 def test_pamdp_tables_name_each_other_and_describe_themselves(two_files, tmp_path):
