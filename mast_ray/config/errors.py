@@ -3,7 +3,7 @@
 The text of a MastError is at most three lines: what is wrong, where, and what to do about it.
 """
 
-OK, CONFIG, DATA, PARTIAL, ACTIVE, TEMPORARY = 0, 2, 3, 4, 5, 75
+OK, CONFIG, DATA, PARTIAL, ACTIVE, DIVERGED, TEMPORARY, INTERRUPTED = 0, 2, 3, 4, 5, 6, 75, 130
 
 
 class MastError(Exception):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -55,6 +57,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     if address:
         refuse_silence(address)
     else:
+        refuse_full_folder()
         _let_workers_import_us()
     options: dict[str, Any] = (
         {"address": address}
@@ -92,6 +95,16 @@ def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}):\n"
             "start it (`mast doctor` looks closer), or unset RAY_ADDRESS to work on this machine alone"
         ) from error
+
+
+def refuse_full_folder(least_bytes: int = 100 << 20) -> None:
+    """Ray on a full temporary folder tries for ever to write its logs and sockets, and says nothing."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < least_bytes:
+        raise TemporaryError(
+            f"Ray's temporary folder {folder} has less than {least_bytes >> 20} MiB left:\n"
+            "free some, or set RAY_TMPDIR to a folder with room, and run the same command again"
+        )
 
 
 @contextmanager

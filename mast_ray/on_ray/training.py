@@ -1,29 +1,35 @@
 """The only TorchTrainer: a train loop, handed in, on Ray's workers, started again when one dies.
 
-Checkpoints are the loop's own affair, so Ray only restarts it. A user's mistake is not retried: the worker
-that meets one leaves it in the output folder, and the driver raises it.
+Checkpoints are the loop's own affair, so Ray only restarts it. What no restart cures (a user's mistake, a full disk, a
+store that stayed away) is not retried: the worker that meets it tells a tiny actor, because the output may be what is
+full, and the driver raises it.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import ray
 import ray.train
 import ray.train.torch
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.config.tree import ClusterConfig
-from mast_ray.on_ray.ray_folder import RAY_FOLDER, clean_ray_folder, ray_storage
+from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
+from mast_ray.on_ray.units import raise_told, told
 from mast_ray.storage.storage import Storage
 from mast_ray.training.worker import GroupWorker, Worker
 
+# of an OSError: another start on the same disk meets the same
+NO_CURE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 TrainLoop = Callable[[Worker], object]  # importable, so that it travels
 
 
@@ -34,9 +40,10 @@ def train_on_workers(loop: TrainLoop, stage: Storage, cluster: ClusterConfig) ->
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     with ray_session():
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
+        heard = ray.remote(num_cpus=0)(Heard).remote()
         trainer = ray.train.torch.TorchTrainer(
             run_worker,
-            train_loop_config={"loop": loop, "stage": stage, "attempt": attempt},
+            train_loop_config={"loop": loop, "heard": heard},
             torch_config=ray.train.torch.TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=_num_workers(cluster),
@@ -53,13 +60,26 @@ def train_on_workers(loop: TrainLoop, stage: Storage, cluster: ClusterConfig) ->
             with interruptible():
                 trainer.fit()
         except Exception as error:
-            _raise_mistake(stage, attempt)
+            _raise_heard(stage, heard)
             raise TemporaryError(
                 f"training stopped after {cluster.max_failures} restarts: {_last_line(error)}\n"
                 "the checkpoints are kept: run the same command again, or with --debug for the whole story"
             ) from error
-    _raise_mistake(stage, attempt)
+        _raise_heard(stage, heard)
     clean_ray_folder(stage)
+
+
+class Heard:
+    """The first error that no restart cures, as a worker told it."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def tell(self, told: str) -> None:
+        self._told = self._told or told
+
+    def ask(self) -> str:
+        return self._told
 
 
 class RayWorker(GroupWorker):
@@ -71,39 +91,31 @@ class RayWorker(GroupWorker):
 
 def run_worker(settings: dict[str, Any]) -> None:
     """What one Ray Train worker does."""
-    stage, mistake = settings["stage"], _mistake_key(settings["attempt"])
-    if stage.stat(mistake) is not None:
-        return  # another worker met a mistake that a restart does not cure
+    heard = settings["heard"]
+    if ray.get(heard.ask.remote()):
+        return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    worker = RayWorker(ray.train.torch.get_device())
     try:
-        settings["loop"](RayWorker(ray.train.torch.get_device()))
-    except TemporaryError:
-        raise
-    except MastError as error:
-        met = {"text": str(error), "exit_code": error.exit_code}
-        stage.write_atomic(mistake, json.dumps(met).encode())
-        raise
+        settings["loop"](worker)
+    except (MastError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_CURE:
+            raise
+        ray.get(heard.tell.remote(told(error)))
+        if worker.world_size > 1:
+            raise  # the others wait for this one: Ray ends them, and the next start finds what was told
 
 
-class WorkerMistake(MastError):
-    """A user's mistake that a worker met, with its exit code."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
-def _raise_mistake(stage: Storage, attempt: str) -> None:
-    key = _mistake_key(attempt)
-    if stage.stat(key) is not None:
-        met = json.loads(stage.read_bytes(key))
-        stage.delete(key)
-        clean_ray_folder(stage)
-        raise WorkerMistake(met["text"], met["exit_code"])
-
-
-def _mistake_key(attempt: str) -> str:
-    return f"{RAY_FOLDER}/mistake-{attempt}.json"
+def _raise_heard(stage: Storage, heard: Any) -> None:
+    """Raise what a worker told, if one did."""
+    try:
+        text = ray.get(heard.ask.remote(), timeout=10.0)
+    except ray.exceptions.RayError:  # the cluster is gone, and what it knew
+        return
+    if text:
+        with suppress(OSError, TemporaryError):  # the disk that is full, the store that is away
+            clean_ray_folder(stage)
+        raise_told(text)
 
 
 def _num_workers(cluster: ClusterConfig) -> int | tuple[int, int]:

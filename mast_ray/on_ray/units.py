@@ -3,7 +3,8 @@ Ray's retry meets our ledger.
 
 The units mechanism itself (ledger, commits, quarantine) is in storage/; this only spreads it over a cluster,
 with plain tasks, or with actors that build something expensive (a model on a GPU) once. Interrupted by
-SIGINT or SIGTERM it stops within seconds.
+SIGINT or SIGTERM it stops within seconds. A full disk or a store that is away is handed to the driver as a result:
+what a worker raises comes out of Ray wrapped, printed over a hundred lines, and without its cause.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import numpy as np
 import ray
 import ray.data
 
-from mast_ray.config.errors import MastError, TemporaryError
+from mast_ray.config.errors import (
+    ConfigError,
+    DataError,
+    MastError,
+    PartialError,
+    RunActiveError,
+    TemporaryError,
+)
 from mast_ray.on_ray.session import quiet_ray_data
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.storage import Storage
@@ -29,6 +37,8 @@ from mast_ray.storage.units import (
     unit_from_json,
     unit_to_json,
 )
+
+TOLD = "error "  # a result that begins so is an error
 
 
 def run_units(
@@ -64,6 +74,7 @@ def run_units(
     try:
         for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
             for text in batch["report"]:
+                raise_told(text)
                 report = _report_from_json(text)
                 if report.commit is not None:
                     put_commit(stage, report.commit)
@@ -73,8 +84,33 @@ def run_units(
 
 
 def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict[str, list[str]]:
-    reports = [run_unit(unit=unit_from_json(text), work=work, **options) for text in batch["unit"]]
+    try:
+        reports = [run_unit(unit=unit_from_json(text), work=work, **options) for text in batch["unit"]]
+    except (MastError, OSError) as error:
+        return {"report": [told(error)]}
     return {"report": [_report_to_json(report) for report in reports]}
+
+
+def told(error: MastError | OSError) -> str:
+    """An error that means something to a user, as a result that travels."""
+    if isinstance(error, MastError):
+        return TOLD + json.dumps({"text": str(error), "exit_code": error.exit_code})
+    where = None if error.filename is None else str(error.filename)
+    return TOLD + json.dumps({"errno": error.errno, "text": error.strerror or str(error), "where": where})
+
+
+def raise_told(text: str) -> None:
+    """Raise the error that a result holds, if it holds one."""
+    if not text.startswith(TOLD):
+        return
+    met = json.loads(text.removeprefix(TOLD))
+    if "exit_code" not in met:
+        raise OSError(met["errno"], met["text"], met["where"])
+    kinds = (ConfigError, DataError, PartialError, RunActiveError, TemporaryError)
+    kind = next((kind for kind in kinds if kind.exit_code == met["exit_code"]), MastError)
+    error = kind(met["text"])
+    error.exit_code = met["exit_code"]
+    raise error
 
 
 def _report_to_json(report: UnitReport) -> str:
@@ -91,9 +127,15 @@ class _UnitActor:
     """Holds what is expensive to build."""
 
     def __init__(self, make_work: Callable[[], Work], **options: Any) -> None:
-        self._work, self._options = make_work(), options
+        self._options, self._error = options, ""
+        try:
+            self._work = make_work()
+        except (MastError, OSError) as error:
+            self._error = told(error)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
+        if self._error:
+            return {"report": [self._error]}
         return _run_batch(batch, self._work, **self._options)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mast_ray.config.errors import MastError
+from mast_ray.config.errors import DIVERGED, MastError
 from mast_ray.training.objectives import mean_over_workers
 
 MOST_BAD_STEPS = 20
@@ -19,6 +19,8 @@ MOST_BAD_STEPS = 20
 
 class TrainingDivergedError(MastError):
     """The loss was not finite for too long."""
+
+    exit_code = DIVERGED
 
 
 class StepNotes:

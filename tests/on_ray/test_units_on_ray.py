@@ -1,11 +1,13 @@
 """Work units on a real Ray cluster: deaths and hangs are survived, counted and quarantined."""
 
+import errno
 from pathlib import Path
 
 import pytest
 import ray
-from poison_work import HeldModel, work
+from poison_work import FullDisk, HeldModel, StoreAway, work
 
+from mast_ray.config.errors import TemporaryError
 from mast_ray.on_ray.units import run_units
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.storage import open_storage
@@ -57,3 +59,14 @@ def test_a_crashing_file_in_an_actor_is_quarantined_too(cluster, tmp_path):
     listed = items("0.wav", "1segfault.wav", "2.wav", "3.wav", "4.wav")
     list(run_units(stage, plan_units(listed, 4, 10**9), "run", HeldModel, Spread(1)))
     assert tally(listed, read_commits(stage)) == (5, 4, 1)
+
+
+def test_what_a_worker_meets_keeps_its_meaning(cluster, tmp_path):
+    units = plan_units(items("0.wav", "1.wav"), 1, 10**9)
+    with pytest.raises(OSError) as full:
+        list(run_units(open_storage(tmp_path / "a"), units, "run", FullDisk, Spread()))
+    assert (full.value.errno, full.value.filename) == (errno.ENOSPC, "/output/frames")
+    assert not isinstance(full.value, ray.exceptions.RayError)
+    with pytest.raises(TemporaryError, match="SlowDown") as away:
+        list(run_units(open_storage(tmp_path / "b"), units, "run", StoreAway, Spread(1)))
+    assert away.value.exit_code == 75 and str(away.value).count("\n") == 1

@@ -1,9 +1,11 @@
 """Work that meets bad items: some raise nothing and kill or hang the process that holds them."""
 
 import ctypes
+import errno
 import os
 import threading
 
+from mast_ray.config.errors import TemporaryError
 from mast_ray.storage.unit_runner import WorkDone
 from mast_ray.storage.units import Outcome
 
@@ -32,3 +34,19 @@ class HeldModel:
         done = work(attempt, items)
         assert os.getpid() == self.built_in
         return done
+
+
+class FullDisk:
+    """Stands for work on a disk that fills up."""
+
+    def __call__(self, attempt, items):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/output/frames")
+
+
+class StoreAway:
+    """Cannot even be made: the store does not answer."""
+
+    def __init__(self):
+        raise TemporaryError(
+            "cannot read s3://model/card.json after 9 attempts (SlowDown):\nrun it again later"
+        )
