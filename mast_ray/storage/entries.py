@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FOLDER, LOCKED = "folder", "locked folder"  # versions of entries that are no objects
+# versions of entries that are no objects
+FOLDER, LOCKED, BROKEN_LINK, NO_FILE = "folder", "locked folder", "broken link", "not a file"
 
 
 class Entry(NamedTuple):

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
-from mast_ray.storage.entries import FOLDER, LOCKED, Entry
+from mast_ray.storage.entries import BROKEN_LINK, FOLDER, LOCKED, NO_FILE, Entry
 from mast_ray.storage.s3 import S3Storage
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Stor
         bucket, _, prefix = text[5:].partition("/")
         if not bucket:
             raise DataError(f"{text} names no bucket: write s3://BUCKET/PREFIX")
+        if "@" in bucket or ":" in bucket:
+            raise DataError(
+                "an address must not hold keys (s3://KEY:SECRET@...): it ends up in manifests and logs;\n"
+                "write s3://BUCKET/PREFIX, and give the keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         return S3Storage(bucket, prefix.strip("/"), settings or StorageConfig())
     if "://" in text and not text.startswith("file://"):
         raise DataError(f"{text}: only local paths and s3:// are supported")
@@ -102,8 +108,9 @@ class LocalStorage:
         """Every file below a folder, sorted by name within each folder; memory holds one folder at a time.
 
         A folder whose key `folders_named` accepts is an entry too: a folder called x.wav is a
-        fault worth naming. So is one that may not be read, where it is given. A link to a
-        folder above itself is passed over.
+        fault worth naming. So are one that may not be read, links that lead nowhere, pipes and
+        devices, where it is given: whatever has a name was offered. A link to a folder above
+        itself is passed over.
         """
         yield from self._walk(prefix.rstrip("/"), folders_named, frozenset())
 
@@ -124,16 +131,17 @@ class LocalStorage:
             return
         for entry in entries:
             key = f"{folder}/{_key_of(entry.name)}" if folder else _key_of(entry.name)
-            if entry.is_dir(follow_symlinks=True):
+            if _is_folder(entry):
                 if entry.is_symlink() and _place(entry) in above:
                     log.warning("%s/%s leads back to a folder above it: passed over", self.root, key)
                     continue
                 if folders_named is not None and folders_named(key):
                     yield Entry(key, 0, FOLDER)
                 yield from self._walk(key, folders_named, above)
-            elif entry.is_file() and not entry.name.startswith(_TEMPORARY):
-                status = entry.stat()
-                yield Entry(key, status.st_size, str(status.st_mtime_ns))
+            elif not entry.name.startswith(_TEMPORARY):
+                found = _entry(key, entry)
+                if found.version not in (BROKEN_LINK, NO_FILE) or folders_named is not None:
+                    yield found
 
     def stat(self, key: str) -> Entry | None:
         try:
@@ -197,6 +205,24 @@ class LocalStorage:
 
     def has_conditional_put(self) -> bool:
         return True
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or a disk that fails: what it is, is found when it is opened
+        return False
+
+
+def _entry(key: str, entry: os.DirEntry[str]) -> Entry:
+    """A file as listed; what is none, or cannot be looked at, has no bytes and says so."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return Entry(key, 0, BROKEN_LINK if entry.is_symlink() else NO_FILE)
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(key, 0, NO_FILE)
+    return Entry(key, status.st_size, str(status.st_mtime_ns))
 
 
 def _place(path: Path | os.DirEntry[str]) -> tuple[int, int]:

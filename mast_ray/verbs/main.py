@@ -12,11 +12,14 @@ import difflib
 import importlib
 import os
 import re
+import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from mast_ray import __version__
-from mast_ray.config.errors import CONFIG, DATA, TEMPORARY, MastError
+from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, MastError
+from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -68,7 +71,9 @@ def main(argv: list[str] | None = None) -> int:
         print(
             "\n`mast VERB --help` explains a verb; exit codes: 0 done, 2 configuration, 3 data, 4 some recordings"
         )
-        print("quarantined, 5 output in use by another run, 75 temporary.")
+        print(
+            "quarantined, 5 output in use by another run, 6 training diverged, 75 temporary, 130 interrupted."
+        )
         return 0
     if argv[0] in ("-V", "--version"):
         print(f"mast {__version__}")
@@ -81,14 +86,22 @@ def main(argv: list[str] | None = None) -> int:
     return run_verb(argv[0], argv[1:])
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses wrong arguments without repeating the keys in them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shown(message))
+
+
 def run_verb(verb: str, argv: list[str] | None = None) -> int:
     """Run one verb with its arguments; errors become messages and exit codes."""
     argv = sys.argv[1:] if argv is None else argv
     module_name, text = VERBS[verb]
     debug = "--debug" in argv or bool(os.environ.get("MAST_DEBUG"))
     try:
-        module = importlib.import_module(f"mast_ray.verbs.{module_name}")
-        parser = argparse.ArgumentParser(
+        with interruptible():  # importing takes seconds, and a scheduler does not wait for it
+            module = importlib.import_module(f"mast_ray.verbs.{module_name}")
+        parser = _Parser(
             prog=f"mast {verb}",
             description=getattr(module, "HELP", text),
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -109,26 +122,35 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
             args.config = config_of(args.recipe, args.config_file, args.sets)
         if getattr(module, "USES_RUNNER", False):
             args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
+        guard_logs()
         with interruptible():
             return module.run(args)
     except MastError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {shown(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on where it was", file=sys.stderr)
-        return 130
+        return _report_interruption()
+    except SystemExit as stop:
+        if stop.code == signal.SIGTERM:  # Ray's own handler, while Ray was starting
+            return _report_interruption()
+        raise
     except OSError as error:
         if debug:
             raise
         return _report_os_error(error)
 
 
+def _report_interruption() -> int:
+    print("interrupted: run the same command again to go on where it was", file=sys.stderr)
+    return INTERRUPTED
+
+
 def _report_os_error(error: OSError) -> int:
     import errno
 
-    where = f" {error.filename}" if error.filename else ""
+    where = f" {shown(error.filename)}" if error.filename else ""
     match error.errno:
         case errno.ENOSPC:
             print(
@@ -143,7 +165,7 @@ def _report_os_error(error: OSError) -> int:
             print(f"error:{where or ' path'}: {error.strerror}: check the path", file=sys.stderr)
             return DATA
         case _:
-            print(f"error: {error}\nrun again with --debug for the traceback", file=sys.stderr)
+            print(f"error: {shown(error)}\nrun again with --debug for the traceback", file=sys.stderr)
             return TEMPORARY
 
 
