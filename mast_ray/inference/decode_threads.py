@@ -29,6 +29,7 @@ from mast_ray.spectrogram.sample_segments import SampleSegments
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item
 from mast_ray.tables.preparing.recording_record import RecordingRecord
+from mast_ray.tables.preparing.source_faults import note_success, stop_if_unreachable
 from mast_ray.tables.preparing.unit_work import blocks_with_beat, metadata_of, open_source, opened, record_of
 from mast_ray.tables.reading.handover import Handover
 
@@ -43,6 +44,7 @@ class Ending(NamedTuple):
     clock: datetime | None = None  # as the recorder's clock showed it
     reason: str = ""
     detail: str = ""
+    is_final: bool = True  # False: a disk, a mount or a network failed, and the next run tries again
 
 
 class Piece(NamedTuple):
@@ -144,14 +146,18 @@ class DecodeThreads:
                     if len(rows):
                         yield Piece(item, at, rows)
                         at += len(rows)
+                note_success(self._archive)
                 rows = stream.finish()
                 place = metadata_of(item.path, reading.info.header, knobs.audio, self._sites)
                 record = record_of(item, reading, place, knobs.short_recordings)
                 clock = None if "clock_reset" in place.time_flags else place.local
                 yield Piece(item, at, rows, Ending(record, clock))
         except UnreadableRecording as error:
+            stop_if_unreachable(self._archive, item, error)
             nothing = stream.push(np.zeros(0, np.float32))[:0]
-            yield Piece(item, at, nothing, Ending(None, None, str(error.reason), error.detail))
+            yield Piece(
+                item, at, nothing, Ending(None, None, str(error.reason), error.detail, error.is_final)
+            )
 
 
 class _LogMelSegments:

@@ -8,9 +8,11 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from mast_ray.config.errors import OK, PARTIAL
+from mast_ray.config.shown import shown
 from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
@@ -18,7 +20,7 @@ from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
-from mast_ray.storage.outputs import refuse_mixing, remove_leftovers
+from mast_ray.storage.outputs import is_whole, mend, refuse_mixing, remove_leftovers
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     SCHEMA_VERSION,
@@ -27,13 +29,22 @@ from mast_ray.storage.stage_folders import (
 )
 from mast_ray.storage.stage_run import StageRun, done_before, refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.storage.units import Item, Unit, archive_hash, pending_units, plan_units, read_commits, tally
+from mast_ray.storage.units import (
+    Item,
+    Unit,
+    archive_hash,
+    forget_passing,
+    pending_units,
+    plan_units,
+    read_commits,
+    tally,
+)
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.prepared import read_table
 from mast_ray.tables.preparing.birdeep import birdeep_labels
 from mast_ray.tables.preparing.birdset import birdset_archive, birdset_labels
-from mast_ray.tables.preparing.finishing import DECODE_KNOBS, TABLE_KNOBS, SplitSummary, finish
+from mast_ray.tables.preparing.finishing import DECODE_KNOBS, SEALED, TABLE_KNOBS, SplitSummary, finish
 from mast_ray.tables.preparing.inventory import (
     SYNTHETIC_COPIES,
     Listing,
@@ -64,6 +75,7 @@ class PrepareInputs:
     skip_missing: bool = False
     image_scale: ImageScale | None = None
     group_column: str = ""  # of the table
+    verify: bool = False  # read every file of an earlier run, and do again what was changed
 
     @property
     def labels(self) -> AnnotationSource:
@@ -102,7 +114,7 @@ def prepare(
     chosen = chosen_labels(annotations, config.labels)
     source_of_labels = inputs.annotations or archive.url
     if annotations.annotated_paths:
-        print("\n".join(chosen.lines()), flush=True)
+        print(shown("\n".join(chosen.lines())), flush=True)
     refuse_no_calls(annotations, chosen, source_of_labels)
     key = sections_hash(config, *TABLE_KNOBS)
     hashes = {
@@ -110,15 +122,21 @@ def prepare(
         "annotations": annotations_hash(annotations),
         "table": text_hash(table_text),
     }
-    if dry_run and done_before(stage, STAGE, key, hashes) is None:
+    done = done_before(stage, STAGE, key, hashes)
+    if (
+        done is not None
+        and not inputs.verify
+        and not done.counts.get("passing")
+        and is_whole(stage, done, *SEALED)
+    ):
+        print(f"already done, skipping: {stage.url} ({done.counts['recordings']:,} recordings)")
+        return PARTIAL if done.counts["rejected"] else OK
+    if dry_run:
         _print_plan(source, stage, listing, sites, config)
         return OK
     settings = decode_settings(config, text_hash(table_text))
-    with stage_run(stage, STAGE, config, key, hashes, settings) as run:
-        if run.done is not None:
-            print(f"already done, skipping: {stage.url} ({run.done.counts['recordings']:,} recordings)")
-            return OK
-        preparation = _Preparation(source, run, listing, sites, runner)
+    with stage_run(stage, STAGE, config, key, hashes, settings, when_done="again") as run:
+        preparation = _Preparation(source, run, listing, sites, runner, inputs.verify)
         return preparation.to_the_end(chosen, _name_of(inputs.annotations))
 
 
@@ -129,10 +147,15 @@ class _Preparation:
     listing: Listing
     sites: SiteTable | None
     runner: Runner
+    verify: bool = False
 
     def to_the_end(self, chosen: ChosenLabels, source: str) -> int:
         """Units that are left, then the tables."""
         items, stage, config = self.listing.items, self.run.stage, self.run.config
+        if num_damaged := mend(stage, SEALED[0], self.verify):
+            print(f"{num_damaged:,} units were damaged and are done again", flush=True)
+        if num_again := forget_passing(stage):
+            print(f"{num_again:,} recordings that could not be reached are tried again", flush=True)
         units = _units(items, config)
         pending = pending_units(units, read_commits(stage))
         left = sum(len(unit.items) for unit in pending)
@@ -146,13 +169,9 @@ class _Preparation:
         commits = read_commits(stage)
         counted = tally(items, commits)
         counted.refuse_incomplete()
+        remove_leftovers(stage, (file.key for commit in commits for file in commit.files), SEALED[0])
         counts, split = finish(stage, config, items, commits, chosen, source)
         self.run.finish(counts)
-        remove_leftovers(
-            stage,
-            (file.key for commit in commits for file in commit.files),
-            ("frames", "index", "backgrounds"),
-        )
         _print_summary(stage, counts, split)
         return PARTIAL if counted.rejected else OK
 
@@ -163,7 +182,11 @@ class _Preparation:
             num_processes=knobs.processes, max_deaths=knobs.max_attempts, timeout_s=knobs.recording_timeout_s
         )
         with self.runner.session():
-            work_off(self.runner, self.run, pending, lambda: work, spread)
+            work_off(self.runner, self.run, pending, partial(_itself, work), spread)
+
+
+def _itself(work: PrepareWork) -> PrepareWork:
+    return work
 
 
 def _units(items: Sequence[Item], config: Config) -> list[Unit]:
@@ -207,7 +230,7 @@ def _print_summary(stage: Storage, counts: dict[str, Any], split: SplitSummary) 
     if line := reasons_line(reasons, f"{stage.url}/rejects.parquet"):
         print(line)
     for note in counts["label_notes"]:
-        print(note)
+        print(shown(note))
     if counts.get("labels_out_of_band"):
         print(
             f"{counts['labels_out_of_band']:,} labels lie wholly outside {LOW_HZ:g} to {HIGH_HZ:g} Hz, which is all the detector "

@@ -68,7 +68,7 @@ class Here:
         self, stage: Storage, units: Sequence[Unit], run: str, make_work: Callable[[], Work], spread: Spread
     ) -> Iterator[UnitReport]:
         limits = (spread.max_deaths, spread.timeout_s, spread.num_processes)
-        return run_here(stage, units, run, make_work(), *limits)
+        return run_here(stage, units, run, make_work(), *limits, make_work=make_work)
 
     def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
         loop(LocalWorker(first_device(cluster.use_gpu)))

@@ -121,7 +121,7 @@ def _is_over(stage: Storage, generation: int, ttl_s: float) -> bool:
     before = _beat(stage, generation)
     if before == b"released":
         return True
-    holder = json.loads(stage.read_bytes(_key(generation)))
+    holder = _holder(stage, generation)
     mine = _identity()
     if holder["place"] and holder["place"] == mine["place"]:
         return _start_of(holder["pid"]) != holder["started"]
@@ -136,11 +136,21 @@ def _is_over(stage: Storage, generation: int, ttl_s: float) -> bool:
 
 
 def _active_text(stage: Storage, generation: int) -> str:
-    holder = json.loads(stage.read_bytes(_key(generation)))
+    holder = _holder(stage, generation)
     return (
         f"run already active (lease {generation} on {stage.url}, host {holder['host']}, process {holder['pid']}):\n"
         "wait for it to end, or stop it, and run the same command again"
     )
+
+
+def _holder(stage: Storage, generation: int) -> dict[str, Any]:
+    """Who took a lease; a damaged one is held by nobody known, and ends when it gives no sign of life."""
+    unknown = {"host": "unknown", "place": "", "pid": 0, "started": ""}
+    try:
+        found = json.loads(stage.read_bytes(_key(generation)))
+    except ValueError:
+        return unknown
+    return unknown | found if isinstance(found, dict) else unknown
 
 
 def _key(generation: int) -> str:

@@ -4,9 +4,10 @@ poison file is found and set aside.
 attempts/<unit>/<run>-<n>.json is put before any work. When a run begins a unit again, its last attempt
 died: from then on items are worked on one by one, each named in the ledger first. An item
 that was in hand at a death goes last next time, and is quarantined once `max_deaths` attempts have died
-and it was in hand at two of them: a file that kills its process kills three. An attempt cut short
-together with its driver is held against nobody, unless that happens too often to be chance. Everything is
-read from object names; no clock is consulted.
+and it was in hand at two of them: a file that kills its process kills three. An attempt that ended together
+with its driver is held against nobody, however often that happens: machines are switched off and jobs are
+killed. A driver that works in its own process takes up such a unit in a process beside it (unit_runner.py),
+where a death says who died of what. Everything is read from object names; no clock is consulted.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from dataclasses import dataclass, field
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item, Outcome, Unit
 
-DRIVER_DEATHS_TOLERATED = 7  # lone last attempts of this many runs are chance; more are blamed on the unit
-
 
 @dataclass(frozen=True)
 class Ledger:
@@ -30,6 +29,7 @@ class Ledger:
 
     deaths: int = 0  # attempts that died while their driver lived on
     attempts_of_run: int = 0
+    unexplained: int = 0  # attempts of earlier runs that ended with their driver: killed, or killed by a file
     in_hand: Counter[str] = field(default_factory=Counter)  # item_id -> deaths at which it was in hand
     timed_out: frozenset[str] = frozenset()  # items whose watchdog spoke
 
@@ -38,7 +38,7 @@ def read_ledger(stage: Storage, unit_id: str, run: str) -> Ledger:
     """Count deaths, and the items in hand, from the names of the ledger's objects."""
     numbers: dict[str, set[int]] = defaultdict(set)
     last_named: dict[tuple[str, int], tuple[int, str]] = {}
-    timed_out = set()
+    timed_out, silent = set(), set()  # items; attempts that their watchdog ended
     for entry in stage.list(f"attempts/{unit_id}"):
         name, *rest = entry.key.rsplit("/", 1)[-1].removesuffix(".json").split(".")
         of_run, _, number = name.rpartition("-")
@@ -49,15 +49,16 @@ def read_ledger(stage: Storage, unit_id: str, run: str) -> Ledger:
             last_named[attempt] = max(last_named.get(attempt, (-1, "")), (int(place), item_id))
             if kind == "timeout":
                 timed_out.add(item_id)
-    lone = sum(1 for other in numbers if other != run)
+                silent.add(attempt)
+    attempts = {(of_run, number) for of_run, begun in numbers.items() for number in begun}
     proven = {
         (of_run, number)
-        for of_run, begun in numbers.items()
-        for number in begun
-        if of_run == run or number < max(begun) or lone > DRIVER_DEATHS_TOLERATED
+        for of_run, number in attempts
+        if of_run == run or number < max(numbers[of_run]) or (of_run, number) in silent
     }
     in_hand = Counter(item_id for attempt, (_, item_id) in last_named.items() if attempt in proven)
-    return Ledger(len(proven), len(numbers[run]), in_hand, frozenset(timed_out))
+    unexplained = len(attempts - proven)
+    return Ledger(len(proven), len(numbers[run]), unexplained, in_hand, frozenset(timed_out))
 
 
 @dataclass
@@ -102,6 +103,12 @@ class Attempt:
         """Written by the watchdog before it ends the process."""
         if self.item_in_hand:
             self._note("timeout")
+
+    def withdraw(self) -> None:
+        """Leave no trace: this attempt was stopped by somebody or by an error that was said, and no process died."""
+        for entry in list(self.stage.list(f"attempts/{self.unit.unit_id}")):
+            if entry.key.rsplit("/", 1)[-1].startswith(f"{self.run}-{self.number:03d}."):
+                self.stage.delete(entry.key)
 
     def _note(self, kind: str) -> None:
         note = f"{self.run}-{self.number:03d}.{kind}.{self.num_named:06d}.{self.item_in_hand}.json"

@@ -1,12 +1,25 @@
-"""Where a stage may write, and what must go in the end."""
+"""Where a stage may write, what was damaged since it was written, and what must go in the end.
+
+A manifest holds a seal: how many files the stage wrote, their bytes, and a hash of their names and sizes, which one
+listing checks. Commits hold the size and sha256 of every data file: a unit whose commit cannot be read, or whose files
+are missing or changed, loses its commit, and the run does it again like one that was never done.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.storage.storage import Storage
+from mast_ray.storage.stage_folders import Manifest, text_hash
+from mast_ray.storage.storage import Storage, map_keys
+from mast_ray.storage.units import Commit, DataFile, commit_from_json
+
+log = logging.getLogger(__name__)
+READ_BYTES = 4 << 20
 
 
 def refuse_mixing(archive: Storage, stage: Storage) -> None:
@@ -37,3 +50,73 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
         for scratch in root.glob(".tmp-*"):
             scratch.unlink(missing_ok=True)
     return removed
+
+
+def seal_of(
+    stage: Storage, folders: Sequence[str], tables: Sequence[str], present: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a listing of a finished stage says of the files below `folders` and commit/, of `tables`, and that
+    `present` (which other verbs may rewrite) are there.
+    """
+    sizes = {entry.key: entry.num_bytes for folder in (*folders, "commit") for entry in stage.list(folder)}
+    for name in (*tables, *present):
+        entry = stage.stat(name)
+        if entry is not None:
+            sizes[name] = entry.num_bytes if name in tables else 0
+    lines = [f"{key} {size}" for key, size in sorted(sizes.items())]
+    return {"files": len(sizes), "bytes": sum(sizes.values()), "names_and_sizes": text_hash("\n".join(lines))}
+
+
+def is_whole(
+    stage: Storage,
+    manifest: Manifest,
+    folders: Sequence[str],
+    tables: Sequence[str],
+    present: Sequence[str] = (),
+) -> bool:
+    """Whether all that a finished stage wrote is still there in its size; stages from before there were seals are."""
+    seal = manifest.counts.get("seal")
+    if seal is None or seal == seal_of(stage, folders, tables, present):
+        return True
+    log.warning("%s was damaged after it was finished: what is missing or changed is done again", stage.url)
+    return False
+
+
+def mend(stage: Storage, folders: Sequence[str], reads_all: bool = False) -> int:
+    """Take back the commits of damaged units; returns how many. To be called by the holder of the lease."""
+    sizes = {entry.key: entry.num_bytes for folder in folders for entry in stage.list(folder)}
+    keys = [entry.key for entry in stage.list("commit") if entry.key.endswith(".json")]
+    num_damaged = 0
+    for first in range(0, len(keys), 64):
+        some = keys[first : first + 64]
+        for key, data in zip(some, map_keys(stage.read_bytes, some), strict=True):
+            fault = _fault_of(stage, data, sizes, reads_all)
+            if fault:
+                log.warning("%s/%s: %s; its recordings are done again", stage.url, key, fault)
+                stage.delete(key)
+                num_damaged += 1
+    return num_damaged
+
+
+def _fault_of(stage: Storage, data: bytes, sizes: Mapping[str, int], reads_all: bool) -> str:
+    """What is wrong with a unit's result; "" for nothing."""
+    try:
+        commit: Commit = commit_from_json(data)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "the record of the unit cannot be read"
+    for file in commit.files:
+        if file.key not in sizes:
+            return f"{file.key} is missing"
+        if file.num_bytes and sizes[file.key] != file.num_bytes:
+            return f"{file.key} has {sizes[file.key]:,} bytes instead of {file.num_bytes:,}"
+        if reads_all and not _is_as_written(stage, file):
+            return f"{file.key} does not have the content it was written with"
+    return ""
+
+
+def _is_as_written(stage: Storage, file: DataFile) -> bool:
+    digest = hashlib.sha256()
+    with stage.open_read(file.key, READ_BYTES) as source:
+        while block := source.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest() == file.sha256

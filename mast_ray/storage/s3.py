@@ -26,7 +26,7 @@ from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.entries import Entry
 from mast_ray.storage.s3_connection import begin_reading, connection, read_object
-from mast_ray.storage.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, error_code, gave_up
+from mast_ray.storage.s3_faults import ABSENT, EXPIRED, REFUSED, UNSAID, Refused, error_code, gave_up
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -212,7 +212,7 @@ class S3Storage:
                 if code == "InvalidRange":
                     raise EOFError(where) from None
                 if code in REFUSED:
-                    raise DataError(f"cannot {verb} {where} ({code}):\n{REFUSED[code]}") from None
+                    raise Refused(f"cannot {verb} {where} ({code}):\n{REFUSED[code]}", code) from None
                 if code == "NoCredentials":
                     raise DataError(
                         f"cannot {verb} {where}: no credentials were found:\n"

@@ -7,6 +7,8 @@ Absent (FileNotFoundError), refused (DataError: the user must act, and is told a
 
 from __future__ import annotations
 
+from mast_ray.config.errors import DataError
+
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken"}
 REFUSED = {
     "NoSuchBucket": "the bucket does not exist at this endpoint",
@@ -28,8 +30,21 @@ REFUSED = {
     "NoRegionError": "no region is known: set storage.region",
     "InvalidRegionError": "storage.region is not the name of a region",
 }
+# what a store says of one object while its neighbours can be read
+OF_ONE_OBJECT = {"AccessDenied", "AllAccessDisabled", "403", "Forbidden", "InvalidObjectState"}
 ABSENT = {"NoSuchKey", "404", "NotFound"}
 UNSAID = {"400", "403", "Bad Request", "Forbidden"}
+
+
+class Refused(DataError):
+    """The store will not do this, whoever asks how often; `code` is its own word for it."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text, code)  # both: it must survive the way between processes
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def gave_up(verb: str, where: str, code: str, attempts: int) -> str:

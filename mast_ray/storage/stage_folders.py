@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,7 @@ import mast_ray
 from mast_ray.config.tree import Config
 from mast_ray.storage.storage import Storage
 
+log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1  # of all tables that stages hand to each other (tables/schemas.py)
 _PACKAGES = (
@@ -111,8 +113,14 @@ class Manifest:
 def read_manifest(stage: Storage) -> Manifest | None:
     """The manifest of a finished stage; None while there is none."""
     try:
-        return Manifest.from_json(json.loads(stage.read_bytes(MANIFEST)))
+        found = json.loads(stage.read_bytes(MANIFEST))
+        if not isinstance(found, dict):
+            raise ValueError("it is no manifest")
+        return Manifest.from_json(found)
     except FileNotFoundError:
+        return None
+    except ValueError:  # the stage goes on from its commits, as if it had not finished
+        log.warning("%s/%s is damaged: the stage is taken for unfinished", stage.url, MANIFEST)
         return None
 
 

@@ -105,7 +105,13 @@ def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
     """Work that was done with other settings cannot be mixed with new; the first run leaves its own."""
     if stage.put_if_absent(BEGUN, json.dumps(mine, indent=1, sort_keys=True).encode()):
         return
-    begun = json.loads(stage.read_bytes(BEGUN))
+    try:
+        begun = dict(json.loads(stage.read_bytes(BEGUN)))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{stage.url}/{BEGUN} is damaged, and with it the settings this folder was begun with:\n"
+            "delete that file if they are the present ones, or choose another --out"
+        ) from error
     different = [name for name in mine if begun.get(name) != mine[name]]
     if different:
         name = different[0]

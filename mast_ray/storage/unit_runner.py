@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -77,8 +78,13 @@ def run_unit(
     attempt = begin_attempt(stage, unit, run, ledger)
     items, quarantined = order_of_work(unit.items, ledger, max_deaths)
     started_s = time.monotonic()
-    with watchdog(attempt, timeout_s):
-        done = work(attempt, items)
+    try:
+        with watchdog(attempt, timeout_s):
+            done = work(attempt, items)
+    except (Exception, KeyboardInterrupt):
+        with suppress(Exception):  # the store may be what failed
+            attempt.withdraw()
+        raise
     _check_outcomes(unit, [*done.outcomes, *quarantined])
     outcomes = {outcome.item_id: outcome for outcome in (*done.outcomes, *quarantined)}
     commit = Commit(
@@ -118,13 +124,33 @@ def run_here(
     max_deaths: int = 3,
     timeout_s: float = 900.0,
     num_processes: int = 1,
+    make_work: Callable[[], Work] | None = None,
 ) -> Iterator[UnitReport]:
-    """Every unit on this machine: one after another in this process, or several at once in their own."""
+    """Every unit on this machine: one after another in this process, or several at once in their own. A unit in which
+    an earlier driver ended is worked on in a process beside this one, which makes its own work with `make_work`.
+    """
     if num_processes > 1 and len(units) > 1:
         yield from _run_in_processes(stage, units, run, work, max_deaths, timeout_s, num_processes)
         return
     for unit in units:
-        yield run_unit(stage, unit, run, work, max_deaths, timeout_s)
+        if make_work is not None and read_ledger(stage, unit.unit_id, run).unexplained:
+            made = MadeWork(make_work)
+            yield from _run_in_processes(stage, [unit], run, made, max_deaths, timeout_s, 1)
+        else:
+            yield run_unit(stage, unit, run, work, max_deaths, timeout_s)
+
+
+@dataclass
+class MadeWork:
+    """Work that is made in the process that does it: models do not travel."""
+
+    make: Callable[[], Work]
+    made: Work | None = None
+
+    def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
+        if self.made is None:
+            self.made = self.make()
+        return self.made(attempt, items)
 
 
 def _run_in_processes(
@@ -210,6 +236,6 @@ def publish_file(stage: Storage, path: Path, folder: str, unit: Unit, num_rows: 
     with open(path, "rb") as source:
         while block := source.read(1 << 22):
             digest.update(block)
-    key = f"{folder}/{unit.stem}-{digest.hexdigest()[:12]}.parquet"
+    key, num_bytes = f"{folder}/{unit.stem}-{digest.hexdigest()[:12]}.parquet", path.stat().st_size
     stage.publish(path, key)
-    return DataFile(key, num_rows, digest.hexdigest())
+    return DataFile(key, num_rows, digest.hexdigest(), num_bytes)

@@ -15,10 +15,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from mast_ray.config.errors import TemporaryError
+from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.storage.storage import Storage, map_keys
 
 
@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     detail: str = ""
     record: dict[str, Any] | None = None
+    is_final: bool = True  # False: rejected by a disk, a mount or a network; the next run tries again
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file an attempt wrote: key below the stage folder, rows, content hash."""
+    """A file an attempt wrote: key below the stage folder, rows, content hash, size."""
 
     key: str
     num_rows: int
     sha256: str
+    num_bytes: int = 0  # 0: written before sizes were kept
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,15 @@ def group_units(ordered: Iterable[Item], most_items: int, most_bytes: int) -> li
     num_bytes = 0
     for item in ordered:
         if group and (len(group) >= most_items or num_bytes + item.num_bytes > most_bytes):
-            units.append(_unit(group))
+            units.append(unit_of(group))
             group, num_bytes = [], 0
         group.append(item)
         num_bytes += item.num_bytes
-    return units + ([_unit(group)] if group else [])
+    return units + ([unit_of(group)] if group else [])
 
 
-def _unit(items: Sequence[Item]) -> Unit:
+def unit_of(items: Sequence[Item]) -> Unit:
+    """A unit of just these items; its id depends on them alone."""
     text = "\n".join(f"{item.item_id} {item.version}" for item in items)
     return Unit(hashlib.sha1(text.encode()).hexdigest()[:16], tuple(items))
 
@@ -142,7 +145,7 @@ def pending_units(units: Sequence[Unit], commits: Iterable[Commit]) -> list[Unit
         if len(left) == len(unit.items):
             pending.append(unit)
         elif left:
-            pending.append(_unit(left))
+            pending.append(unit_of(left))
     return pending
 
 
@@ -155,8 +158,15 @@ def iter_commits(stage: Storage, at_once: int = 64) -> Iterator[Commit]:
     """The same, few at a time: a driver of ten million recordings cannot hold them all."""
     keys = [entry.key for entry in stage.list("commit") if entry.key.endswith(".json")]
     for first in range(0, len(keys), at_once):
-        for data in map_keys(stage.read_bytes, keys[first : first + at_once]):
-            yield commit_from_json(data)
+        some = keys[first : first + at_once]
+        for key, data in zip(some, map_keys(stage.read_bytes, some), strict=True):
+            try:
+                yield commit_from_json(data)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise DataError(
+                    f"{stage.url}/{key} is damaged:\n"
+                    "run the command that wrote this folder again: it finds what is damaged and does just that again"
+                ) from error
 
 
 def read_commit(stage: Storage, unit_id: str) -> Commit | None:
@@ -164,6 +174,30 @@ def read_commit(stage: Storage, unit_id: str) -> Commit | None:
         return commit_from_json(stage.read_bytes(f"commit/{unit_id}.json"))
     except FileNotFoundError:
         return None
+
+
+def forget_passing(stage: Storage) -> int:
+    """Take outcomes that are not final out of their commits, so that this run tries those items again; returns
+    how many. Rejected items have no rows in any file. To be called by the holder of the lease.
+    """
+    num_forgotten = 0
+    for commit in iter_commits(stage):
+        kept = tuple(outcome for outcome in commit.outcomes if outcome.is_final)
+        if len(kept) == len(commit.outcomes):
+            continue
+        num_forgotten += len(commit.outcomes) - len(kept)
+        versions = {outcome.item_id: commit.versions[outcome.item_id] for outcome in kept}
+        key = f"commit/{commit.unit_id}.json"
+        if kept:
+            stage.write_atomic(key, commit_to_json(replace(commit, outcomes=kept, versions=versions)))
+        else:
+            stage.delete(key)
+    return num_forgotten
+
+
+def num_passing(items: Sequence[Item], commits: Sequence[Commit]) -> int:
+    """How many of the items were rejected only for now."""
+    return sum(not outcome.is_final for outcome, _ in outcomes_of(items, commits).values())
 
 
 def put_commit(stage: Storage, commit: Commit) -> bool:

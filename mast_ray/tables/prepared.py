@@ -21,9 +21,11 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import StorageConfig
 from mast_ray.spectrogram.background import Backgrounds
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
-from mast_ray.storage.stage_folders import SCHEMA_VERSION, Manifest, read_manifest, text_hash
+from mast_ray.storage.stage_folders import MANIFEST, SCHEMA_VERSION, Manifest, read_manifest, text_hash
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import IGNORED
+
+MEND = "run the command that wrote this folder again: it finds what is damaged and does just that again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,8 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
     storage = open_storage(uri, settings) if isinstance(uri, str | Path) else uri
     manifest = read_manifest(storage)
     if manifest is None:
+        if storage.stat(MANIFEST) is not None:
+            raise DataError(f"{storage.url}/{MANIFEST} is damaged:\n{MEND}")
         unfinished = next(iter(storage.list("attempts")), None) is not None
         what = (
             "is not finished: run the same `mast prepare` again"
@@ -88,7 +92,7 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
             f"{storage.url} has schema version {manifest.schema_version}, this is version {SCHEMA_VERSION}:\n"
             "prepare the archive again"
         )
-    stats = json.loads(storage.read_bytes("stats.json"))
+    stats = _read_json(storage, "stats.json")
     names = ("recordings", "index", "labels", "splits")
     tables = {name: read_table(storage, f"{name}.parquet") for name in names}
     ignored = IGNORED.empty_table()
@@ -99,7 +103,24 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
 
 def read_table(storage: Storage, key: str) -> pa.Table:
     """A small Parquet table, whole."""
-    return pq.read_table(io.BytesIO(storage.read_bytes(key)), partitioning=None)
+    try:
+        return pq.read_table(io.BytesIO(storage.read_bytes(key)), partitioning=None)
+    except FileNotFoundError as error:
+        raise DataError(f"{storage.url}/{key} is missing:\n{MEND}") from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's word, not Parquet's
+        raise DataError(f"{storage.url}/{key} is damaged:\n{MEND}") from error
+
+
+def _read_json(storage: Storage, key: str) -> dict:
+    try:
+        found = json.loads(storage.read_bytes(key))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{storage.url}/{key} is damaged:\n{MEND}")
+    return found
 
 
 def write_table(storage: Storage, key: str, table: pa.Table) -> bytes:

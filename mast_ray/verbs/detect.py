@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from mast_ray.config.errors import OK
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 from mast_ray.training.files.shipped import SHIPPED
 
@@ -14,7 +15,10 @@ HELP = """Run a detector over every recording of an archive and write one table 
 MODEL, ARCHIVE and --out are folders or s3:// prefixes; without MODEL the detector that comes with the package is used (shipped:tiny, or
 shipped:compact with a GPU). Detections are stored down to evaluate.score_floor: a threshold is applied when
 the table is read. Interrupted, the same command goes on where it was; finished, it has nothing to do. Every recording ends as done
-(recordings.parquet) or rejected with its reason (rejects.parquet). Exit code 0: all done; 4: some were rejected."""
+(recordings.parquet) or rejected with its reason (rejects.parquet). Exit code 0: all done; 4: some were rejected.
+
+Detections of recordings that are not in ARCHIVE any more (a disk that is not mounted, another archive) move to OUT/earlier, which
+every verb reads like OUT itself, and count again when their recordings are back."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="store only detections from this score on (default: all)",
     )
+    add(
+        "--verify",
+        action="store_true",
+        help="read all that an earlier run wrote, and do again what was changed",
+    )
     add("--dry-run", action="store_true", help="inventory and plan only")
+    add(
+        "--forget-missing",
+        action="store_true",
+        help="only delete the detections of recordings that the last run was not offered (OUT/earlier)",
+    )
+    add("--yes", action="store_true", help="be sure about --forget-missing")
 
 
 def runner_for(args: argparse.Namespace) -> str:
@@ -57,13 +72,25 @@ def runner_for(args: argparse.Namespace) -> str:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.detect.detect import DetectInputs, detect
+    from mast_ray.stages.detect.earlier import forget_earlier
+    from mast_ray.storage.storage import open_storage
     from mast_ray.training.files.shipped import model_folder
     from mast_ray.verbs.run import has_gpu
 
+    if args.forget_missing:
+        num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)
+        print(f"the detections of {num_forgotten:,} missing recordings are deleted")
+        return OK
     model = model_folder(args.model, has_gpu(args.config))
     if model != args.model:
         print(f"model: {model}")
     inputs = DetectInputs(
-        model, args.archive, args.out, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.threshold
+        model,
+        args.archive,
+        args.out,
+        args.table,
+        (*SYNTHETIC_COPIES, *args.exclude),
+        args.threshold,
+        args.verify,
     )
     return detect(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="plain",
         help="layout of a public data set that brings its own labels",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read all that an earlier run wrote, and do again what was changed",
+    )
     parser.add_argument("--dry-run", action="store_true", help="inventory and plan only")
 
 
@@ -48,5 +53,6 @@ def run(args: argparse.Namespace) -> int:
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
         columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale), args.group,
+        args.verify,
     )  # fmt: skip
     return prepare(inputs, args.config, runner=args.runner, dry_run=args.dry_run)

@@ -16,7 +16,9 @@ from mast_ray.storage.units import (
     DataFile,
     Item,
     Outcome,
+    forget_passing,
     items_per_unit,
+    num_passing,
     pending_units,
     plan_units,
     put_commit,
@@ -137,23 +139,60 @@ def test_two_poison_files_in_one_unit_cost_at_most_three_deaths_each(tmp_path):
 def test_deaths_of_drivers_quarantine_nobody(tmp_path):
     stage = open_storage(tmp_path)
     (unit,) = plan_units(items(2), 64, 10**9)
-    for number in range(6):  # six runs, each cut short at the same item
+    for number in range(14):  # fourteen runs, each cut short at the same item
         with pytest.raises(Death):
             run_unit(stage, unit, f"run{number}", dying_on("id000"))
-    run_unit(stage, unit, "run9", all_done)
+    run_unit(stage, unit, "run99", all_done)
     assert [o.status for o in read_commits(stage)[0].outcomes] == ["done", "done"]
 
 
-def test_a_file_that_takes_every_driver_with_it_is_blamed_in_the_end(tmp_path):
+def make_poisoned_work():
+    return poisoned_work
+
+
+def test_a_file_that_took_its_driver_with_it_is_found_out_in_a_process_beside_the_next_driver(tmp_path):
+    stage = open_storage(tmp_path)
+    listed = [*items(2), Item("bad", "site/segfault.wav", 10, "v1")]
+    (unit,) = plan_units(listed, 64, 10**9)
+    with pytest.raises(Death):  # the driver of the first run worked in its own process, and ended
+        run_unit(stage, unit, "first", dying_on("bad"))
+    (report,) = run_here(stage, [unit], "second", poisoned_work, make_work=make_poisoned_work)
+    assert (report.num_items, report.num_rejected) == (3, 1)
+    (commit,) = read_commits(stage)
+    assert {o.item_id: o.reason for o in commit.outcomes} == {"id000": "", "id001": "", "bad": "CRASH"}
+
+
+def test_an_interrupted_attempt_is_no_death_and_leaves_no_trace(tmp_path):
     stage = open_storage(tmp_path)
     (unit,) = plan_units(items(2), 64, 10**9)
-    for number in range(12):
-        try:
-            run_unit(stage, unit, f"run{number}", dying_on("id000"))
-            break
-        except Death:
-            continue
-    assert [o.reason for o in read_commits(stage)[0].outcomes] == ["CRASH", ""]
+
+    def interrupted(attempt, todo):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_unit(stage, unit, "run", interrupted)
+    ledger = read_ledger(stage, unit.unit_id, "later")
+    assert (ledger.deaths, ledger.unexplained) == (0, 0)
+
+
+def test_what_was_rejected_for_now_is_forgotten_and_the_rest_of_its_unit_stays(tmp_path):
+    stage = open_storage(tmp_path)
+    listed = items(3)
+    units = plan_units(listed, 2, 10**9)  # {0, 1}, {2}
+
+    def away(attempt, todo):
+        return WorkDone(
+            [Outcome(i.item_id, "done") if i.item_id == "id000" else Outcome(i.item_id, "rejected", "READ_ERROR", is_final=False)
+             for i in todo], [], {},
+        )  # fmt: skip
+
+    list(run_here(stage, units, "a", away))
+    assert num_passing(listed, read_commits(stage)) == 2 and pending_units(units, read_commits(stage)) == []
+    assert forget_passing(stage) == 2
+    left = pending_units(units, read_commits(stage))
+    assert [item.item_id for unit in left for item in unit.items] == ["id001", "id002"]
+    list(run_here(stage, left, "b", all_done))
+    assert tally(listed, read_commits(stage)) == (3, 3, 0)
 
 
 def test_a_time_out_noted_by_the_watchdog_is_named_so(tmp_path):

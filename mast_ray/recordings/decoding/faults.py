@@ -6,7 +6,8 @@ can be and ends with a `Salvage`.
 | fault | what is done |
 |---|---|
 | EMPTY_FILE, HEADER_ONLY, NO_CHANNELS, NO_SAMPLE_RATE, RATE_TOO_LOW, RATE_TOO_HIGH, BAD_HEADER | rejected |
-| NOT_AUDIO, APPLE_DOUBLE, UNSUPPORTED_FORMAT, NOT_A_FILE, MISSING, UNREADABLE | rejected, by magic bytes or by the file system |
+| NOT_AUDIO, APPLE_DOUBLE, UNSUPPORTED_FORMAT, NOT_A_FILE, UNREADABLE | rejected, by magic bytes or by the file system |
+| MISSING, READ_ERROR, NO_PERMISSION, OFFLINE | rejected for now: the fault is not in the bytes, so every run tries again |
 | SILENT (every byte of the body is zero), TOO_SHORT (under one analysis window) | rejected |
 | TOO_LONG, DECOMPRESSION_BOMB | rejected, before decoding when the header admits it, else in the middle of the stream |
 | TRUNCATED | salvaged: the part that is there |
@@ -21,6 +22,7 @@ A salvageable recording of which less than one analysis window is left is reject
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,6 +46,9 @@ class Reason(StrEnum):
     UNSUPPORTED_FORMAT = "UNSUPPORTED_FORMAT"
     NOT_A_FILE = "NOT_A_FILE"
     MISSING = "MISSING"
+    READ_ERROR = "READ_ERROR"
+    NO_PERMISSION = "NO_PERMISSION"
+    OFFLINE = "OFFLINE"
     UNREADABLE = "UNREADABLE"
     SILENT = "SILENT"
     TOO_SHORT = "TOO_SHORT"
@@ -57,6 +62,11 @@ class Reason(StrEnum):
     CORRUPT_STREAM = "CORRUPT_STREAM"
     CRASH = "CRASH"
     TIMEOUT = "TIMEOUT"
+
+
+# Disk, mount, network or permission: what lies there may be sound, and the next run may reach it.
+NOT_IN_THE_BYTES = frozenset({Reason.MISSING, Reason.READ_ERROR, Reason.NO_PERMISSION, Reason.OFFLINE})
+_OF_THE_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
 
 
 class UnreadableRecording(Exception):
@@ -73,6 +83,22 @@ class UnreadableRecording(Exception):
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same bytes would be rejected by any other run."""
+        return self.reason not in NOT_IN_THE_BYTES
+
+
+def fault_of_system(error: OSError) -> UnreadableRecording:
+    """What the operating system's refusal of a file means for the recording in it."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return UnreadableRecording(Reason.MISSING, "it was listed and is gone")
+    what = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, PermissionError):
+        return UnreadableRecording(Reason.NO_PERMISSION, f"may not be read: {what}")
+    reason = Reason.UNREADABLE if error.errno in _OF_THE_NAME else Reason.READ_ERROR
+    return UnreadableRecording(reason, f"cannot be read: {what}"[:300])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording, fault_of_system
 from mast_ray.recordings.decoding.headers import Header, read_at, sniff_container
 from mast_ray.recordings.decoding.stream_headers import aiff_header, flac_header, mp3_header, ogg_header
 from mast_ray.recordings.decoding.wav_headers import wav_header
@@ -30,9 +30,9 @@ def opened(source: Source) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(mode):
             raise UnreadableRecording(Reason.NOT_A_FILE, "a folder or a device, not a file")
         file = open(source, "rb")  # noqa: SIM115
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UnreadableRecording(Reason.MISSING, "there is no such file") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise fault_of_system(error) from error
+    except ValueError as error:
         raise UnreadableRecording(Reason.UNREADABLE, f"cannot be opened: {error}") from error
     with file:
         yield file

@@ -15,6 +15,7 @@ from mast_ray.config.errors import OK, PARTIAL, ConfigError
 from mast_ray.config.tree import Config
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
+from mast_ray.stages.detect.earlier import EARLIER, bring_back, set_aside, write_earlier_table
 from mast_ray.stages.detect.load_work import WorkMaker
 from mast_ray.stages.detect.plan import (
     Workers,
@@ -22,9 +23,9 @@ from mast_ray.stages.detect.plan import (
     plan_detect_units,
     workers_of,
 )
-from mast_ray.stages.detect.tables import Survey, prune, survey, write_recordings_and_rejects
+from mast_ray.stages.detect.tables import prune, survey, write_recordings_and_rejects
 from mast_ray.stages.runner import HERE, ON_RAY, Runner, work_off
-from mast_ray.storage.outputs import refuse_mixing, remove_leftovers
+from mast_ray.storage.outputs import is_whole, mend, refuse_mixing, remove_leftovers, seal_of
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.stage_folders import (
     MANIFEST,
@@ -35,7 +36,7 @@ from mast_ray.storage.stage_folders import (
 from mast_ray.storage.stage_run import StageRun, done_before, refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work
-from mast_ray.storage.units import Item, Unit, archive_hash, iter_commits, pending_units
+from mast_ray.storage.units import Item, Unit, archive_hash, forget_passing, iter_commits, pending_units
 from mast_ray.tables.preparing.inventory import (
     SYNTHETIC_COPIES,
     inventory_lines,
@@ -47,6 +48,7 @@ from mast_ray.training.files.model_files import Card, read_card
 
 STAGE = "detect"
 SAMPLED_HEADERS = 200
+SEALED = (("detections", "recordings"), ("recordings.parquet", "rejects.parquet"))
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class DetectInputs:
     table: str = ""
     exclude: tuple[str, ...] = SYNTHETIC_COPIES
     threshold: float | None = None  # None: everything above the score floor is stored
+    verify: bool = False  # read every file of an earlier run, and do again what was changed
 
 
 def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry_run: bool = False) -> int:
@@ -74,7 +77,9 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     paths = [item.path for item in listing.items] if inputs.table else []
     sites, table_text = site_table_of(inputs.table, paths, config.storage)
     settings = settings_of(config, card, threshold, text_hash(table_text))
-    sweeping = Sweep(archive, stage, listing.items, config, sites, settings, card.score_threshold)
+    sweeping = Sweep(
+        archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify
+    )
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
         return code
     if dry_run:
@@ -135,6 +140,7 @@ class Sweep:
         sites: SiteTable | None,
         settings: dict[str, Any],
         model_threshold: float | None = None,
+        verify: bool = False,
     ) -> None:
         self.archive, self.stage, self.config, self.sites, self.settings = (
             archive,
@@ -144,6 +150,7 @@ class Sweep:
             settings,
         )
         self.model_threshold = model_threshold  # for the readers of the table: the boxes do not depend on it
+        self.verify = verify
         self.items = order_by_site_and_date(items, config.audio, sites)
         self.num_bytes = sum(item.num_bytes for item in self.items)
         self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
@@ -155,6 +162,8 @@ class Sweep:
         if done is None:
             return None
         counts = done.counts
+        if counts.get("passing") or self.verify or not is_whole(self.stage, done, *SEALED):
+            return None  # some could not be reached, or were lost since: they are tried again
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
         if writes and counts.get("model_threshold") != self.model_threshold:
             put_manifest(
@@ -176,6 +185,14 @@ class Sweep:
             ) as run,
             runner.session(),
         ):
+            if num_damaged := mend(self.stage, SEALED[0], self.verify):
+                print(f"{num_damaged:,} units were damaged and are done again", flush=True)
+            if num_back := bring_back(self.stage, self.items):
+                print(
+                    f"{num_back:,} recordings of an earlier run are offered again: their detections count again"
+                )
+            if num_again := forget_passing(self.stage):
+                print(f"{num_again:,} recordings that could not be reached are tried again", flush=True)
             workers = workers_of(self.config, runner.resources())
             units, pending = self.plan(workers)
             left = sum(len(unit.items) for unit in pending)
@@ -206,28 +223,37 @@ class Sweep:
         found = survey(self.stage, self.items)
         counted = found.tally
         counted.refuse_incomplete()
-        if num_removed := prune(self.stage, found.results):
-            print(
-                f"{num_removed:,} recordings are gone or were changed: their earlier detections are removed"
-            )
+        num_aside = set_aside(self.stage, self.items, found.results)
+        if prune(self.stage, found.results):
             found = survey(self.stage, self.items)
+        num_earlier = write_earlier_table(self.stage)
         written = write_recordings_and_rejects(self.stage, self.items, found.results, found.rejects)
         keys = [file.key for result in found.results for file in result.files]
         counts = {
             "offered": counted.offered,
             "recordings": counted.done,
             "rejected": counted.rejected,
+            "passing": found.num_passing,
+            "earlier": num_earlier,
             "salvaged": written.num_salvaged,
             "hours": round(written.hours, 4),
             "detections": found.num_detections,
             "model_threshold": self.model_threshold,
-            "files": len(keys),
+            "files": sum(key.startswith("detections/") for key in keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
         }
         assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
-        run.finish(counts)
-        remove_leftovers(self.stage, keys, ("detections", "recordings"))
-        print(summary_line(counts, found, num_new))
+        remove_leftovers(self.stage, keys, SEALED[0])
+        run.finish(counts | {"seal": seal_of(self.stage, *SEALED)})
+        if num_earlier:
+            about = {"recordings": num_earlier, "model_threshold": self.model_threshold}
+            replace(run, stage=self.stage.at(EARLIER), inputs={}).finish(about)
+        if num_aside:
+            print(
+                f"{num_aside:,} recordings of earlier runs are not in {self.archive.url} any more: their detections are kept in\n"
+                f"{self.stage.at(EARLIER).url} and count again when they are back; --forget-missing deletes them"
+            )
+        print(summary_line(counts, num_new))
         if line := reasons_line(
             (row["reason"] for row in found.rejects), f"{self.stage.url}/rejects.parquet"
         ):
@@ -236,10 +262,10 @@ class Sweep:
         return PARTIAL if counted.rejected else OK
 
 
-def summary_line(counts: dict[str, Any], found: Survey, num_new: int) -> str:
+def summary_line(counts: dict[str, Any], num_new: int) -> str:
     """What a person wants to read in the end."""
     return (
         f"{counts['offered']:,} offered = {counts['recordings']:,} done ({counts['salvaged']:,} salvaged) + "
         f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['detections']:,} detections in "
-        f"{counts['files'] - len(found.results):,} files; {num_new:,} recordings were worked on in this run"
+        f"{counts['files']:,} files; {num_new:,} recordings were worked on in this run"
     )

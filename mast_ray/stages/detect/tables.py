@@ -2,15 +2,15 @@
 rejected, and the effort behind every figure.
 
 recordings.parquet (one row per analysed recording), rejects.parquet and the manifest are written from what
-units left behind. Rows of recordings that were changed or taken away since are removed from their files
-first, so that a folder always speaks of the archive as it was at the last run.
+units left behind. Rows of recordings that were changed or taken away since are taken out of their files
+first (earlier.py keeps the latter), so that a folder always speaks of the archive as it was at the last run.
 """
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ from mast_ray.storage.units import (
     DataFile,
     Item,
     Tally,
-    Unit,
     commit_to_json,
     iter_commits,
     read_commit,
+    unit_of,
 )
 from mast_ray.tables.prepared import write_table
 from mast_ray.tables.preparing.recording_record import reject_row
@@ -54,6 +54,7 @@ class Survey(NamedTuple):
     rejects: list[dict]
     num_detections: int
     notes: Counter[str]
+    num_passing: int = 0  # rejected only for now
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def survey(stage: Storage, items: Sequence[Item]) -> Survey:
     is_counted = bytearray(len(items))
     statuses: Counter[str] = Counter()
     notes: Counter[str] = Counter()
-    results, rejects, num_detections = [], [], 0
+    results, rejects, num_detections, num_passing = [], [], 0, 0
     for commit in iter_commits(stage):
         stale, first = set(), len(items)
         for outcome in commit.outcomes:
@@ -86,13 +87,14 @@ def survey(stage: Storage, items: Sequence[Item]) -> Survey:
             first = min(first, place)
             statuses[outcome.status] += 1
             if outcome.status == "rejected":
+                num_passing += not outcome.is_final
                 rejects.append(reject_row(items[place], "rejected", outcome.reason, outcome.detail))
         results.append(UnitResult(first, commit.unit_id, commit.files, frozenset(stale)))
         num_detections += sum(file.num_rows for file in commit.files if file.key.startswith("detections/"))
         notes.update({name: value for name, value in commit.notes.items() if isinstance(value, int | float)})
     results.sort(key=lambda result: (result.place, result.unit_id))
     tally = Tally(len(items), statuses["done"], statuses["rejected"])
-    return Survey(tally, results, rejects, num_detections, notes)
+    return Survey(tally, results, rejects, num_detections, notes, num_passing)
 
 
 def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
@@ -118,25 +120,29 @@ def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
 
 
 def _without(stage: Storage, commit: Commit, stale: frozenset[str]) -> Commit:
-    drop = pa.array(sorted(stale), pa.string())
-    # Only the ids matter for the name of a file.
-    unit = Unit(
-        commit.unit_id, tuple(Item(i, "", 0, v) for i, v in commit.versions.items() if i not in stale)
-    )
+    kept = restricted(stage, stage, commit, commit.versions.keys() - stale)
+    return replace(kept, unit_id=commit.unit_id)  # it stays where it is
+
+
+def restricted(source: Storage, target: Storage, commit: Commit, ids: Set[str]) -> Commit:
+    """A commit of some of a commit's recordings alone, its files written to `target`."""
+    keep = pa.array(sorted(ids), pa.string())
+    # Only ids and versions matter for the names of a unit and its files.
+    unit = unit_of([Item(i, "", 0, v) for i, v in commit.versions.items() if i in ids])
     files = []
     for file in commit.files:
         folder, _, name = file.key.rpartition("/")
-        table = _read(stage, file.key)
-        kept = table.filter(pc.invert(pc.is_in(table.column("recording_id"), value_set=drop)))
-        if len(kept) == len(table):
+        table = read_unit_file(source, file.key)
+        kept = table.filter(pc.is_in(table.column("recording_id"), value_set=keep))
+        if len(kept) == len(table) and source == target:
             files.append(file)
-        elif len(kept):
+        elif len(kept) or len(kept) == len(table):
             is_arrow = name.endswith(".arrow")
             content = arrow_bytes(kept) if is_arrow else parquet_bytes(kept)
-            files.append(put_file(stage, unit, folder, content, "arrow" if is_arrow else "parquet"))
-    outcomes = tuple(outcome for outcome in commit.outcomes if outcome.item_id not in stale)
-    versions = {item_id: version for item_id, version in commit.versions.items() if item_id not in stale}
-    return replace(commit, files=tuple(files), outcomes=outcomes, versions=versions)
+            files.append(put_file(target, unit, folder, content, "arrow" if is_arrow else "parquet"))
+    outcomes = tuple(outcome for outcome in commit.outcomes if outcome.item_id in ids)
+    versions = {item_id: version for item_id, version in commit.versions.items() if item_id in ids}
+    return replace(commit, unit_id=unit.unit_id, files=tuple(files), outcomes=outcomes, versions=versions)
 
 
 def write_recordings_and_rejects(
@@ -148,28 +154,37 @@ def write_recordings_and_rejects(
     by_id: dict[str, Item] = {}
     salvaged: list[dict] = []
     hours, num_recordings = 0.0, 0
-    with stage.scratch_file() as path:
-        with pq.ParquetWriter(path, RECORDINGS, compression="zstd") as writer:
-            for table in _gathered(stage, results):
-                writer.write_table(table.select(RECORDINGS.names))
-                hours += (pc.sum(table.column("duration_s")).as_py() or 0.0) / 3600.0
-                num_recordings += len(table)
-                damaged = table.filter(pc.is_valid(table.column("salvage_reason")))
-                if len(damaged) and not by_id:
-                    by_id = {item.item_id: item for item in items}
-                for row in damaged.to_pylist():
-                    about = (row["salvage_reason"], row["salvage_detail"], row["salvage_s"])
-                    salvaged.append(reject_row(by_id[row["recording_id"]], "salvaged", *about))
-        stage.publish(path, "recordings.parquet")
+    for table in write_recordings(stage, gathered_recordings(stage, results)):
+        hours += (pc.sum(table.column("duration_s")).as_py() or 0.0) / 3600.0
+        num_recordings += len(table)
+        damaged = table.filter(pc.is_valid(table.column("salvage_reason")))
+        if len(damaged) and not by_id:
+            by_id = {item.item_id: item for item in items}
+        for row in damaged.to_pylist():
+            about = (row["salvage_reason"], row["salvage_detail"], row["salvage_s"])
+            salvaged.append(reject_row(by_id[row["recording_id"]], "salvaged", *about))
     rows = sorted([*rejects, *salvaged], key=lambda row: (row["path"], row["status"]))
     write_table(stage, "rejects.parquet", pa.Table.from_pylist(rows, schema=REJECTS))
     return Written(hours, num_recordings, len(salvaged))
 
 
-def _gathered(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Table]:
+def write_recordings(stage: Storage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """recordings.parquet from tables that stream by, to be gone through to the end: then it stands."""
+    with stage.scratch_file() as path:
+        with pq.ParquetWriter(path, RECORDINGS, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(table.select(RECORDINGS.names))
+                yield table
+        stage.publish(path, "recordings.parquet")
+
+
+def gathered_recordings(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Table]:
+    """The rows of all units about their recordings, some 100,000 at a time."""
     held: list[pa.Table] = []
     for result in results:
-        held += [_read(stage, file.key) for file in result.files if file.key.startswith("recordings/")]
+        held += [
+            read_unit_file(stage, file.key) for file in result.files if file.key.startswith("recordings/")
+        ]
         if sum(map(len, held)) >= ROWS_AT_ONCE:
             yield pa.concat_tables(held)
             held = []
@@ -177,7 +192,8 @@ def _gathered(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Tabl
         yield pa.concat_tables(held)
 
 
-def _read(stage: Storage, key: str) -> pa.Table:
+def read_unit_file(stage: Storage, key: str) -> pa.Table:
+    """A file of detections or of recordings that a unit wrote."""
     data = io.BytesIO(stage.read_bytes(key))
     if key.endswith(".arrow"):
         table = pa.ipc.open_file(data).read_all()

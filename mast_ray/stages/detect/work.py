@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mast_ray.config.names import MOST_BYTES, short_name
 from mast_ray.inference.decode_threads import DecodeKnobs, DecodeThreads, Ending, Piece
 from mast_ray.inference.detection_rows import RowKnobs, dates_of, detection_rows, stitched_boxes
 from mast_ray.inference.window_detector import WindowBoxes, WindowDetector
@@ -31,10 +33,11 @@ from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import WorkDone
 from mast_ray.storage.units import DataFile, Item, Outcome, Unit
 from mast_ray.tables.preparing.recording_record import RecordingRecord
-from mast_ray.tables.schemas import RECORDINGS
+from mast_ray.tables.schemas import RECORDINGS, SITE_KEY
 
 SALVAGE = (("salvage_reason", pa.string()), ("salvage_detail", pa.string()), ("salvage_s", pa.float64()))
 UNIT_RECORDINGS = pa.schema([*RECORDINGS, *SALVAGE])
+_UNSAFE = re.compile(r"[/\\%=:*?\"<>|\x00-\x1f\x7f]")  # what folders, Hive and URLs keep for themselves
 
 
 @dataclass
@@ -145,7 +148,7 @@ class DetectWork:
                 self._stage,
                 unit,
                 partition_folder(*place),
-                parquet_bytes(pa.concat_tables(part, promote_options="default")),
+                parquet_bytes(pa.concat_tables(part, promote_options="default"), place[0]),
                 "parquet",
             )
             for place, part in sorted(parts.items())
@@ -155,11 +158,21 @@ class DetectWork:
 
 
 def partition_folder(site: str, date: str) -> str:
-    """Hive style; whatever a site is called, its folder is one plain name."""
-    return f"detections/site={quote(site, safe=' ')}/date={date}"
+    """Hive style; whatever a site is called, its folder is one plain name that a disk takes.
+
+    Three bytes of Thai are nine when they are written out, so a long name keeps its own letters; one that is still
+    too long is cut, and its files say the whole (parquet_bytes).
+    """
+    name = f"site={quote(site, safe=' ')}"
+    if len(name) > MOST_BYTES:
+        name = short_name("site=" + _UNSAFE.sub(lambda odd: quote(odd[0], safe=""), site))
+    return f"detections/{name}/date={date}"
 
 
-def parquet_bytes(table: pa.Table) -> tuple[bytes, int]:
+def parquet_bytes(table: pa.Table, site: str = "") -> tuple[bytes, int]:
+    """As Parquet; the name of the site is written into the file too, where no folder's name can hold it."""
+    if site and len(f"site={quote(site, safe=' ')}") > MOST_BYTES:
+        table = table.replace_schema_metadata((table.schema.metadata or {}) | {SITE_KEY: site.encode()})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue(), len(table)
@@ -178,14 +191,16 @@ def put_file(stage: Storage, unit: Unit, folder: str, content: tuple[bytes, int]
     digest = hashlib.sha256(data).hexdigest()
     key = f"{folder}/{unit.stem}-{digest[:12]}.{ending}"
     stage.write_atomic(key, data)
-    return DataFile(key, num_rows, digest)
+    return DataFile(key, num_rows, digest, len(data))
 
 
 def _outcome(recording: _Recording) -> Outcome:
     ending = recording.ending
     assert ending is not None, f"{recording.item.path} has no ending"
     if ending.record is None:
-        return Outcome(recording.item.item_id, "rejected", ending.reason, ending.detail)
+        return Outcome(
+            recording.item.item_id, "rejected", ending.reason, ending.detail, is_final=ending.is_final
+        )
     return Outcome(recording.item.item_id, "done")
 
 

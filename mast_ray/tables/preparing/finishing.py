@@ -20,9 +20,10 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, HOP_S, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.outputs import seal_of
 from mast_ray.storage.stage_folders import MANIFEST, text_hash
 from mast_ray.storage.storage import Storage, map_keys
-from mast_ray.storage.units import Commit, Item, outcomes_of
+from mast_ray.storage.units import Commit, Item, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
 from mast_ray.tables.dealing.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.dealing.splits import (
@@ -51,6 +52,13 @@ TABLE_KNOBS = (
     "split",
     "seed",
 )  # all that the tables depend on besides their inputs
+
+# data folders; tables; what `mast split` and older archives rewrite
+SEALED = (
+    ("frames", "index", "backgrounds"),
+    tuple(f"{name}.parquet" for name in ("recordings", "rejects", "labels", "ignored", "index")),
+    ("splits.parquet", "stats.json", BACKGROUNDS_TABLE),
+)
 
 LEAST_STD = 1e-3  # of log-mel values; quiet recordings have about 1, the rounding of sums 1e-6
 
@@ -209,6 +217,7 @@ def finish(
         "offered": len(items),
         "recordings": len(recordings),
         "rejected": statuses.count("rejected"),
+        "passing": num_passing(items, commits),
         "salvaged": statuses.count("salvaged"),
         "hours": round(sum(recordings.column("duration_s").to_pylist()) / 3600.0, 4),
         "chunks": sum(recordings.column("num_chunks").to_pylist()),
@@ -219,6 +228,7 @@ def finish(
         "ignored_regions": len(ignored),
         "chunks_by_split": split.chunks,
         "tables": hashes,
+        "seal": seal_of(stage, *SEALED),
     }
     return counts, split
 

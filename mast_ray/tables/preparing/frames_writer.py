@@ -49,7 +49,10 @@ class FramesWriter:
             options |= {"compression": "lz4", "column_encoding": {"logmel.list.element": "BYTE_STREAM_SPLIT"}}
         else:
             options |= {"compression": "none"}
-        self._writer = pq.ParquetWriter(path, self._schema, write_statistics=False, **options)
+        # with checksums: a byte that flips on a disk must not be trained on in silence
+        self._writer = pq.ParquetWriter(
+            path, self._schema, write_statistics=False, write_page_checksum=True, **options
+        )
         self._pending: list[_Row] = []
         self._num_groups = 0
         self._pieces: list[dict[str, Any]] = []

@@ -15,7 +15,8 @@ from fnmatch import fnmatch
 
 import numpy as np
 
-from mast_ray.config.errors import DataError, MastError
+from mast_ray.config.errors import DataError
+from mast_ray.config.shown import shown
 from mast_ray.config.tree import AudioConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.clock_and_site.sites import CLASS_FOLDER, is_junk, is_recording_name
@@ -26,6 +27,7 @@ from mast_ray.storage.entries import LOCKED
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Item, item_id_of
 from mast_ray.tables.assumed_rates import GPU_BASE
+from mast_ray.tables.preparing.source_faults import meaning_of_fault
 from mast_ray.tables.preparing.unit_work import limits_of, metadata_of, open_source
 
 SYNTHETIC_COPIES = ("Data Augmentation/*", "*/Data Augmentation/*")  # BIRDeep's: never part of an archive
@@ -164,12 +166,11 @@ def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable |
         duration_s = info.duration_s
         if duration_s is not None and duration_s < limits_of(audio).min_duration_s:
             return _Probed(reason=str(info.fault.reason if info.fault else Reason.TOO_SHORT))
-    except UnreadableRecording as error:
-        return _Probed(reason=str(error.reason))
-    except MastError:
-        raise
-    except Exception:  # what prepare would reject as UNREADABLE
-        return _Probed(reason=str(Reason.UNREADABLE))
+    except Exception as error:  # what prepare would reject, or stop at
+        fault = meaning_of_fault(error)
+        if not isinstance(fault, UnreadableRecording):
+            raise
+        return _Probed(reason=str(fault.reason))
     place = metadata_of(item.path, info.header, audio, sites)
     return _Probed(
         hours=(duration_s or 0.0) / 3600.0,
@@ -233,5 +234,5 @@ def _class_folders(listing: Listing) -> list[str]:
 
 
 def _listed(counts: Counter, unit: str = "", unknown: str = "") -> str:
-    top = [f"{key or unknown}{unit} {count:,}" for key, count in counts.most_common(8)]
+    top = [f"{shown(key or unknown)}{unit} {count:,}" for key, count in counts.most_common(8)]
     return ", ".join(top) + (f", and {len(counts) - 8} more" if len(counts) > 8 else "")

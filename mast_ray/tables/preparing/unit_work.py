@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mast_ray.config.errors import MastError
 from mast_ray.config.tree import AudioConfig, Config
 from mast_ray.recordings.clock_and_site.clock import RecordingMetadata, recording_metadata
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
@@ -25,6 +24,7 @@ from mast_ray.recordings.decoding.headers import Header
 from mast_ray.recordings.decoding.reading import Limits, Reading, open_recording
 from mast_ray.spectrogram.chunking import ShortRecordings, num_chunks_of, segments_of_blocks
 from mast_ray.spectrogram.logmel import LogMel, num_frames_of, one_thread
+from mast_ray.storage.entries import BROKEN_LINK
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import WorkDone, publish_file
@@ -32,6 +32,7 @@ from mast_ray.storage.units import DataFile, Item, Outcome
 from mast_ray.tables.backgrounds import BackgroundRows
 from mast_ray.tables.preparing.frames_writer import FramesWriter
 from mast_ray.tables.preparing.recording_record import RecordingRecord, Salvage
+from mast_ray.tables.preparing.source_faults import meaning_of_fault, note_success, stop_if_unreachable
 
 WHOLE_BYTES = 64 << 20  # remote files up to this size come in one request
 
@@ -97,6 +98,7 @@ class PrepareWork:
                 blocks = blocks_with_beat(reading, self.audio.block_s, attempt.beat)
                 segments = segments_of_blocks(blocks, self.short_recordings, logmel)
                 writer.add(item.item_id, backgrounds.measuring(item.item_id, segments))
+                note_success(self.archive)
                 place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
                 return Outcome(
                     item.item_id,
@@ -104,7 +106,12 @@ class PrepareWork:
                     record=record_of(item, reading, place, self.short_recordings).to_json(),
                 )
         except UnreadableRecording as error:
-            return Outcome(item.item_id, "rejected", str(error.reason), error.detail)
+            stop_if_unreachable(self.archive, item, error)
+            return rejection(item, error)
+
+
+def rejection(item: Item, error: UnreadableRecording) -> Outcome:
+    return Outcome(item.item_id, "rejected", str(error.reason), error.detail, is_final=error.is_final)
 
 
 def record_of(
@@ -147,10 +154,8 @@ def opened(source: Any, audio: AudioConfig, limits: Limits) -> Reading:
     """Open a recording as the settings say."""
     try:
         return open_recording(source, channel="mean" if audio.channel == "mean" else 0, limits=limits)
-    except (UnreadableRecording, MastError):
-        raise
     except Exception as error:
-        raise UnreadableRecording(Reason.UNREADABLE, f"{type(error).__name__}: {error}"[:300]) from error
+        raise meaning_of_fault(error) from error
 
 
 def open_source(archive: Storage, item: Item, whole: bool = True) -> _Source:
@@ -169,6 +174,8 @@ class _Source:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Any:
+        if self._item.version == BROKEN_LINK:
+            raise UnreadableRecording(Reason.MISSING, "a link that leads to no file")
         local = self._archive.local_path(self._item.path)
         if local is not None:
             return local
@@ -177,8 +184,8 @@ class _Source:
                 self._file = io.BytesIO(self._archive.read_bytes(self._item.path))
             else:
                 self._file = self._archive.open_read(self._item.path, self._read_ahead_bytes)
-        except FileNotFoundError as error:
-            raise UnreadableRecording(Reason.MISSING, "it was listed and is gone") from error
+        except Exception as error:
+            raise meaning_of_fault(error) from error
         return self._file
 
     def __exit__(self, *_: object) -> None:
@@ -204,7 +211,7 @@ def blocks_with_beat(
         for block in reading.blocks(block_s):
             beat()
             yield block
-    except (UnreadableRecording, MastError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
-        raise UnreadableRecording(Reason.UNREADABLE, f"{type(error).__name__}: {error}"[:300]) from error
+        raise meaning_of_fault(error) from error

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
-from mast_ray.tables.prepared import Prepared
+from mast_ray.tables.prepared import MEND, Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 
 
@@ -126,8 +126,14 @@ class BlockReader:
             try:
                 return self._read(block)
             except FileNotFoundError as error:
-                raise DataError(f"{self._root}/{block.file} is missing: prepare the archive again") from error
+                raise DataError(f"{self._root}/{block.file} is missing:\n{MEND}") from error
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{self._root}/{block.file} is damaged:\n{MEND}") from error
             except OSError as error:
+                if "CRC checksum" in str(error):  # bytes that were changed after they were written
+                    raise DataError(
+                        f"{self._root}/{block.file} is damaged:\nrun the same `mast prepare` with --verify, which does it again"
+                    ) from error
                 if time.monotonic() - started_s > self._deadline_s:
                     raise TemporaryError(
                         f"cannot read {self._root}/{block.file}: {str(error)[:200]}\nrun the same command again later"
@@ -139,7 +145,12 @@ class BlockReader:
         path = f"{self._root}/{block.file}"
         footer = self._footers.get(path)
         source = self._filesystem.open_input_file(path)
-        with pq.ParquetFile(source, metadata=footer, pre_buffer=len(block.row_groups) > 1) as file:
+        with pq.ParquetFile(
+            source,
+            metadata=footer,
+            pre_buffer=len(block.row_groups) > 1,
+            page_checksum_verification=True,
+        ) as file:
             if footer is None:
                 with self._lock:
                     self._footers[path] = file.metadata

@@ -3,6 +3,7 @@ windows begin; every recording counted.
 """
 
 import os
+import unicodedata
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -209,6 +210,22 @@ def test_a_recording_that_was_replaced_loses_its_old_detections(tmp_path):
     sweep_tones(tmp_path / "in", tmp_path / "out")
     assert rows_of(tmp_path / "out").begin_s.round(1).tolist() == [7.0]
     assert read_recordings(str(tmp_path / "out")).num_rows == 1
+
+
+@pytest.mark.parametrize("site", ["ป่าดงดิบ" * 10, "ป" * 85, "Ø=%25:|" * 30, "Cañón"])
+def test_a_site_of_any_name_a_disk_takes_reads_back_the_same(tmp_path, site):
+    write_tones(tmp_path / "in" / site / "X_20240501_060000.wav", [Tone(2.0, 2.5, 1500.0)], 12.0)
+    assert sweep_tones(tmp_path / "in", tmp_path / "out") == 0
+    assert rows_of(tmp_path / "out").site.tolist() == [site]
+    assert read_recordings(str(tmp_path / "out")).column("site").to_pylist() == [site]
+
+
+def test_a_site_written_with_accents_taken_apart_is_the_same_site(tmp_path):
+    for number, form in enumerate(("NFC", "NFD")):
+        folder = tmp_path / "in" / unicodedata.normalize(form, "Cañón")
+        write_tones(folder / f"X_2024050{1 + number}_060000.wav", [Tone(2.0, 2.5, 1500.0)], 12.0)
+    assert sweep_tones(tmp_path / "in", tmp_path / "out") == 0
+    assert set(rows_of(tmp_path / "out").site) == {unicodedata.normalize("NFC", "Cañón")}
 
 
 def test_settings_that_change_results_cannot_be_mixed_in_one_folder(archive, swept):
