@@ -16,7 +16,7 @@ from typing import Any
 from mast_ray.config.errors import ConfigError
 from mast_ray.storage.stage_folders import Manifest, text_hash
 from mast_ray.storage.storage import Storage, map_keys
-from mast_ray.storage.units import Commit, DataFile, commit_from_json
+from mast_ray.storage.units import Commit, DataFile, commit_from_json, take_back
 
 log = logging.getLogger(__name__)
 READ_BYTES = 4 << 20
@@ -93,7 +93,7 @@ def mend(stage: Storage, folders: Sequence[str], reads_all: bool = False) -> int
             fault = _fault_of(stage, data, sizes, reads_all)
             if fault:
                 log.warning("%s/%s: %s; its recordings are done again", stage.url, key, fault)
-                stage.delete(key)
+                take_back(stage, key.removeprefix("commit/").removesuffix(".json"))
                 num_damaged += 1
     return num_damaged
 

@@ -174,13 +174,17 @@ def _run_in_processes(
     def report_of(unit: Unit) -> UnitReport:
         process = idle.get()
         try:
-            while True:
+            for _ in range(2 + max_deaths * (1 + len(unit.items))):
                 try:
                     return process.submit(
                         run_unit, stage, unit, run, work, max_deaths, timeout_s, commit_here
                     ).result()
                 except BrokenProcessPool:
                     process = ProcessPoolExecutor(1, mp_context=context)
+            raise TemporaryError(
+                f"the processes that should work on {unit.items[0].path} end before they begin:\n"
+                "look for exhausted memory or disk in the logs, then run the same command again"
+            )
         finally:
             idle.put(process)
 

@@ -191,8 +191,15 @@ def forget_passing(stage: Storage) -> int:
         if kept:
             stage.write_atomic(key, commit_to_json(replace(commit, outcomes=kept, versions=versions)))
         else:
-            stage.delete(key)
+            take_back(stage, commit.unit_id)
     return num_forgotten
+
+
+def take_back(stage: Storage, unit_id: str) -> None:
+    """Make a unit one that was never done: its commit goes, and with it the attempts, none of which was a death."""
+    for entry in list(stage.list(f"attempts/{unit_id}")):
+        stage.delete(entry.key)
+    stage.delete(f"commit/{unit_id}.json")
 
 
 def num_passing(items: Sequence[Item], commits: Sequence[Commit]) -> int:
