@@ -118,10 +118,9 @@ def backgrounds_of(prepared: Prepared) -> Backgrounds:
 
 def stored_backgrounds(prepared: Prepared) -> pa.Table:
     """The table as it lies there; empty in an archive that was prepared without one."""
-    try:
-        return read_table(prepared.storage, TABLE)
-    except FileNotFoundError:
+    if prepared.storage.stat(TABLE) is None:
         return BACKGROUNDS.empty_table()
+    return read_table(prepared.storage, TABLE)
 
 
 def _keep(prepared: Prepared, table: pa.Table) -> None:

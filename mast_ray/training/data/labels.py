@@ -238,7 +238,6 @@ def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> B
 
 
 def _read(storage: Storage, key: str) -> pa.Table:
-    try:
-        return read_table(storage, key)
-    except FileNotFoundError as error:
-        raise DataError(f"{storage.url} is not a folder of pseudo-labels: it has no {key}") from error
+    if storage.stat(key) is None:
+        raise DataError(f"{storage.url} is not a folder of pseudo-labels: it has no {key}")
+    return read_table(storage, key)
