@@ -139,9 +139,9 @@ class LocalStorage:
                     yield Entry(key, 0, FOLDER)
                 yield from self._walk(key, folders_named, above)
             elif not entry.name.startswith(_TEMPORARY):
-                found = _entry(key, entry)
-                if found.version not in (BROKEN_LINK, NO_FILE) or folders_named is not None:
-                    yield found
+                listed = _entry(key, entry)
+                if listed.version not in (BROKEN_LINK, NO_FILE) or folders_named is not None:
+                    yield listed
 
     def stat(self, key: str) -> Entry | None:
         try:
