@@ -32,7 +32,15 @@ def annotations(draw):
 
 
 def in_order(annotation):
-    return (annotation.path, round(annotation.begin_s, 5), round(annotation.end_s, 5), annotation.label)
+    """By place and time as they are written, then by all that may tell two boxes of one moment apart."""
+    times = (round(annotation.begin_s, 5), round(annotation.end_s, 5))
+    band_and_score = (annotation.low_hz, annotation.high_hz, annotation.score)
+    return (
+        annotation.path,
+        *times,
+        annotation.label,
+        *(-1.0 if v is None else round(v, 3) for v in band_and_score),
+    )
 
 
 @pytest.mark.parametrize("format", WRITE_FORMATS)

@@ -68,7 +68,9 @@ def assert_same(out, undisturbed, stage=None):
     stage = stage or open_storage(out)
     counts, wanted = read_manifest(stage).counts, read_manifest(open_storage(undisturbed)).counts
     for either in (counts, wanted):
-        either.pop("seal")  # sizes of the run's own commits, which name the run; the tables are compared below
+        either.pop(
+            "seal"
+        )  # sizes of the run's own commits, which name the run; the tables are compared below
     assert counts == wanted
     assert counts["recordings"] + counts["rejected"] == counts["offered"]
     for name in ("recordings.parquet", "rejects.parquet"):
