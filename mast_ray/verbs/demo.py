@@ -13,7 +13,7 @@ HELP = """Make a small synthetic archive of four sites and several days (nothing
 that the shipped detector was trained on), then show on it what the shipped detector finds at once, what one labelled day adds, what
 self-training adds, and what a plain FCOS learns from the same day: prepare, train, self-train, evaluate, detect, export, report, all on Ray.
 --whole also pretrains on the pool and searches thresholds and loss weights. Interrupted and started again it goes on where it was."""
-EXPECTED = {False: "about 5 minutes on two idle cores", True: "about 10 minutes on two idle cores"}
+EXPECTED = {False: "about 9 minutes on two cores", True: "about 15 minutes on two cores"}
 
 SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unseen site"}
 
