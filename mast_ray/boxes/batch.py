@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+EVEN_WEIGHT = 0.5  # of classification and centerness in a score
+
 
 @dataclass(frozen=True)
 class PaddedBoxes:

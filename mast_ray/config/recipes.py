@@ -58,6 +58,7 @@ def paper() -> Config:
             "self_train.contrastive_on_pseudo": True,
             "self_train.keep": "last",
             "evaluate.average_precision": "11_point",
+            "evaluate.post": "none",
         },
     )
 

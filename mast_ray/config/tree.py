@@ -233,6 +233,10 @@ class EvaluateConfig(Section):
     """Overlap from which a detection counts as right (paper: 0.5)."""
     nms_overlap: Share = 0.5
     """Class-agnostic non-maximum suppression."""
+    post: Literal["card", "none"] = "card"
+    """Post-processing that `mast tune` left in the model's card (score weight, smallest box, suppression, threshold):
+    applied wherever the model is used, or not (paper).
+    """
     score_floor: Share = 0.01
     """Detections under this score are not stored; thresholds are searched later without new inference."""
     max_detections: int = Field(300, ge=1)

@@ -10,28 +10,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.scoring import Scored, score_chunks
 from mast_ray.inference.chunk_detector import BatchBoxes, ChunkDetector, StoredDetections
 from mast_ray.inference.pool_rows import measured
-from mast_ray.self_training.operator import PoolDetections
+from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.self_training.operator import PoolDetections, Validity, is_valid, survivors, weighed
 from mast_ray.self_training.pool import boxes_in_chunks, joined, keys_of, read_pool
+from mast_ray.spectrogram.grid import CHUNK_FRAMES
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.worker import Worker
 
 CHUNKS = "chunks"  # folder of a scored model's detections, beside its sheet of scores
 
 
-def as_detected(config: Config) -> StoredDetections:
-    """What a model's detections of a chunk are: suppressed once, by the evaluation's own overlap. Whoever wants to search
-    over suppression stores other boxes for it.
+def as_detected(config: Config, post: PostProcessing | None = None) -> StoredDetections:
+    """What a model's detections of a chunk are: suppressed once, by the evaluation's own overlap, or candidates for the
+    post-processing of its card. Whoever wants to search over suppression stores other boxes for it.
     """
     knobs = config.evaluate
+    if post is not None:
+        return unsuppressed(config)
     return StoredDetections(knobs.score_floor, knobs.nms_overlap, knobs.max_detections, with_parts=True)
+
+
+def unsuppressed(config: Config) -> StoredDetections:
+    """All that a detector would suppress among: any overlap can then be tried as if it had been its own."""
+    most = max(DetectorArchitecture.num_candidates, config.evaluate.max_detections)
+    return StoredDetections(config.evaluate.score_floor, 1.0, most, with_parts=True)
 
 
 def found_in_chunks(
@@ -48,10 +60,34 @@ def found_in_chunks(
 
 def _read_back(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes) -> PoolDetections:
     """A batch as it would come out of a table."""
+    return _measured_pool(prepared, chunks, found)[1]
+
+
+def _measured_pool(
+    prepared: Prepared, chunks: ChunkSet, found: BatchBoxes
+) -> tuple[NDArray[np.int64], PoolDetections]:
+    """(rows of the batch that do not lie in padding, these as they would come out of a table)"""
     rows, *measures = measured(prepared, chunks, found)
     chunk = found.chunk[rows]
     boxes = boxes_in_chunks(chunks.chunk[chunk].astype(np.int64), *measures)
-    return PoolDetections(chunk, boxes, found.score[rows].astype(np.float64), len(chunks))
+    parts = None if found.parts is None else found.parts[rows].astype(np.float64)
+    return rows, PoolDetections(chunk, boxes, found.score[rows].astype(np.float64), len(chunks), parts)
+
+
+def delivered_boxes(
+    prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, post: PostProcessing, most: int
+) -> BatchBoxes:
+    """Of candidates of some chunks what the card's post-processing keeps, with its scores: as the search did it, over boxes
+    as they come out of a table.
+    """
+    rows, pool = _measured_pool(prepared, chunks, found)
+    pool = weighed(pool, post.score_weight)
+    kept = survivors(pool, post.nms_overlap, most)
+    kept &= is_valid(pool, Validity(post.min_frames, post.min_bins, CHUNK_FRAMES))
+    chosen = rows[kept]
+    parts = None if found.parts is None else found.parts[chosen]
+    scores = pool.score[kept].astype(np.float32)
+    return BatchBoxes(found.chunk[chosen], found.boxes[chosen], scores, found.num_chunks, parts)
 
 
 def score_stored(

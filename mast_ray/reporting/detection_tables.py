@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -120,14 +121,30 @@ def model_threshold(uri: str) -> float | None:
     """The threshold of the model behind a folder of `mast detect`, as its manifest
     says; None where nothing does.
     """
+    value = _manifest(uri).get("counts", {}).get("model_threshold")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def num_verdicts(uri: str) -> int | None:
+    """How many verdicts the probabilities of a folder of `mast detect` come from; None where nothing says so."""
+    value = _manifest(uri).get("counts", {}).get("calibration_verdicts")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def model_sha_of(uri: str) -> str:
+    """The weights behind a folder of `mast detect`; "" where nothing says so."""
+    return str(_manifest(uri).get("inputs", {}).get("model", ""))
+
+
+def _manifest(uri: str) -> dict[str, Any]:
+    """The manifest of a folder of detections, as it stands; {} where there is none."""
     if uri.endswith(".parquet"):
-        return None
+        return {}
     try:
         manifest = json.loads(open_storage(uri).read_bytes("manifest.json"))
-    except (FileNotFoundError, ValueError):
-        return None
-    value = manifest.get("counts", {}).get("model_threshold") if isinstance(manifest, dict) else None
-    return float(value) if isinstance(value, int | float) else None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def read_recordings(uri: str) -> pa.Table:

@@ -4,7 +4,8 @@ per site and date, with intervals.
 Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds).
 Its interval comes from drawing the recordings of the cell again with replacement: calls of one recording are
 not independent. One recording leaves nothing to draw from, and neither do recordings without a call (drawing
-zeros again is not certainty): their interval is null. Hours and dates are local (see activity.py).
+zeros again is not certainty): their interval is null. Hours and dates are local (see activity.py). Calls with a calibrated
+probability also give right calls per hour, and the verdicts behind the probabilities widen the interval.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BAND_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 6000.0, 7000.0, 8000.0)
 DRAWS_PER_BLOCK = 2_000_000
+NUM_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,18 @@ class Summaries:
 
 
 def ratio_intervals(
-    above: Floats, below: Floats, rng: np.random.Generator, num_resamples: int = 1000, level: float = 0.95
+    above: Floats,
+    below: Floats,
+    rng: np.random.Generator,
+    num_resamples: int = NUM_RESAMPLES,
+    level: float = 0.95,
+    factor: Floats | None = None,
 ) -> list[tuple[float | None, float | None]]:
     """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K,
     R) and (R,) values of R units.
 
     Widened for few units as in evaluation/intervals.py. All K ratios share the same
-    draws. None for a ratio of 0.
+    draws. None for a ratio of 0. `factor` (num_resamples,) are draws of what every ratio is to be multiplied by.
     """
     size = len(below)
     if size < 2 or below.sum() <= 0:
@@ -71,7 +78,8 @@ def ratio_intervals(
         drawn = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
         weights = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)
         total = weights @ below
-        ratios.append((weights @ above.T)[total > 0] / total[total > 0, None])  # (rows, K)
+        ratio = (weights @ above.T)[total > 0] / total[total > 0, None]  # (rows, K)
+        ratios.append(ratio if factor is None else ratio * factor[start : start + rows][total > 0, None])
     student = stats.t.ppf((1 + level) / 2, size - 1)
     tail = stats.norm.cdf(-student * np.sqrt(size / (size - 1)))
     low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
@@ -91,6 +99,7 @@ class _Season:
     slot: Ints  # (P,) hours since the local epoch; -1 for recordings without a clock
     effort_s: Floats  # (P,)
     calls: Floats  # (P,)
+    right: Floats | None  # (P,) calls that are right, as their probabilities say; None without probabilities
     piece_of_call: Ints  # (D,) -1: the call's recording is not in the table
     pieces: Slots
 
@@ -124,6 +133,11 @@ def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
         np.array(recordings.column("site").to_pylist(), dtype=object).astype(str), return_inverse=True
     )
     calls = np.bincount(piece[piece >= 0], minlength=len(pieces.slot)).astype(np.float64)
+    probability = detections.column("probability")
+    right = None
+    if len(detections) and probability.null_count == 0:
+        weights = probability.to_numpy()[piece >= 0].astype(np.float64)
+        right = np.bincount(piece[piece >= 0], weights, minlength=len(pieces.slot))
     return _Season(
         [str(s) for s in sites],
         site_of[pieces.recording],
@@ -131,6 +145,7 @@ def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
         pieces.slot,
         pieces.effort_s,
         calls,
+        right,
         piece,
         pieces,
     )
@@ -155,19 +170,48 @@ def _per_recording(recording: Ints, *values: Floats) -> list[Floats]:
     return [np.bincount(place, weights=v).astype(np.float64) for v in values]
 
 
-def _rates(season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator) -> dict[str, list]:
-    """Columns num_recordings, effort_h, calls, calls_per_hour with limits, for cells of pieces."""
-    out: dict[str, list] = {
-        name: [] for name in ("num_recordings", "effort_h", "calls", "calls_per_hour", "low_95", "high_95")
-    }
+RATES = ("num_recordings", "effort_h", "calls", "calls_per_hour", "low_95", "high_95")
+RIGHT = ("precision", "right_per_hour", "right_low_95", "right_high_95")
+
+
+def _rates(
+    season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator, num_verdicts: int | None
+) -> dict[str, list]:
+    """Columns num_recordings, effort_h, calls, calls_per_hour with limits, for cells of pieces; where calls have a
+    probability also what is right of them.
+    """
+    names = RATES if season.right is None else RATES + RIGHT
+    out: dict[str, list] = {name: [] for name in names}
     for _, _, group in cells:
         calls, effort_s = _per_recording(season.recording[group], season.calls[group], season.effort_s[group])
         effort_h = effort_s / HOUR_S
         low, high = ratio_intervals(calls[None], effort_h, rng)[0]
         row = (len(calls), effort_h.sum(), int(calls.sum()), calls.sum() / effort_h.sum(), low, high)
+        if season.right is not None:
+            (right,) = _per_recording(season.recording[group], season.right[group])
+            row += _right_rates(calls, right, effort_h, rng, num_verdicts)
         for name, value in zip(out, row, strict=True):
             out[name].append(value)
     return out
+
+
+def _right_rates(
+    calls: Floats, right: Floats, effort_h: Floats, rng: np.random.Generator, num_verdicts: int | None
+) -> tuple[float | None, ...]:
+    """Precision of a cell's calls, right calls per hour and their limits.
+
+    Two things are uncertain: which recordings there are, and the precision, which is known from some verdicts only (a beta
+    distribution of that many). Each draw takes both.
+    """
+    if not calls.sum():
+        return None, 0.0, None, None
+    precision = float(right.sum() / calls.sum())
+    factor = None
+    if num_verdicts and precision > 0:
+        seen = rng.beta(num_verdicts * precision + 0.5, num_verdicts * (1 - precision) + 0.5, NUM_RESAMPLES)
+        factor = seen / precision
+    limits = ratio_intervals(right[None], effort_h, rng, NUM_RESAMPLES, factor=factor)[0]
+    return precision, float(right.sum() / effort_h.sum()), *limits
 
 
 def _occupancy(
@@ -262,8 +306,13 @@ def summarise(
     detections: pa.Table,
     seed: int = 0,
     band_edges_hz: tuple[float, ...] = BAND_EDGES_HZ,
+    num_verdicts: int | None = None,
 ) -> Summaries:
-    """All summary tables; recordings without a clock count for their site, but for no date and no hour."""
+    """All summary tables; recordings without a clock count for their site, but for no date and no hour.
+
+    Where every call has a probability, the tables also say how many are right; `num_verdicts` is how many judgements
+    these probabilities come from.
+    """
     season = _season(recordings, detections)
     rng = np.random.default_rng(seed)
     day = np.where(season.slot >= 0, season.slot // 24, -1)
@@ -274,7 +323,7 @@ def summarise(
     def table(cells: list[tuple[int, int, Ints]], **keys: list) -> pa.Table:
         names = {"site": pa.array([season.sites[site] for site, _, _ in cells], pa.string())}
         typed = {n: pa.array(v, pa.date32() if n == "date" else pa.int32()) for n, v in keys.items()}
-        rates = _rates(season, cells, rng)
+        rates = _rates(season, cells, rng, num_verdicts)
         whole = ("num_recordings", "calls")
         return pa.table(
             names

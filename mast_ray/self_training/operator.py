@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mast_ray.boxes.batch import EVEN_WEIGHT
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.errors import DataError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-EVEN_WEIGHT = 0.5  # of classification and centerness in a score
 MOST_PAIRS = 2_000_000  # box pairs compared at once: bounds memory to a few hundred megabytes
 
 
@@ -92,6 +92,13 @@ def strongest(detections: PoolDetections, most: int) -> Flags:
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     keep = np.zeros(len(order), bool)
     keep[order[place < most]] = True
+    return keep
+
+
+def survivors(detections: PoolDetections, overlap: float, most: int) -> Flags:
+    """(N,) which candidates a detector would give that suppresses at this overlap and gives so many of a chunk."""
+    keep = survives_suppression(detections, overlap)
+    keep[keep] = strongest(detections.where(keep), most)
     return keep
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +28,20 @@ from mast_ray.evaluation.review.sheet import (
     weights_of_verdicts,
 )
 from mast_ray.evaluation.review.verdicts import Verdicts, read_verdicts
+from mast_ray.reporting.detection_tables import model_sha_of
 from mast_ray.reporting.report.gallery import detection_id
 from mast_ray.stages.score.tables import read_events
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.training.files.model_files import read_card, write_card
 
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
 
   mast calibrate DETECTIONS --out DIR              draws DIR/review.csv, spread over sites, hours and scores
   (listen, and write y or n into its column `verdict`; `mast report` plays the same boxes)
-  mast calibrate DETECTIONS --verdicts DIR/review.csv --precision 0.9"""
+  mast calibrate DETECTIONS --verdicts DIR/review.csv --precision 0.9 --model MODEL
+
+With --model the curve from score to probability is written into the model's card: `mast detect` fills the column `probability`
+from then on, and `mast summarise` gives the calls per hour that are right, with the verdicts' uncertainty in their interval."""
 USES_CONFIG = True
 SHEET_COLUMNS = ("detection_id", "path", "site", "hour", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet",
                  "verdict")  # fmt: skip
@@ -61,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("platt", "isotonic"),
         default="platt",
         help="score to probability (default platt)",
+    )
+    add(
+        "--model",
+        metavar="DIR",
+        help="folder of the model that made the detections: the curve goes into its card",
     )
     add("--out", metavar="DIR", help="folder for review.csv, or for precision.csv and calibration.json")
 
@@ -139,7 +150,25 @@ def _report(args: argparse.Namespace, events: EventTable) -> int:
     if args.out:
         _write(open_storage(args.out, args.config.storage), curve, calibration, verdicts, recommended)
         print(f"wrote precision.csv and calibration.json in {args.out}")
+    if args.model:
+        _deliver(args, calibration)
     return 0
+
+
+def _deliver(args: argparse.Namespace, calibration: Calibration) -> None:
+    """The curve into the card of the model that made the detections, and of no other."""
+    model = open_storage(args.model, args.config.storage)
+    card = read_card(model)
+    made_by = model_sha_of(args.detections)
+    if made_by and made_by != card.weights_sha256:
+        raise ConfigError(
+            f"{args.detections} was made by another model than {args.model}: the curve would be wrong for it\n"
+            "give the model that was used, or detect with this one and judge its detections"
+        )
+    write_card(model, replace(card, calibration=calibration.to_dict()))
+    print(
+        f"wrote the curve into {model.url}/card.json: `mast detect` fills `probability` with it from now on"
+    )
 
 
 def _as_text(curve: PrecisionCurve, calibration: Calibration) -> str:

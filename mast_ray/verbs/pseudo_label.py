@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         splits=tuple(args.split) or ("pool",),
         runner=args.runner,
         chunks_per_unit=args.chunks_per_unit,
+        boxes="delivered",
     )
     counts = manifest.counts
     done = "already done: " if was_done else ""

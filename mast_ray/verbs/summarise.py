@@ -20,6 +20,7 @@ from mast_ray.recordings.annotations.tabular import defused
 from mast_ray.reporting.activity import ZONE_UNKNOWN, local_start_s
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
+    num_verdicts,
     read_detections,
     read_recordings,
     recordings_beside,
@@ -86,13 +87,18 @@ def run(args: argparse.Namespace) -> int:
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
     _refuse_others(detections, recordings, args.table, source)
-    tables = summarise(recordings, detections, args.seed, edges_hz).named()
+    tables = summarise(recordings, detections, args.seed, edges_hz, num_verdicts(args.table)).named()
     out = open_storage(args.out)
     for name, table in tables.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         out.write_atomic(f"{name}.parquet", buffer.getvalue())
         out.write_atomic(f"{name}.csv", (b"\xef\xbb\xbf" if args.bom else b"") + csv_bytes(table))
+    if "precision" in tables["calls_by_site"].column_names and num_verdicts(args.table) is None:
+        print(
+            "note: nothing says how many verdicts the probabilities come from: the limits of right_per_hour take them as known",
+            file=sys.stderr,
+        )
     undated = int(np.isnan(local_start_s(recordings)).sum())
     if without_zone := int(is_zone_unknown(recordings).sum()):
         print(

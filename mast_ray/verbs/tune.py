@@ -10,7 +10,8 @@ HELP = """Search the settings of self-training by F1 on validation (or `--set tu
 First the post-processing (q policy and value, suppression, validity) over detections that are stored once, thousands of settings in seconds.
 Then loss weights, q, empty weight and learning-rate factors (`tune.parameters`) by short stage 1 + 2 trainings on Ray Tune with early stopping;
 several trials run at once (always on Ray, whatever --runner says of inference). OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
-goes on: finished trials are not run again."""
+goes on: finished trials are not run again. The best post-processing with one threshold is written into the detector's card: `evaluate`,
+`detect` and `pseudo-label` apply it (unless --set evaluate.post=none) and reach the F1 that is printed here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,5 +45,7 @@ def run(args: argparse.Namespace) -> int:
             f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config.")
         )
         print(f"trial {row['trial']}: F1 {row['objective']:.4f} ({row['status']}) with {sample}")
+    if found.post is not None:
+        print(f"{args.detector}/card.json: {found.post.text()}")
     print(f"best F1 on {split}: {found.objective:.4f}\nsettings: {args.out}/best.yaml")
     return 0

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 
 from mast_ray.reporting.summaries import ratio_intervals, summarise
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
@@ -130,3 +131,25 @@ def test_intervals_cover_the_true_rate_as_often_as_they_say():
         ((low, high),) = ratio_intervals(rng.poisson(rate * effort).astype(float)[None], effort, rng, 400)
         hits += low <= 10.0 <= high
     assert 0.91 <= hits / 300 <= 0.985
+
+
+def judged(table: pa.Table, probability: float) -> pa.Table:
+    place = table.column_names.index("probability")
+    return table.set_column(place, "probability", pa.array([probability] * len(table), pa.float32()))
+
+
+def test_right_calls_are_the_sum_of_probabilities_and_verdicts_widen_their_limits():
+    """100 hours with four calls each: the recordings say nothing uncertain, the hundred verdicts do (a beta distribution)."""
+    table = recordings(*({"recording_id": f"r{i}"} for i in range(100)))
+    boxes = calls(*((f"r{i}", float(n), n + 1.0, 500, 900) for i in range(100) for n in range(4)))
+    (row,) = summarise(table, judged(boxes, 0.5), num_verdicts=100).by_site.to_pylist()
+    assert (row["precision"], row["right_per_hour"], row["calls_per_hour"]) == (0.5, 2.0, 4.0)
+    assert (row["low_95"], row["high_95"]) == (4.0, 4.0)
+    limits = 4.0 * stats.beta.ppf([0.0234, 0.9766], 50.5, 50.5)  # 2.5 %, widened for a hundred recordings
+    assert (row["right_low_95"], row["right_high_95"]) == pytest.approx(limits, abs=0.08)
+    (known,) = summarise(table, judged(boxes, 0.5)).by_site.to_pylist()
+    assert (known["right_low_95"], known["right_high_95"]) == (2.0, 2.0)
+
+
+def test_without_probabilities_nothing_is_said_of_precision():
+    assert "precision" not in summarise(recordings({"recording_id": "r"}), calls()).by_site.column_names

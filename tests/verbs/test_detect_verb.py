@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic_model import write_tiny_detector
@@ -19,7 +20,6 @@ KNOBS = [
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     root = tmp_path_factory.mktemp("archive")
-    import numpy as np
     import soundfile as sf
 
     for site in ("North", "South"):
@@ -65,6 +65,40 @@ def test_the_other_verbs_read_what_detect_wrote(table, tmp_path):
     export = [str(table), "--to", "csv", "--out", str(tmp_path / "export")]
     assert run_verb("export", [*export, "--recordings", str(table)]) == 0
     assert any((tmp_path / "export").rglob("*.csv"))
+
+
+def test_a_calibration_is_in_the_card_then_in_the_table_and_in_the_summary(
+    model, archive, table, tmp_path, capsys
+):
+    own = shutil.copytree(model, tmp_path / "own")
+    assert run_verb("calibrate", [str(table), "--out", str(tmp_path / "sheet"), "--size", "24"]) == 0
+    sheet = pd.read_csv(tmp_path / "sheet/review.csv")
+    sheet["verdict"] = ["y" if n % 4 == 0 else "n" for n in range(len(sheet))]
+    sheet.to_csv(tmp_path / "judged.csv", index=False)
+    judged = ["calibrate", str(table), "--verdicts", str(tmp_path / "judged.csv"), "--model"]
+    other = write_tiny_detector(tmp_path / "other", seed=1)
+    assert run_verb(judged[0], [*judged[1:], str(other)]) == 2
+    assert "made by another model" in capsys.readouterr().err
+    assert run_verb(judged[0], [*judged[1:], str(own)]) == 0
+    curve = json.loads((own / "card.json").read_text())["calibration"]
+    assert curve["method"] == "platt" and curve["num_examples"] == len(sheet)
+
+    out = tmp_path / "found"
+    assert run_verb("detect", [str(own), str(archive), "--out", str(out), *KNOBS]) == 0
+    rows = pd.read_parquet(out / "detections")
+    logit = np.log(rows.score / (1 - rows.score))
+    wanted = 1 / (1 + np.exp(-(curve["slope"] * logit + curve["offset"])))
+    assert rows.probability.to_numpy() == pytest.approx(wanted.to_numpy(), abs=1e-5)
+    assert run_verb("summarise", [str(out), "--out", str(tmp_path / "summary"), "--threshold", "0"]) == 0
+    sites = pd.read_csv(tmp_path / "summary/calls_by_site.csv")
+    mean = rows.groupby("site", observed=True).probability.mean()
+    assert sites.precision.to_numpy() == pytest.approx(mean[sites.site].to_numpy(), abs=1e-6)
+    assert sites.right_per_hour.to_numpy() == pytest.approx(
+        (sites.calls_per_hour * sites.precision).to_numpy()
+    )
+    assert (sites.right_low_95 < sites.right_per_hour).all() and (
+        sites.right_high_95 > sites.right_per_hour
+    ).all()
 
 
 def test_show_draws_from_the_folder_that_detect_wrote(archive, table, tmp_path, capsys):

@@ -18,6 +18,7 @@ import torch
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
+from mast_ray.inference.chunk_scores import delivered_boxes
 from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
@@ -37,6 +38,7 @@ from mast_ray.training.assembly import load_detector
 from mast_ray.training.data.archive_inputs import read_as
 from mast_ray.training.engine import choose_precision
 from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.worker import first_device
 
 log = logging.getLogger("mast.chunks")
@@ -62,6 +64,7 @@ class ChunkTask:
     splits: tuple[str, ...]
     stored: StoredDetections
     kernels: Literal["fastest", "repeatable"] = "fastest"
+    post: PostProcessing | None = None  # of the model's card, where boxes are to be as it delivers them
 
 
 def detect_chunks(
@@ -80,6 +83,8 @@ def detect_chunks(
         "nms_overlap": stored.nms_overlap,
         "max_detections": stored.max_detections,
     }
+    if task.post is not None:
+        settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     chunks = chunks_of_split(archive, *task.splits)
@@ -157,6 +162,8 @@ class MakeChunkWork:
             ChunkDetector(detector, inputs, config.evaluate.batch_size, self.task.stored, compiled),
             card.weights_sha256,
             config.cluster.reader_threads,
+            self.task.post,
+            config.evaluate.max_detections,
         )
 
 
@@ -169,6 +176,8 @@ class ChunkWork:
     detector: ChunkDetector
     model_sha: str
     num_threads: int = 0
+    post: PostProcessing | None = None
+    most: int = 0  # detections of a chunk, where there is post-processing
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
         num_chunks = 0
@@ -178,6 +187,8 @@ class ChunkWork:
                 for group in attempt.groups(items):
                     reader = self._reader(group)
                     for found in self.detector.detections(reader):
+                        if self.post is not None:
+                            found = delivered_boxes(self.prepared, reader.chunks, found, self.post, self.most)
                         writer.add(reader.chunks, found)
                         num_chunks += found.num_chunks
                         attempt.beat()

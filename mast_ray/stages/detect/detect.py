@@ -78,8 +78,9 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     sites, table_text = site_table_of(inputs.table, paths, config.storage)
     settings = settings_of(config, card, threshold, text_hash(table_text))
     sweeping = Sweep(
-        archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify
-    )
+        archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify,
+        num_verdicts=int((card.calibration or {}).get("num_examples", 0)),
+    )  # fmt: skip
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
         return code
     if dry_run:
@@ -124,6 +125,7 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "threshold": threshold,
         "model": card.weights_sha256,
         "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
+        "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
         "table": table_hash,
     }
 
@@ -141,6 +143,7 @@ class Sweep:
         settings: dict[str, Any],
         model_threshold: float | None = None,
         verify: bool = False,
+        num_verdicts: int = 0,
     ) -> None:
         self.archive, self.stage, self.config, self.sites, self.settings = (
             archive,
@@ -151,6 +154,7 @@ class Sweep:
         )
         self.model_threshold = model_threshold  # for the readers of the table: the boxes do not depend on it
         self.verify = verify
+        self.num_verdicts = num_verdicts  # behind the probabilities
         self.items = order_by_site_and_date(items, config.audio, sites)
         self.num_bytes = sum(item.num_bytes for item in self.items)
         self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
@@ -239,6 +243,7 @@ class Sweep:
             "hours": round(written.hours, 4),
             "detections": found.num_detections,
             "model_threshold": self.model_threshold,
+            "calibration_verdicts": self.num_verdicts,
             "files": sum(key.startswith("detections/") for key in keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
         }

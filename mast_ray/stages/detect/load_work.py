@@ -15,6 +15,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.decode_threads import DecodeKnobs
 from mast_ray.inference.detection_rows import RowKnobs
+from mast_ray.inference.tuned_detector import as_delivered, delivered_post
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.spectrogram.chunking import Tail
@@ -82,7 +83,8 @@ def work_of(
     device = torch.device(workers.device)
     tail: Tail = "zeros" if card.tail == "zeros" else "real"
     knobs = inference_knobs(config, workers, archive_bytes)
-    windows = WindowDetector(detector, card.normaliser(), tail, knobs, device)
+    post = delivered_post(card, config.evaluate)
+    windows = WindowDetector(as_delivered(detector, post), card.normaliser(), tail, knobs, device)
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
         decode_threads_of(config.detect, workers),

@@ -15,7 +15,7 @@ import json
 import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
@@ -26,6 +26,7 @@ from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
+from mast_ray.inference.tuned_detector import delivered_post
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.stage_folders import text_hash
@@ -33,6 +34,7 @@ from mast_ray.storage.stage_run import refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.files.model_files import Card, read_card
+from mast_ray.training.files.post_processing import PostProcessing
 
 log = logging.getLogger("mast.evaluate")
 
@@ -117,6 +119,10 @@ class _Evaluation:
         return read_card(self.model.url, self.config.storage)
 
     @cached_property
+    def post(self) -> PostProcessing | None:
+        return delivered_post(self.card, self.config.evaluate)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Splits to score."""
         present = scored_splits(self.archive)
@@ -157,7 +163,8 @@ class _Evaluation:
     @cached_property
     def key(self) -> str:
         knobs = self.config.evaluate.model_dump(mode="json", exclude={"batch_size"})
-        wanted = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
+        wanted: list[Any] = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
+        wanted += [self.post.to_dict()] if self.post is not None else []
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
 
     def detect(self, runner: Runner) -> int:
@@ -165,7 +172,9 @@ class _Evaluation:
         if not self.offered:
             return 0
         places = (self.model.url, self.prepared.url, self.out.at(CHUNKS).url)
-        task = ChunkTask(self.config, *places, self.offered, as_detected(self.config), "repeatable")
+        task = ChunkTask(
+            self.config, *places, self.offered, as_detected(self.config, self.post), "repeatable", self.post
+        )
         return detect_chunks(task, runner).manifest.counts["rejected_chunks"]
 
     def scored(self) -> dict[str, Scored]:

@@ -31,8 +31,7 @@ from mast_ray.self_training.operator import (
     Validity,
     at_threshold,
     is_valid,
-    strongest,
-    survives_suppression,
+    survivors,
     weighed,
 )
 from mast_ray.self_training.policies import Policy, group_thresholds
@@ -41,6 +40,7 @@ from mast_ray.spectrogram.grid import CHUNK_FRAMES, fractional_frames
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.training.files.post_processing import PostProcessing
 
 OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
 DURATIONS_S = (0.0, 0.05, 0.1)
@@ -81,6 +81,17 @@ class PostSearch:
             "evaluate.nms_overlap": self.best["nms_overlap"]
         }
 
+    def delivered(self, split: str) -> PostProcessing:
+        """The best setting as a model's card carries it: with one threshold, because thresholds of groups are made of all
+        scores of an archive, which nobody has while it is being detected in.
+        """
+        fixed = [row for row in self.rows if row["policy"] == "fixed"]
+        best = max(fixed, key=lambda row: float(np.nan_to_num(row["objective"], nan=-1.0)))
+        names = ("nms_overlap", "min_duration_s", "min_bins", "threshold", "score_weight")
+        return PostProcessing(
+            **{name: best[name] for name in names}, split=split, f1=float(best["objective"])
+        )
+
 
 def settings_grid() -> list[PostSetting]:
     return [PostSetting(*values) for values in itertools.product(OVERLAPS, DURATIONS_S, BINS)]
@@ -112,8 +123,8 @@ def search_post(
         place = (setting.nms_overlap, setting.score_weight)
         if place not in suppressed:
             scores = weighed(found, setting.score_weight)
-            kept = scores.where(survives_suppression(scores, setting.nms_overlap))
-            suppressed[place] = kept.where(strongest(kept, config.evaluate.max_detections))
+            kept = survivors(scores, setting.nms_overlap, config.evaluate.max_detections)
+            suppressed[place] = scores.where(kept)
         possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
         scored = score_chunks(prepared, chunks, possible, config)

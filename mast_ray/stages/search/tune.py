@@ -7,6 +7,7 @@ OUT/post.json, post_trials.parquet, thresholds.csv    the first search
 OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
 OUT/best.yaml                    what `mast self-train --config` takes
+DETECTOR/card.json               says the best post-processing with one threshold from then on: whoever uses the model applies it
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,8 +24,7 @@ import pyarrow as pa
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
-from mast_ray.inference.chunk_detector import StoredDetections
-from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.inference.chunk_scores import unsuppressed
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.operator import EVEN_WEIGHT
@@ -42,7 +42,8 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.training.data.archive_inputs import as_trained
-from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.model_files import read_card, write_card
+from mast_ray.training.files.post_processing import PostProcessing
 
 log = logging.getLogger("mast.tune")
 
@@ -58,6 +59,7 @@ class TuneResult:
     objective: float | None  # F1 of the best
     trials: list[dict[str, Any]]  # rows of trials.csv that came to a result
     was_done: bool = False
+    post: PostProcessing | None = None  # for the detector's card
 
 
 def run_tune(
@@ -77,7 +79,7 @@ def run_tune(
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
-    config = as_trained(config, card)
+    config = apply_overrides(as_trained(config, card), {"evaluate.post": "none"})  # what is searched over
     objective_chunks(archive, config.tune.objective_split)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     key = text_hash(sections_hash(config, "tune", "self_train", "evaluate", "seed") + what)
@@ -86,16 +88,22 @@ def run_tune(
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
-            return TuneResult(**json.loads(stage.read_bytes("best.json")), was_done=True)
+            found = _read_result(stage)
+            if found.post is not None and card.post is None:  # of a copy that was not there then
+                _deliver(open_storage(detector, config.storage), found.post)
+            return found
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
         rounds = open_storage(self_trained, config.storage) if self_trained else None
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
         found = search.run(what)
+        if found.post is not None:
+            _deliver(open_storage(detector, config.storage), found.post)
         best = apply_overrides(config, found.best)
         stage.write_atomic(BEST_CONFIG, config_to_yaml(best).encode())
         record = {"best": found.best, "objective": found.objective, "trials": found.trials}
+        record |= {"post": found.post.to_dict()} if found.post is not None else {}
         stage.write_atomic("best.json", json.dumps(record, indent=1).encode())
         run.finish({"trials": len(found.trials), "objective": found.objective})
         return found
@@ -123,6 +131,7 @@ class _Search:
         scores = evaluate_model(self.config, *places, self.evaluation.url, runner=self.runner)
         best: dict[str, Any] = {}
         objective = None
+        delivered = None
         if what != "training":
             found, split = self.stage.at("candidates"), self.config.tune.objective_split
             task = ChunkTask(
@@ -135,14 +144,15 @@ class _Search:
                 "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
             )
             log.info("post-processing: F1 %.4f with %s", objective, _text(best))
+            delivered = post.delivered(self.config.tune.objective_split)
         if what == "post":
-            return TuneResult(best, objective, [])
+            return TuneResult(best, objective, [], post=delivered)
         rows = self._search_training(apply_overrides(self.config, best), scores)
         top = max(rows, key=lambda row: row["objective"])
         sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
         best |= sampled_overrides(self.config, sample)
         log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
-        return TuneResult(best, top["objective"], rows)
+        return TuneResult(best, top["objective"], rows, post=delivered)
 
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
@@ -165,10 +175,17 @@ class _Search:
         return rows
 
 
-def unsuppressed(config: Config) -> StoredDetections:
-    """All that a detector would suppress among: any overlap can then be tried as if it had been its own."""
-    most = max(DetectorArchitecture.num_candidates, config.evaluate.max_detections)
-    return StoredDetections(config.evaluate.score_floor, 1.0, most, with_parts=True)
+def _read_result(stage: Storage) -> TuneResult:
+    record = json.loads(stage.read_bytes("best.json"))
+    post = record.pop("post", None)
+    return TuneResult(**record, was_done=True, post=None if post is None else PostProcessing.from_dict(post))
+
+
+def _deliver(model: Storage, post: PostProcessing) -> None:
+    """Leave what was found in the detector's card: detect, evaluate and pseudo-label do the same with its boxes."""
+    card = read_card(model)
+    write_card(model, replace(card, post=post.to_dict(), score_threshold=post.threshold))
+    log.info("%s/card.json now says: %s", model.url, post.text())
 
 
 def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:

@@ -7,14 +7,19 @@ tried afterwards without new inference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import StoredDetections
+from mast_ray.inference.chunk_scores import as_detected
+from mast_ray.inference.tuned_detector import delivered_post
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.storage.stage_run import StageResult
 from mast_ray.storage.storage import full_url
+from mast_ray.training.files.model_files import read_card
 
 STAGE = "pseudo-label"
 LOOSE_OVERLAP = 0.7  # stored boxes overlap up to this much: stricter suppression is searched afterwards
@@ -29,9 +34,16 @@ def run_pseudo_label(
     splits: Sequence[str] = ("pool",),
     runner: Runner = ON_RAY,
     chunks_per_unit: int = 0,
+    boxes: Literal["candidates", "delivered"] = "candidates",
 ) -> StageResult:
-    """Detections of every chunk of the named splits into OUT."""
+    """Detections of every chunk of the named splits into OUT: candidates to choose from, or what the model delivers by
+    the post-processing of its card.
+    """
     task = pool_task(config, model, prepared, out, splits)
+    if boxes == "delivered":
+        post = delivered_post(read_card(model, config.storage), config.evaluate)
+        if post is not None:
+            task = replace(task, post=post, stored=as_detected(config, post))
     return detect_chunks(task, runner, chunks_per_unit, STAGE)
 
 

@@ -29,6 +29,7 @@ from mast_ray.config.tree import ModelConfig, StorageConfig
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.checkpoints import manifest_text, parse_manifest
+from mast_ray.training.files.post_processing import PostProcessing
 
 log = logging.getLogger("mast.training")
 
@@ -50,7 +51,8 @@ class Card:
     data_hash: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    calibration: dict[str, Any] | None = None
+    calibration: dict[str, Any] | None = None  # score to probability, by `mast calibrate`
+    post: dict[str, Any] | None = None  # what `mast tune` found to do with boxes (files/post_processing.py)
     code_version: str = __version__
     weights_sha256: str = ""
     card_version: int = CARD_VERSION
@@ -117,6 +119,11 @@ def fault_of(card: Card) -> str:
     threshold = card.score_threshold
     if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
         return f"score_threshold {threshold!r} is no number from 0 to 1"  # NaN is not either
+    try:
+        if card.post is not None:
+            PostProcessing.from_dict(card.post)
+    except TypeError as error:
+        return f"post-processing that is not understood: {error}"
     try:
         ModelConfig.model_validate(card.model)
     except ValidationError as error:

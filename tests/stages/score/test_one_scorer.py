@@ -13,6 +13,7 @@ from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.inference.chunk_detector import Inputs
+from mast_ray.inference.chunk_scores import unsuppressed
 from mast_ray.inference.validation import DetectionValidation
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.collect_scores import split_name
@@ -23,7 +24,6 @@ from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.score import evaluate
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
-from mast_ray.stages.search.tune import unsuppressed
 from mast_ray.stages.self_train.round_table import round_row, rounds_text
 from mast_ray.stages.self_train.self_train import kept_figures
 from mast_ray.storage.storage import open_storage

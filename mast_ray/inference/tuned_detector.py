@@ -1,0 +1,76 @@
+"""A detector with the post-processing of its card: the same boxes wherever the model is used.
+
+As the search did it: candidates at a low floor, scores weighed anew, suppression among those, then what is long and high
+enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mast_ray.boxes.batch import EVEN_WEIGHT, Detections
+from mast_ray.boxes.suppression import suppress
+from mast_ray.boxes.validity import is_valid_box
+from mast_ray.config.tree import EvaluateConfig
+from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.spectrogram.grid import CHUNK_FRAMES
+from mast_ray.training.files.model_files import Card
+from mast_ray.training.files.post_processing import PostProcessing
+
+SUPPRESSION_STEPS = 16  # on a device, where nothing may be read back
+
+
+class TunedDetector(nn.Module):
+    """`detect` like any detector; the suppression that is asked for gives way to the card's."""
+
+    def __init__(self, detector: nn.Module, post: PostProcessing) -> None:
+        super().__init__()
+        self.detector, self.post = detector, post
+        if hasattr(detector, "embed_boxes"):
+            self.embed_boxes: Any = detector.embed_boxes
+
+    def detect(
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+        with_parts: bool = False,
+    ) -> Detections:
+        """Boxes of (B, 1, T, F) chunks."""
+        post = self.post
+        if post.score_weight == EVEN_WEIGHT:
+            more = {"with_parts": True} if with_parts else {}
+            kept = self.detector.detect(logmel, score_floor, post.nms_overlap, max_detections, **more)  # type: ignore[operator]
+        else:
+            kept = self._weighed(logmel, score_floor, max_detections)
+        is_valid = kept.is_valid & is_valid_box(kept.corners, CHUNK_FRAMES, post.min_frames, post.min_bins)
+        return replace(kept, score=torch.where(is_valid, kept.score, 0.0), is_valid=is_valid)
+
+    def _weighed(self, logmel: Tensor, score_floor: float, max_detections: int) -> Detections:
+        """With scores of another weight: all candidates are asked for, and suppressed by these."""
+        most = max(DetectorArchitecture.num_candidates, max_detections)
+        found: Detections = self.detector.detect(logmel, score_floor, 1.0, most, with_parts=True)  # type: ignore[operator]
+        assert found.parts is not None, "a weight is searched only where scores have parts"
+        classification, centerness = found.parts.float().unbind(-1)
+        weight = self.post.score_weight
+        score = classification**weight * centerness ** (1 - weight)
+        found = replace(found, score=torch.where(found.is_valid, score, 0.0))
+        on_host = logmel.device.type == "cpu" and not torch.compiler.is_compiling()
+        return suppress(found, self.post.nms_overlap, max_detections, None if on_host else SUPPRESSION_STEPS)
+
+
+def delivered_post(card: Card, knobs: EvaluateConfig) -> PostProcessing | None:
+    """The post-processing of a card, where it is wanted and there is one."""
+    if knobs.post == "none" or card.post is None:
+        return None
+    return PostProcessing.from_dict(card.post)
+
+
+def as_delivered(detector: nn.Module, post: PostProcessing | None) -> nn.Module:
+    """The detector as it is to be used."""
+    return detector if post is None else TunedDetector(detector, post)

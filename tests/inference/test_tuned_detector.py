@@ -1,0 +1,67 @@
+"""A model with the post-processing of its card gives the boxes that the search over stored detections chose."""
+
+import numpy as np
+import pytest
+import torch
+
+from mast_ray.boxes.batch import Detections
+from mast_ray.boxes.suppression import suppress
+from mast_ray.config.recipes import field, paper
+from mast_ray.inference.tuned_detector import TunedDetector, as_delivered, delivered_post
+from mast_ray.self_training.operator import PoolDetections, Validity, is_valid, survives_suppression, weighed
+from mast_ray.training.files.model_files import Card
+from mast_ray.training.files.post_processing import PostProcessing
+
+
+class Fixed(torch.nn.Module):
+    """A detector whose candidates are given: three chunks of sixty boxes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        corner = torch.rand((3, 60, 2), generator=generator) * torch.tensor([300.0, 60.0])
+        size = torch.rand((3, 60, 2), generator=generator) * torch.tensor([80.0, 12.0]) + 1
+        self.corners = torch.cat((corner, corner + size), -1)
+        self.parts = torch.rand((3, 60, 2), generator=generator) * 0.98 + 0.01
+
+    def detect(self, logmel, score_floor, nms_overlap, max_detections, with_parts=False):
+        score = self.parts.prod(-1).sqrt()
+        found = Detections(self.corners, score, score >= score_floor, self.parts if with_parts else None)
+        return suppress(found, nms_overlap, max_detections)
+
+
+@pytest.mark.parametrize("score_weight", [0.5, 0.25, 1.0])
+@pytest.mark.parametrize(("nms_overlap", "min_duration_s", "min_bins"), [(0.3, 0.1, 3), (0.6, 0.0, 1)])
+def test_boxes_are_those_of_the_search_over_stored_candidates(
+    score_weight, nms_overlap, min_duration_s, min_bins
+):
+    post = PostProcessing(nms_overlap, min_duration_s, min_bins, 0.3, score_weight)
+    logmel = torch.zeros(3, 1, 8, 8)
+    found = TunedDetector(Fixed(), post).detect(logmel, 0.05, 0.5, 300)
+
+    stored = Fixed().detect(logmel, 0.05, 1.0, 1000, with_parts=True)
+    valid = stored.is_valid.numpy()
+    pool = PoolDetections(
+        np.nonzero(valid)[0], stored.corners.double().numpy()[valid], stored.score.double().numpy()[valid], 3,
+        stored.parts.double().numpy()[valid],
+    )  # fmt: skip
+    pool = weighed(pool, score_weight)
+    pool = pool.where(survives_suppression(pool, nms_overlap))
+    pool = pool.where(is_valid(pool, Validity(min_duration_s * 100, min_bins)))
+    assert 20 < len(pool.score) < valid.sum()
+    for chunk in range(3):
+        own = found.is_valid[chunk].numpy()
+        want = pool.where(pool.chunk == chunk)
+        order = np.argsort(-want.score, kind="stable")
+        np.testing.assert_allclose(found.score[chunk].numpy()[own], want.score[order], rtol=1e-6)
+        np.testing.assert_allclose(found.corners[chunk].numpy()[own], want.boxes[order], rtol=1e-6)
+
+
+def test_the_card_is_followed_unless_it_is_not_wanted():
+    post = PostProcessing(0.4, 0.05, 1, 0.2)
+    card = Card("detector", {}, {}, post=post.to_dict())
+    assert delivered_post(card, field().evaluate) == post
+    assert delivered_post(card, paper().evaluate) is None
+    assert delivered_post(Card("detector", {}, {}), field().evaluate) is None
+    plain = Fixed()
+    assert as_delivered(plain, None) is plain and isinstance(as_delivered(plain, post), TunedDetector)
