@@ -126,6 +126,7 @@ class ScoreSheet:
     average_precision: APName  # the headline's
     rows: tuple[ScoreRow, ...]
     left_out: dict[str, int]  # why -> how many events were not scored
+    warnings: tuple[str, ...] = ()  # what the findings say about the model (findings.py)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -152,7 +153,8 @@ class ScoreSheet:
                 raise ValueError("another version")
             rows = tuple(_row_from_dict(row) for row in document.pop("rows"))
             threshold = Threshold(**document.pop("threshold"))
-            return ScoreSheet(threshold=threshold, rows=rows, **document)
+            warnings = tuple(document.pop("warnings", ()))  # sheets of before have none
+            return ScoreSheet(threshold=threshold, rows=rows, warnings=warnings, **document)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"{place} is no table of scores of this version ({error}):\n"

@@ -206,6 +206,8 @@ def _tell(sheet: ScoreSheet, by: tuple[By, ...]) -> None:
     for why, count in sheet.left_out.items():
         if count:
             print(f"note: left out {count} {why}", file=sys.stderr)
+    for warning in sheet.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     num_time_only = sum(row.num_time_only_truth for row in sheet.rows if row.is_whole)
     if num_time_only:
         print(f"note: {num_time_only} labels without frequencies were matched by time", file=sys.stderr)

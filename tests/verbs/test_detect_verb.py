@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_model import write_tiny_detector
+from synthetic_model import numbed, write_tiny_detector
 
 from mast_ray.reporting.detection_tables import model_threshold
 from mast_ray.verbs.main import run_verb
@@ -194,3 +194,30 @@ def test_an_autoencoder_is_not_a_detector(model, archive, tmp_path, capsys):
     (tmp_path / "card.json").write_text(json.dumps(card | {"kind": "autoencoder"}))
     assert run_verb("detect", [str(tmp_path), str(archive), "--out", str(tmp_path / "out"), *KNOBS]) == 2
     assert "mast train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("score_bias", "words"),
+    [
+        (-20.0, ["found nothing at all in 4 recordings"]),
+        (-6.0, ["reaches the threshold 0.1 (the highest score is 0.0352)", "the same boxes everywhere"]),
+        (0.0, ["the same boxes everywhere in 4 recordings"]),
+    ],
+)
+def test_a_model_that_finds_nothing_or_the_same_everywhere_is_said_so(
+    model, archive, tmp_path, capsys, score_bias, words
+):
+    blind = numbed(model, tmp_path / "blind", score_bias)
+    command = [str(blind), str(archive), "--out", str(tmp_path / "out"), *KNOBS]
+    for _ in range(2):  # and again when there is nothing to do
+        assert run_verb("detect", command) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+        assert len(said) == len(words)
+        assert all(word in line for word, line in zip(words, said, strict=True))
+    counts = json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]
+    assert [f"warning: {text}" for text in counts["warnings"]] == said
+
+
+def test_a_model_that_hears_differences_is_not_told_it_does_not(table):
+    (weak,) = json.loads((table / "manifest.json").read_text())["counts"]["warnings"]
+    assert "reaches the threshold 0.1" in weak  # fresh weights, below the threshold that their card claims

@@ -7,7 +7,8 @@ few hundred bytes per recording.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from mast_ray.stages.detect.plan import (
     plan_detect_units,
     workers_of,
 )
-from mast_ray.stages.detect.tables import prune, survey, write_recordings_and_rejects
+from mast_ray.stages.detect.tables import doubts_about, prune, survey, write_recordings_and_rejects
 from mast_ray.stages.runner import HERE, ON_RAY, Runner, work_off
 from mast_ray.storage.outputs import is_whole, mend, refuse_mixing, remove_leftovers, seal_of
 from mast_ray.storage.spread import Spread
@@ -169,6 +170,7 @@ class Sweep:
         if counts.get("passing") or self.verify or not is_whole(self.stage, done, *SEALED):
             return None  # some could not be reached, or were lost since: they are tried again
         print(f"already done, skipping: {self.stage.url} ({counts['recordings']:,} recordings)")
+        _warn(counts.get("warnings", ()))
         if writes and counts.get("model_threshold") != self.model_threshold:
             put_manifest(
                 self.stage, replace(done, counts={**counts, "model_threshold": self.model_threshold})
@@ -233,6 +235,7 @@ class Sweep:
         num_earlier = write_earlier_table(self.stage)
         written = write_recordings_and_rejects(self.stage, self.items, found.results, found.rejects)
         keys = [file.key for result in found.results for file in result.files]
+        warnings = doubts_about(self.stage, found, written, self.model_threshold)
         counts = {
             "offered": counted.offered,
             "recordings": counted.done,
@@ -246,6 +249,7 @@ class Sweep:
             "calibration_verdicts": self.num_verdicts,
             "files": sum(key.startswith("detections/") for key in keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
+            "warnings": warnings,
         }
         assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
         remove_leftovers(self.stage, keys, SEALED[0])
@@ -259,12 +263,18 @@ class Sweep:
                 f"{self.stage.at(EARLIER).url} and count again when they are back; --forget-missing deletes them"
             )
         print(summary_line(counts, num_new))
+        _warn(warnings)
         if line := reasons_line(
             (row["reason"] for row in found.rejects), f"{self.stage.url}/rejects.parquet"
         ):
             print(line)
         print(f"detections: {self.stage.url}")
         return PARTIAL if counted.rejected else OK
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def summary_line(counts: dict[str, Any], num_new: int) -> str:

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mast_ray.evaluation.findings import doubts, same_everywhere
 from mast_ray.stages.detect.work import UNIT_RECORDINGS, arrow_bytes, parquet_bytes, put_file
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import (
@@ -35,6 +37,8 @@ from mast_ray.tables.preparing.recording_record import reject_row
 from mast_ray.tables.schemas import RECORDINGS, REJECTS
 
 ROWS_AT_ONCE = 100_000
+UNITS_LOOKED_AT = 32  # for doubts about the model
+BOX = ("begin_s", "end_s", "low_hz", "high_hz")
 
 
 class UnitResult(NamedTuple):
@@ -143,6 +147,43 @@ def restricted(source: Storage, target: Storage, commit: Commit, ids: Set[str]) 
     outcomes = tuple(outcome for outcome in commit.outcomes if outcome.item_id in ids)
     versions = {item_id: version for item_id, version in commit.versions.items() if item_id in ids}
     return replace(commit, unit_id=unit.unit_id, files=tuple(files), outcomes=outcomes, versions=versions)
+
+
+def doubts_about(stage: Storage, found: Survey, written: Written, model_threshold: float | None) -> list[str]:
+    """What the findings say about the model. Scores and places are looked at in a few units of a large archive."""
+    where = f"{written.num_recordings:,} recordings"
+    if found.num_detections == 0:
+        return doubts(0, 0, model_threshold, 0.0, False, where) if written.num_recordings else []
+    step = -(-len(found.results) // UNITS_LOOKED_AT)
+    looked_at = found.results[::step]
+    boxes, recordings = [], []
+    for file in (file for result in looked_at for file in result.files):
+        table = read_unit_file(stage, file.key)
+        if file.key.startswith("recordings/"):
+            recordings.append(table.select(["recording_id", "duration_s"]))
+        else:
+            boxes.append(table.select(["recording_id", *BOX, "score"]))
+    about, rows = pa.concat_tables(recordings), pa.concat_tables(boxes)
+    if not len(rows):
+        return []  # what was found lies in other units
+    if step > 1:
+        where = f"{len(about):,} of {where}"
+    scores = rows.column("score").to_numpy()
+    num_kept = len(rows) if model_threshold is None else int((scores >= model_threshold).sum())
+    return doubts(len(rows), num_kept, model_threshold, float(scores.max()), _is_same(rows, about), where)
+
+
+def _is_same(rows: pa.Table, recordings: pa.Table) -> bool:
+    """Over the time that all recordings have in common; the last windows of some lie elsewhere."""
+    limits = pc.min_max(recordings.column("duration_s")).as_py()
+    common_s = limits["min"] if limits["max"] - limits["min"] < 0.1 else limits["min"] / 2
+    begin_s, end_s, low_hz, high_hz = (rows.column(name).to_numpy() for name in BOX)
+    inside = end_s <= common_s
+    numbers = rows.column("recording_id").combine_chunks().dictionary_encode().indices.to_numpy()
+    values = np.column_stack(
+        [10 * begin_s, 10 * end_s, low_hz / 10, high_hz / 10, 100 * rows.column("score").to_numpy()]
+    )
+    return same_everywhere(numbers[inside].astype(np.int64), values[inside], len(recordings))
 
 
 def write_recordings_and_rejects(

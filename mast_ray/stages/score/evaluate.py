@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import write_sheet
+from mast_ray.evaluation.findings import doubts, same_everywhere
 from mast_ray.evaluation.intervals import Difference, paired_differences
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
 from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
@@ -196,4 +200,22 @@ class _Evaluation:
         return ScoreSheet(
             self.model.url, self.prepared.url, self.card.weights_sha256, threshold, knobs.iou, "mel",
             knobs.average_precision, tuple(rows), {UNREAD: num_rejected} | left_out(scored.values()),
+            tuple(doubts_about(scored.values(), threshold.value)),
         )  # fmt: skip
+
+
+def doubts_about(scored: Iterable[Scored], threshold: float) -> list[str]:
+    """What the findings of all splits together say about the model."""
+    place, values, scores, num_chunks, num_whole = [np.empty(0, np.int64)], [np.empty((0, 5))], [0.0], 0, 0
+    for one in scored:
+        score, recording = one.matches.score, one.recording_of_group
+        # the last chunk of a recording is cut at its end, and so are its boxes
+        is_whole = np.append(recording[1:] == recording[:-1], False)
+        kept = is_whole[one.matches.group]
+        place.append(one.matches.group[kept] + num_chunks)
+        values.append(np.column_stack([one.boxes, 100.0 * score])[kept])
+        scores += score.tolist()
+        num_chunks, num_whole = num_chunks + len(recording), num_whole + int(is_whole.sum())
+    is_same = same_everywhere(np.concatenate(place), np.concatenate(values), num_whole)
+    num_kept = sum(score >= threshold for score in scores[1:])
+    return doubts(len(scores) - 1, num_kept, threshold, max(scores), is_same, f"{num_chunks:,} chunks")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from study_archive import make_study_archive, study_config, write_fresh_detector
+from synthetic_model import numbed
 
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import ScoreSheet
@@ -248,3 +249,25 @@ def test_the_verb_scores_a_model_on_the_named_split_and_leaves_nothing_behind_wi
     )
     assert run_verb("evaluate", [str(model), str(archive), "--split", "nowhere", *knobs]) == 3
     assert "it has val, test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("score_bias", "words"),
+    [(-20.0, ["nothing at all"]), (-3.0, ["reaches the threshold 0.5", "the same boxes everywhere"])],
+)
+def test_a_model_that_finds_nothing_or_the_same_everywhere_is_said_so_with_its_figures(
+    config, archive, model, tmp_path, capsys, score_bias, words
+):
+    blind = numbed(model, tmp_path / "blind", score_bias)
+    places = (str(blind), str(archive), str(tmp_path / "out"))
+    sheet = evaluate_model(config, *places, Wanted(threshold=0.5), runner=HERE).sheet
+    assert len(sheet.warnings) == len(words)
+    assert all(word in text for word, text in zip(words, sheet.warnings, strict=True))
+    assert ScoreSheet.from_json((tmp_path / "out" / "metrics.json").read_bytes()).warnings == sheet.warnings
+    arguments = [*places[:2], "--threshold", "0.5", "--recipe", "tiny", "--runner", "here"]
+    run_verb("evaluate", arguments)
+    assert capsys.readouterr().err.count("warning: ") == len(words)
+
+
+def test_a_model_that_hears_differences_is_not_doubted(scores):
+    assert scores.sheet.warnings == ()
