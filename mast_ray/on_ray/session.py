@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,10 @@ import ray
 import ray.data
 
 import mast_ray
+from mast_ray.config.chatter import chatter_is_apart, keep
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.signals import interruptible
+from mast_ray.on_ray.head_watch import silence_of, watched_head
 from mast_ray.storage.spread import Resources
 
 QUIET = {
@@ -37,7 +38,7 @@ QUIET = {
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
     r"|process group for: env://|world_rank=|socket\.cpp|ray::|^:(actor|task|job)_|Token authentication|Moving model to device"
-    r"|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY|find_unused_parameters=True"
+    r"|mpg123|Illegal Audio-MPEG-Header|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY|find_unused_parameters=True"
 )
 
 
@@ -72,7 +73,8 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         _show_our_lines_only()
     with interruptible():  # Ray's start has set handlers of its own
         try:
-            yield
+            with watched_head(ray.get_runtime_context().gcs_address):
+                yield
         finally:
             ray.shutdown()
 
@@ -88,9 +90,8 @@ def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():  # auto, local, or whatever else Ray may know
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
-    except OSError as error:
+    error = silence_of(f"{host}:{port}", timeout_s)
+    if error is not None:
         raise TemporaryError(
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}):\n"
             "start it (`mast doctor` looks closer), or unset RAY_ADDRESS to work on this machine alone"
@@ -113,6 +114,9 @@ def _without_stderr() -> Iterator[None]:
     raised. MAST_DEBUG=1 shows it all.
     """
     sys.stderr.flush()
+    if chatter_is_apart():
+        yield
+        return
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -146,7 +150,9 @@ def print_our_lines(data: Mapping[str, Any]) -> None:
         return  # asks a dashboard that is not there, harmlessly, every few seconds
     stream = sys.stderr if data.get("is_err") else sys.stdout
     for line in data.get("lines", ()):
-        if not CHATTER.search(line):
+        if CHATTER.search(line):
+            keep(line)
+        else:
             print(line, file=stream, flush=True)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mast_ray import __version__
+from mast_ray.config.chatter import chatter_apart, chatter_file
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, MastError
 from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
@@ -61,7 +62,8 @@ def available_verbs() -> dict[str, tuple[str, str]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `mast`."""
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        return _leave(main(sys.argv[1:]))
     verbs = available_verbs()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(
@@ -95,9 +97,27 @@ class _Parser(argparse.ArgumentParser):
 
 def run_verb(verb: str, argv: list[str] | None = None) -> int:
     """Run one verb with its arguments; errors become messages and exit codes."""
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        return _leave(run_verb(verb, sys.argv[1:]))
+    if "--debug" in argv or os.environ.get("MAST_DEBUG"):
+        return _run(verb, argv, debug=True)
+    with chatter_apart():
+        return _run(verb, argv, debug=False)
+
+
+def _leave(code: int) -> int:
+    """The exit code of a whole process. What was interrupted inside Ray is left at once: threads that still wait for a
+    cluster that is gone would abort the interpreter's own end, and with it the code.
+    """
+    if code in (INTERRUPTED, TEMPORARY) and "ray" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run(verb: str, argv: list[str], debug: bool) -> int:
     module_name, text = VERBS[verb]
-    debug = "--debug" in argv or bool(os.environ.get("MAST_DEBUG"))
     try:
         with interruptible():  # importing takes seconds, and a scheduler does not wait for it
             module = importlib.import_module(f"mast_ray.verbs.{module_name}")
@@ -128,7 +148,7 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
     except MastError as error:
         if debug:
             raise
-        print(f"error: {shown(error)}", file=sys.stderr)
+        _say(f"error: {shown(error)}")
         return error.exit_code
     except KeyboardInterrupt:
         return _report_interruption()
@@ -140,6 +160,16 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
         if debug:
             raise
         return _report_os_error(error)
+    except Exception:
+        if said := chatter_file():
+            print(f"what libraries said of it: {said}", file=sys.stderr)
+        raise
+
+
+def _say(text: str) -> None:
+    """An error, with the file of what libraries said, which may explain it."""
+    said = chatter_file()
+    print(f"{text} (what libraries said: {said})" if said else text, file=sys.stderr)
 
 
 def _report_interruption() -> int:
@@ -153,19 +183,16 @@ def _report_os_error(error: OSError) -> int:
     where = f" {shown(error.filename)}" if error.filename else ""
     match error.errno:
         case errno.ENOSPC:
-            print(
-                f"error: no space left on the disk of{where or ' the output'}:\nfree some and run again",
-                file=sys.stderr,
-            )
+            _say(f"error: no space left on the disk of{where or ' the output'}:\nfree some and run again")
             return TEMPORARY
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            print(f"error: no permission for{where}: choose a folder you may write to", file=sys.stderr)
+            _say(f"error: no permission for{where}: choose a folder you may write to")
             return DATA
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
-            print(f"error:{where or ' path'}: {error.strerror}: check the path", file=sys.stderr)
+            _say(f"error:{where or ' path'}: {error.strerror}: check the path")
             return DATA
         case _:
-            print(f"error: {shown(error)}\nrun again with --debug for the traceback", file=sys.stderr)
+            _say(f"error: {shown(error)}\nrun again with --debug for the traceback")
             return TEMPORARY
 
 

@@ -1,0 +1,74 @@
+"""A cluster whose head is gone is said so, in half a minute: Ray's own driver tries for a minute, then ends without a word.
+
+A head that comes back (a cluster with a fault-tolerant control store) is waited for as long as
+RAY_gcs_rpc_server_reconnect_timeout_s says, where it is set.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mast_ray.config.errors import TEMPORARY, TemporaryError
+from mast_ray.config.signals import interrupt_main
+
+CHECK_EVERY_S, SILENT_S = 1.0, 10.0
+LAST_S = (
+    15.0  # for what is left to do: stopping Ray takes eight seconds, waiting for what was lost takes for ever
+)
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+
+
+@contextmanager
+def watched_head(address: str) -> Iterator[None]:
+    """While the block runs, see that a cluster's head at HOST:PORT answers; the block is interrupted when it does not."""
+    over, lost = threading.Event(), threading.Event()
+    text = (
+        f"the head of the Ray cluster at {address} went away:\n"
+        "start the cluster again, then run the same command to go on where it was"
+    )
+
+    def watch() -> None:
+        heard_s = time.monotonic()
+        while not over.wait(CHECK_EVERY_S):
+            if silence_of(address) is None:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > silent_s():
+                break
+        if over.is_set():
+            return
+        lost.set()
+        interrupt_main()
+        if not over.wait(LAST_S):  # the main thread waits inside Ray for an answer that will not come
+            print(f"error: {text}", file=sys.stderr, flush=True)
+            os._exit(TEMPORARY)
+
+    threading.Thread(target=watch, name="head-watch", daemon=True).start()
+    try:
+        yield
+    except BaseException as error:  # what else may fail once the head is gone says nothing about why
+        if lost.is_set():
+            raise TemporaryError(text) from error
+        raise
+    finally:
+        over.set()
+
+
+def silent_s() -> float:
+    """How long a head may be away."""
+    return float(os.environ.get(RECONNECT) or SILENT_S)
+
+
+def silence_of(address: str, timeout_s: float = 3.0) -> OSError | None:
+    """Why nothing answers at HOST:PORT; None when something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        return error
+    return None
