@@ -46,6 +46,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope, pamDP"),
     "summarise": ("summarise", "calls per hour, diel activity, spectral occupancy"),
     "report": ("report", "one HTML file to look at and listen to"),
+    "review": ("review", "look, listen and correct boxes in the browser"),
     "advise-upsampling": ("advise_upsampling", "the adapter ratio that fits your own boxes"),
     "plan": ("plan", "hours, GPU-hours and storage before spending a cent"),
     "doctor": ("doctor", "check Python, GPU, Ray, S3, clock and disk"),

@@ -70,7 +70,8 @@ class Browser:
         self._expected.append((event, accepts, future))
         return asyncio.wait_for(future, 60)
 
-    async def open(self, path: Path, width: int, height: int, phone: bool = False) -> None:
+    async def open(self, place: Path | str, width: int, height: int, phone: bool = False) -> None:
+        """A file or an address in a window of a size."""
         for domain in ("Network", "Runtime", "Log", "Page"):
             await self.call(f"{domain}.enable")
         await self.call(
@@ -81,7 +82,7 @@ class Browser:
             mobile=phone,
         )
         loaded = self.expect("Page.loadEventFired")
-        await self.call("Page.navigate", url=path.resolve().as_uri())
+        await self.call("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         await loaded
 
     async def value(self, expression: str) -> object:
@@ -93,10 +94,15 @@ class Browser:
             raise RuntimeError(answer["exceptionDetails"]["exception"].get("description"))
         return answer["result"].get("value")
 
-    async def press(self, key: str) -> None:
+    async def press(self, key: str, shift: bool = False, alt: bool = False) -> None:
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         for kind in ("keyDown", "keyUp"):
             await self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" else ""
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                text=text if kind == "keyDown" else "",
+                modifiers=8 * shift + alt,
             )
 
     async def screenshot(self, path: Path, whole: bool = False) -> None:
@@ -106,13 +112,13 @@ class Browser:
 
 @contextlib.asynccontextmanager
 async def browser(folder: Path):
-    """A fresh browser that can resolve no name; it is closed afterwards. `folder`
+    """A fresh browser that reaches this computer only; it is closed afterwards. `folder`
     holds its profile and downloads.
     """
     path = chromium_path()
     assert path is not None
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars",
-             f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", "--no-first-run",
+             f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync",
              "--autoplay-policy=no-user-gesture-required", "--disable-dev-shm-usage"]  # fmt: skip
     process = subprocess.Popen([path, *flags, "about:blank"], stderr=subprocess.PIPE, text=True)

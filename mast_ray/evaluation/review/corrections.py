@@ -26,7 +26,7 @@ detection_id  the detection's id; "" for a drawn box
 begin_s, end_s, low_hz, high_hz
               the box after the action (for `looked` the span, without a band); low_hz and high_hz are
               both null where only the time is known
-label         the name after the action; "" for none
+label         the name after the action; "" for none. Who accepts a box accepts the name beside it
 score         the detector's score of the detection; null for a drawn box
 queue         where the reviewer met it: random (drawn at random from all detections in question: the only
               queue whose verdicts say something about the others), uncertain, site_hour, cluster, plan,

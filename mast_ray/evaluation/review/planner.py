@@ -48,20 +48,24 @@ class Choice(NamedTuple):
     reason: str
 
 
-def chunk_uncertainty(
-    det_chunk: ArrayLike, det_score: ArrayLike, num_chunks: int, threshold: float
-) -> Floats:
-    """(N,) doubtful detections per chunk: a detection at the threshold counts 1,
-    a clear yes or no nearly 0.
-    """
-    score = np.clip(np.asarray(det_score, np.float64), 1e-6, 1 - 1e-6)
+def doubt(score: ArrayLike, threshold: float) -> Floats:
+    """(D,) how doubtful detections are: 1 at the threshold, nearly 0 for a clear yes or no."""
+    score = np.clip(np.asarray(score, np.float64), 1e-6, 1 - 1e-6)
     threshold = float(np.clip(threshold, 1e-6, 1 - 1e-6))
     chance = (
         score * (1 - threshold) / (score * (1 - threshold) + threshold * (1 - score))
     )  # 0.5 at the threshold
-    return np.bincount(
-        np.asarray(det_chunk, np.int64), weights=4 * chance * (1 - chance), minlength=num_chunks
-    ).astype(np.float64)
+    return 4 * chance * (1 - chance)
+
+
+def chunk_uncertainty(
+    det_chunk: ArrayLike, det_score: ArrayLike, num_chunks: int, threshold: float
+) -> Floats:
+    """(N,) doubtful detections per chunk: a detection counts by its `doubt`."""
+    weight = doubt(det_score, threshold)
+    return np.bincount(np.asarray(det_chunk, np.int64), weights=weight, minlength=num_chunks).astype(
+        np.float64
+    )
 
 
 def plan_annotation(

@@ -79,7 +79,7 @@ def annotations_as_text(
         case "birdeep":
             return birdeep.write(events, paths, facts)
         case "aoef":
-            return aoef.write(events, paths, facts)
+            return aoef.write(events, paths, facts, spans=annotations.spans)
         case "coco":
             return coco.write(events, paths, facts)
 

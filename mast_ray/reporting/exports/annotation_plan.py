@@ -12,7 +12,6 @@ A selection "annotate" that stays in the table has no band, so it is never train
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import soundfile
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -39,7 +37,7 @@ from mast_ray.evaluation.review.planner import (
 )
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 from mast_ray.recordings.annotations.writing import annotations_as_text
-from mast_ray.reporting.clips import read_window
+from mast_ray.reporting.clips import read_window, wav_bytes
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import audio_facts
 from mast_ray.reporting.exports.writing import file_key
@@ -225,9 +223,7 @@ def _write_clips(
         samples = read_window(audio, record["path"], choice.begin_s, _end_s(choice, facts))
         stem = f"{number:03d}_{PurePosixPath(record['path']).stem}"
         name = short_name(stem, f"_{choice.begin_s:08.2f}s.wav")
-        content = io.BytesIO()
-        soundfile.write(content, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
-        out.write_atomic(f"clips/audio/{name}", content.getvalue())
+        out.write_atomic(f"clips/audio/{name}", wav_bytes(samples))
         names.append(f"clips/audio/{name}")
         duration_s = len(samples) / SAMPLE_RATE_HZ
         lengths[name] = AudioFacts(duration_s, SAMPLE_RATE_HZ)

@@ -182,15 +182,16 @@ def write(
     paths: Sequence[str],
     facts: Mapping[str, AudioFacts],
     *,
+    spans: Sequence[Span] = (),
     created_on: datetime = datetime(2000, 1, 1),
     name: str = "mast_ray",
 ) -> str:
     """An annotation set; the label is a tag `label`, other columns are tags, a score
-    is a feature of the sound event.
+    is a feature of the sound event. Where a recording was gone through in part, its clips are those `spans`.
     """
     tag_ids: dict[tuple[str, str], int] = {}
     events, event_annotations = [], []
-    by_path: dict[str, list[str]] = {path: [] for path in sorted(paths)}  # -> annotation ids
+    by_path: dict[str, list[tuple[float, str]]] = {path: [] for path in sorted(paths)}  # -> begin, id
     known = {**least_facts(annotations, paths), **facts}
     for index, annotation in enumerate(sorted(annotations, key=lambda a: (a.path, a.begin_s, a.end_s))):
         identity = f"{annotation.path}|{index}|{annotation.begin_s!r}|{annotation.end_s!r}|{annotation.label}"
@@ -212,8 +213,13 @@ def write(
                 "created_on": created_on.isoformat(),
             }
         )
-        by_path[annotation.path].append(annotation_id)
+        by_path[annotation.path].append((annotation.begin_s, annotation_id))
     recordings = [_recording(path, known[path]) for path in by_path]
+    clips = [
+        clip
+        for r in recordings
+        for clip in _clips(r, [s for s in spans if s.path == r["path"]], by_path[r["path"]])
+    ]
     data = {
         "uuid": _identifier("set", "\n".join(by_path) + json.dumps(events)),
         "name": name,
@@ -223,27 +229,40 @@ def write(
         "recordings": recordings,
         "sound_events": events,
         "sound_event_annotations": event_annotations,
-        "clips": [
-            {
-                "uuid": _identifier("clip", r["path"]),
-                "recording": r["uuid"],
-                "start_time": 0.0,
-                "end_time": r["duration"],
-            }
-            for r in recordings
-        ],
+        "clips": [clip for clip, _ in clips],
         "clip_annotations": [
             {
-                "uuid": _identifier("clip annotation", path),
-                "clip": _identifier("clip", path),
+                "uuid": _identifier("clip annotation", clip["uuid"]),
+                "clip": clip["uuid"],
                 "sound_events": ids,
             }
-            for path, ids in by_path.items()
+            for clip, ids in clips
         ],
     }
     return json.dumps(
         {"version": VERSION, "created_on": created_on.isoformat(), "data": data}, indent=1, ensure_ascii=False
     )
+
+
+def _clips(
+    recording: Mapping[str, Any], spans: Sequence[Span], events: Sequence[tuple[float, str]]
+) -> list[tuple[dict[str, Any], list[str]]]:
+    """The clips of a recording with the events that begin in each; those that begin in none are with the first."""
+    stretches = [(span.begin_s, span.end_s) for span in spans] or [(0.0, recording["duration"])]
+    ids: list[list[str]] = [[] for _ in stretches]
+    for begin_s, identity in events:
+        inside = [number for number, (begin, end) in enumerate(stretches) if begin <= begin_s < end]
+        ids[inside[0] if inside else 0].append(identity)
+    clips = [
+        {
+            "uuid": _identifier("clip", f"{recording['path']}|{begin!r}" if spans else recording["path"]),
+            "recording": recording["uuid"],
+            "start_time": begin,
+            "end_time": end,
+        }
+        for begin, end in stretches
+    ]
+    return list(zip(clips, ids, strict=True))
 
 
 def _geometry(annotation: Annotation) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Corrections as Raven tables or AOEF and back, so that nobody is forced into the page.
+
+OUT/tables/                   calls: a Raven table per recording, or calls.aoef.json; `mast prepare --annotations` reads it
+OUT/tables/false_positives/   what was rejected, in the same format: every reader knows by the folder that it is no call
+OUT/listened.csv              what was looked at (`mast prepare --listened`): elsewhere nothing is known
+
+A column (a tag) `Detection` names the detection a box came from: a row that keeps it and has other corners is a box
+that was moved, a row without it is a box that was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from mast_ray.config.errors import DataError
+from mast_ray.evaluation.figure_tables import csv_bytes
+from mast_ray.evaluation.review.corrections import Action
+from mast_ray.evaluation.review.review_state import (
+    AgreedBox,
+    ReviewState,
+    agreed_boxes,
+    looked_at,
+)
+from mast_ray.recordings.annotations.model import (
+    Annotation,
+    AnnotationSet,
+    AudioFacts,
+    Span,
+    merge_annotations,
+)
+from mast_ray.recordings.annotations.reading import read_annotations, read_listened
+from mast_ray.recordings.annotations.writing import write_annotations
+from mast_ray.reporting.exports.rows import detection_id
+from mast_ray.spectrogram.grid import HIGH_HZ
+from mast_ray.stages.review.found_boxes import FoundBoxes
+
+ExchangeFormat = Literal["raven", "aoef"]
+TABLES, REJECTED, LISTENED = "tables", "false_positives", "listened.csv"
+SAME_S, SAME_HZ = 2e-3, 1.0  # tables are written with fewer digits
+SEEN_RATE_HZ = int(2 * HIGH_HZ)  # of what was reviewed
+
+
+class Exported(NamedTuple):
+    files: tuple[Path, ...]
+    num_calls: int
+    num_rejected: int
+    num_disputed: int  # left out
+
+
+def export_corrections(
+    states: Mapping[str, ReviewState], found: FoundBoxes, out: Path, format: ExchangeFormat
+) -> Exported:
+    """Write what reviewers agree on; as many for as against is nobody's word and left out."""
+    agreed = agreed_boxes(states)
+    kept = [one for one in agreed if not one.is_disputed and one.box.path in found.row_of_path]
+    calls = [_annotation(one) for one in kept if one.box.verdict == "right"]
+    rejected = [_annotation(one) for one in kept if one.box.verdict == "wrong"]
+    looked = {
+        found.recordings[row].path: spans
+        for row, key in enumerate(r.recording_id for r in found.recordings)
+        if (spans := looked_at(states).get(key))
+    }
+    facts = {r.path: AudioFacts(r.duration_s, SEEN_RATE_HZ) for r in found.recordings}
+    files = [
+        *_write(calls, looked, out / TABLES, "calls", format, facts),
+        *_write(rejected, {}, out / TABLES / REJECTED, "rejected", format, facts),
+    ]
+    rows = [(path, span.begin_s, span.end_s) for path, spans in looked.items() for span in spans]
+    (out / LISTENED).parent.mkdir(parents=True, exist_ok=True)
+    (out / LISTENED).write_bytes(csv_bytes(("file", "begin_s", "end_s"), rows))
+    return Exported((*files, out / LISTENED), len(calls), len(rejected), sum(a.is_disputed for a in agreed))
+
+
+def _write(
+    events: Sequence[Annotation],
+    looked: Mapping[str, Iterable],
+    folder: Path,
+    name: str,
+    format: ExchangeFormat,
+    facts: Mapping[str, AudioFacts],
+) -> list[Path]:
+    paths = frozenset({event.path for event in events} | set(looked))
+    if not paths:
+        return []
+    # a recording that was judged here and there, and looked through nowhere, has a clip of no length
+    spans = tuple(
+        Span(path, part.begin_s, part.end_s) if part else Span(path, 0.0, 0.0)
+        for path in sorted(paths)
+        for part in (looked.get(path) or (None,))
+    )
+    target = folder / f"{name}.aoef.json" if format == "aoef" else folder
+    return write_annotations(AnnotationSet(tuple(events), paths, spans=spans), target, format, facts=facts)
+
+
+def _annotation(one: AgreedBox) -> Annotation:
+    box = one.box
+    extra = {"Reviewer": box.reviewer, "Queue": box.queue} | (
+        {"Detection": box.detection_id} if box.detection_id else {}
+    )
+    return Annotation(box.path, box.begin_s, box.end_s, box.low_hz, box.high_hz, box.label, box.score, extra)
+
+
+class Imported(NamedTuple):
+    """Actions without time and reviewer's state; what could not be used."""
+
+    actions: tuple[Action, ...]
+    problems: tuple[str, ...]
+
+
+def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Imported:
+    """What a folder that `export_corrections` wrote, or any annotation table, says about these detections.
+
+    Only listened.csv and clips say what was looked at: that a table exists does not.
+    """
+    has_own_layout = (place / LISTENED).is_file()
+    paths = [recording.path for recording in found.recordings]
+    tables = place / TABLES if has_own_layout else place
+    parts = []
+    if not has_own_layout or tables.exists():
+        parts.append(read_annotations(tables, recordings=paths))
+    if has_own_layout:
+        parts.append(read_listened(place / LISTENED, recordings=paths))
+    read = merge_annotations(parts)
+    if not read.annotations and not read.spans:
+        raise DataError(
+            f"{place} holds no box and no stretch of these recordings:\ncheck the names in its tables"
+        )
+    actions, problems = [], list(read.problems)
+    problems += [f"{name} is none of the recordings" for name in read.unresolved]
+    for annotation in read.annotations:
+        own = _actions_of(annotation, found, reviewer)
+        if not own:
+            problems.append(
+                f"{annotation.path}, {annotation.begin_s:.2f} s: neither a call nor a detection that was rejected"
+            )
+        actions += own
+    for span in dict.fromkeys(span for part in parts for span in part.spans):
+        recording = found.recordings[found.row_of_path[span.path]]
+        end_s = min(span.end_s, recording.duration_s)
+        if not span.labels and end_s > span.begin_s:
+            actions.append(
+                Action(
+                    "looked", reviewer, recording.recording_id, span.path, begin_s=span.begin_s, end_s=end_s
+                )
+            )
+    return Imported(tuple(replace(action, queue="import") for action in actions), tuple(problems))
+
+
+def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> list[Action]:
+    """What one row says: nothing, a verdict, or a verdict and a name."""
+    recording = found.recordings[found.row_of_path[annotation.path]]
+    row = _detection_of(annotation, found)
+    low_hz, high_hz = annotation.low_hz, annotation.high_hz
+    plain = Action(
+        "draw", reviewer, recording.recording_id, annotation.path, begin_s=max(annotation.begin_s, 0.0),
+        end_s=min(annotation.end_s, recording.duration_s), low_hz=low_hz, high_hz=high_hz, label=annotation.label,
+    )  # fmt: skip
+    if annotation.said == "uncertain" or plain.begin_s >= plain.end_s:
+        return []
+    if row is None:
+        return [plain] if annotation.said == "call" else []
+    name = found.ids[row]
+    score = round(float(found.score[row]), 4)
+    plain = replace(plain, box_id=name, detection_id=name, score=score, label=found.label[row])
+    if annotation.said == "no_call":
+        return [replace(plain, action="reject")]
+    moved = low_hz is not None and not _is_same(annotation, found, row)
+    first = replace(plain, action="change" if moved else "accept")
+    if annotation.label == found.label[row]:
+        return [first]
+    return [first, replace(plain, action="name", label=annotation.label)]
+
+
+def _detection_of(annotation: Annotation, found: FoundBoxes) -> int | None:
+    """The detection a row names, or whose corners it has to the last digit."""
+    named = {key.lower(): value for key, value in annotation.extra.items()}.get("detection", "")
+    if named in found.row_of_id:
+        row = found.row_of_id[named]
+        return row if found.recordings[found.recording[row]].path == annotation.path else None
+    if annotation.low_hz is None or annotation.high_hz is None:
+        return None
+    corners = (annotation.begin_s, annotation.end_s, annotation.low_hz, annotation.high_hz)
+    return found.row_of_id.get(detection_id(annotation.path, *corners))
+
+
+def _is_same(annotation: Annotation, found: FoundBoxes, row: int) -> bool:
+    assert annotation.low_hz is not None and annotation.high_hz is not None
+    return (
+        abs(annotation.begin_s - found.begin_s[row]) <= SAME_S
+        and abs(annotation.end_s - found.end_s[row]) <= SAME_S
+        and abs(annotation.low_hz - found.low_hz[row]) <= SAME_HZ
+        and abs(annotation.high_hz - found.high_hz[row]) <= SAME_HZ
+    )

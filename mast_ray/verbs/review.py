@@ -1,0 +1,155 @@
+"""`mast review`: look at detections in the browser, listen, and set them right; everything is kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import logging
+import webbrowser
+from pathlib import Path
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
+from mast_ray.stages.review.asked import AskedQueues
+from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
+from mast_ray.stages.review.found_boxes import FoundBoxes, audio_of, detections_of, load_boxes
+from mast_ray.stages.review.pictures import WindowPictures
+from mast_ray.stages.review.queues import Task, plan_tasks
+from mast_ray.stages.review.server import ReviewServer, serve
+from mast_ray.stages.review.session import ReviewSession
+from mast_ray.storage.storage import open_storage
+
+HELP = """Review detections in the browser: accept, reject, move, draw and name boxes by keyboard.
+
+  mast review RUN --audio recordings/                      # prints an address: open it
+  mast review RUN --audio recordings/ --reviewer Ana       # several people may review one run
+  mast review RUN --export tables/ --as raven              # corrections into your own tools ...
+  mast review RUN --import tables/ --reviewer Ana          # ... and back
+
+The page is served to this computer only. Every action is on disk at once, in RUN/corrections/NAME.jsonl: end it with Ctrl-C
+whenever you like. `?` in the page lists the keys."""
+
+
+SHOWN_PROBLEMS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="run folder, folder of `mast detect`, or Parquet table of detections")
+    add("--audio", default="", metavar="ROOT", help="folder of the recordings (default: RUN/archive/audio)")
+    add("--reviewer", default="", metavar="NAME", help="who reviews (default: the name you are logged in by)")
+    add("--corrections", default="", metavar="FOLDER",
+        help="local folder of the logs (default: corrections beside the detections)")  # fmt: skip
+    add("--threshold", type=float, default=None, metavar="Q",
+        help="score from which a detection counts (default: the model's own); boxes down to half of it are shown")  # fmt: skip
+    add(
+        "--plan",
+        default="",
+        metavar="CSV",
+        help="plan.csv of `mast label-budget plan`: its tasks are a queue",
+    )
+    add("--export", default="", metavar="DIR",
+        help="write the corrections of all reviewers (with --reviewer: of one) as tables, and do not serve")  # fmt: skip
+    add(
+        "--as",
+        dest="format",
+        choices=("raven", "aoef"),
+        default="raven",
+        help="format of --export (default raven)",
+    )
+    add("--import", dest="imported", default="", metavar="PLACE",
+        help="take the boxes of tables (Raven, AOEF, CSV ...) as corrections of --reviewer, and do not serve")  # fmt: skip
+    add("--port", type=int, default=0, help="port on 127.0.0.1 (default: one that is free)")
+    add("--open", action="store_true", help="open the page in the browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    reviewer = checked_reviewer(args.reviewer or getpass.getuser())
+    if not 0 <= args.port < 65536:
+        raise ConfigError(f"--port {args.port} is no port: give one from 1024 to 65535, or none")
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise ConfigError(f"--threshold {args.threshold:g} is not between 0 and 1")
+    detections = detections_of(args.run)
+    folder = Path(args.corrections) if args.corrections else corrections_folder(detections)
+    audio = audio_of(args.run, args.audio)
+    found = load_boxes(detections, audio, args.threshold)
+    if not found.recordings:
+        raise DataError(f"{args.run} names no recording:\ngive the folder of the recordings: --audio ROOT")
+    session = ReviewSession(found, folder, reviewer)
+    for problem in session.problems:
+        logging.getLogger("mast.review").warning("%s", problem)
+    if args.imported:
+        return _import(args, session)
+    if args.export:
+        return _export(args, session)
+    server = ReviewServer(
+        AskedQueues(session, _tasks(args.plan, found)), WindowPictures(audio), Path(args.run.rstrip("/")).name
+    )
+    print(
+        f"{len(found)} boxes in {len(found.recordings)} recordings, {len(session.boxes)} judged by {reviewer}"
+    )
+    print(f"corrections go to {folder}/{reviewer}.jsonl")
+
+    def told(address: str) -> None:
+        print(f"open {address}\n(only from this computer; Ctrl-C ends it, nothing is lost)", flush=True)
+        if args.open:
+            webbrowser.open(address)
+
+    try:
+        asyncio.run(serve(server, args.port, told))
+    except KeyboardInterrupt:
+        print(f"ended: {len(session.boxes)} boxes judged or drawn by {reviewer} in {folder}")
+    except OSError as error:
+        raise ConfigError(
+            f"port {args.port} on 127.0.0.1 cannot be used: {error.strerror}:\ngive another --port"
+        ) from error
+    return 0
+
+
+def _import(args: argparse.Namespace, session: ReviewSession) -> int:
+    if not args.reviewer:
+        raise ConfigError("whose corrections are these? give --reviewer NAME")
+    read = import_corrections(Path(args.imported), session.found, session.reviewer)
+    for problem in read.problems[:SHOWN_PROBLEMS]:
+        print(f"left out: {problem}")
+    if len(read.problems) > SHOWN_PROBLEMS:
+        print(f"left out: {len(read.problems) - SHOWN_PROBLEMS} more")
+    num_new = session.add(read.actions)
+    print(f"{num_new} new of {len(read.actions)} corrections in {args.imported} are {session.reviewer}'s now")
+    return 0
+
+
+def _export(args: argparse.Namespace, session: ReviewSession) -> int:
+    states = session.states()
+    if args.reviewer:
+        states = {session.reviewer: states[session.reviewer]}
+    out = export_corrections(states, session.found, Path(args.export), args.format)
+    if not out.num_calls + out.num_rejected:
+        raise DataError(
+            f"nothing was judged yet in {session.folder}:\nreview some boxes first: mast review {args.run}"
+        )
+    print(
+        f"{args.export}: {out.num_calls} calls, {out.num_rejected} rejected, {out.num_disputed} disputed and left out"
+    )
+    print(
+        f"train on them: mast prepare AUDIO --annotations {args.export}/{TABLES} --listened {args.export}/{LISTENED}"
+    )
+    return 0
+
+
+def _tasks(plan: str, found: FoundBoxes) -> list[Task]:
+    if not plan:
+        return []
+    storage = open_storage(Path(plan).parent)
+    tasks, num_left_out = plan_tasks(
+        storage.read_bytes(Path(plan).name).decode("utf-8-sig"),
+        {r.path: r.duration_s for r in found.recordings},
+    )
+    if not tasks:
+        raise DataError(
+            f"{plan} holds no task for these recordings:\ngive plan.csv of `mast label-budget plan`"
+        )
+    if num_left_out:
+        print(f"{num_left_out} rows of {plan} name no stretch of these recordings: left out")
+    return tasks

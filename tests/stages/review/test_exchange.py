@@ -1,0 +1,145 @@
+"""Corrections leave as Raven tables and AOEF and come back the same."""
+
+import json
+
+import pytest
+from review_run import PATHS, write_run
+
+from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.reading import read_annotations
+from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
+from mast_ray.stages.review.found_boxes import detections_of, load_boxes
+from mast_ray.stages.review.session import ReviewSession
+from mast_ray.storage.storage import open_storage
+from mast_ray.verbs.main import run_verb
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("exchange"))
+
+
+@pytest.fixture(scope="module")
+def found(place):
+    return load_boxes(detections_of(str(place[0])), open_storage(place[1]), 0.5)
+
+
+@pytest.fixture()
+def reviewed(found, tmp_path):
+    session = ReviewSession(found, tmp_path / "one", "Ana")
+    session.act("accept", "random", [found.ids[0]])
+    session.act("reject", "random", [found.ids[1]])
+    session.act("name", "uncertain", [found.ids[9]], label="Hyla")
+    session.act("change", "uncertain", [found.ids[20]], corners=(14.5, 2000.0, 16.0, 3000.0))
+    session.act("draw", "recording", recording=2, corners=(27.0, 500.0, 29.0, 900.0), label="Bufo")
+    session.act("looked", "recording", recording=2, corners=(20.0, 0.0, 30.0, 8000.0))
+    return session
+
+
+def told(session):
+    """What a session comes to, without ids of drawn boxes and queues."""
+    boxes = {
+        (b.detection_id, b.path, round(b.begin_s, 2), round(b.end_s, 2), round(b.low_hz), round(b.high_hz), b.label, b.verdict)
+        for b in session.boxes.values()
+    }  # fmt: skip
+    return boxes, [session.spans_of(number) for number in range(3)]
+
+
+@pytest.mark.parametrize("format", ["raven", "aoef"])
+def test_out_and_in_again_nothing_is_lost_and_twice_is_once(reviewed, found, tmp_path, format):
+    out = export_corrections(reviewed.states(), found, tmp_path / "out", format)
+    assert (out.num_calls, out.num_rejected, out.num_disputed) == (4, 1, 0)
+    other = ReviewSession(found, tmp_path / "two", "Ana")
+    read = import_corrections(tmp_path / "out", found, "Ana")
+    assert read.problems == ()
+    assert other.add(read.actions) == len(read.actions)
+    assert told(other) == told(reviewed)
+    assert other.add(import_corrections(tmp_path / "out", found, "Ana").actions) == 0
+    other.undo()
+    assert not other.boxes  # an import is one press
+
+
+@pytest.mark.parametrize("format", ["raven", "aoef"])
+def test_readers_of_annotations_know_calls_from_rejected_boxes_and_what_was_looked_at(
+    reviewed, found, tmp_path, format
+):
+    export_corrections(reviewed.states(), found, tmp_path / "out", format)
+    read = read_annotations(tmp_path / "out" / TABLES, recordings=PATHS)
+    assert sorted(a.said for a in read.annotations) == ["call"] * 4 + ["no_call"]
+    assert {a.label for a in read.annotations} >= {"Hyla", "Bufo"}
+    lines = (tmp_path / "out" / LISTENED).read_text().splitlines()
+    assert lines[0] == "file,begin_s,end_s" and len(lines) == 2 and lines[1].endswith(",20,30")
+    if format == "aoef":  # clips say it themselves
+        last = found.recordings[2].path
+        assert {(s.begin_s, s.end_s) for s in read.spans if s.path == last} >= {(20.0, 30.0)}
+        assert {s.end_s for s in read.spans if s.path != last} == {0.0}
+
+
+def test_soundevent_reads_what_is_written(reviewed, found, tmp_path):
+    io = pytest.importorskip("soundevent.io")
+    export_corrections(reviewed.states(), found, tmp_path / "out", "aoef")
+    loaded = io.load(tmp_path / "out" / TABLES / "calls.aoef.json", type="annotation_set")
+    assert sum(len(clip.sound_events) for clip in loaded.clip_annotations) == 4
+
+
+def test_a_row_moved_in_raven_is_a_change_and_one_without_a_detection_is_drawn(reviewed, found, tmp_path):
+    export_corrections(reviewed.states(), found, tmp_path / "out", "raven")
+    tables = [p for p in (tmp_path / "out" / TABLES).rglob("*.txt") if "false_positives" not in str(p)]
+    moved = 0
+    for path in tables:
+        text = path.read_text()
+        if found.ids[0] in text:  # the accepted box, 1.0 to 1.8 s: moved to 1.1 s
+            path.write_text(text.replace("\t1.000000\t", "\t1.100000\t"))
+            moved += 1
+    assert moved == 1
+    actions = import_corrections(tmp_path / "out", found, "Bo").actions
+    own = [a for a in actions if a.box_id == found.ids[0]]
+    assert [(a.action, a.begin_s) for a in own] == [("change", 1.1)]
+    assert [a.label for a in actions if a.action == "draw"] == ["Bufo"]
+
+
+def test_a_foreign_table_says_calls_and_nothing_about_what_was_looked_at(found, tmp_path):
+    table = tmp_path / "own.csv"
+    table.write_text(
+        f"file,begin_s,end_s,low_hz,high_hz,label\n{found.recordings[0].path},5,6,700,900,Bufo\nnowhere.wav,1,2,3,4,x\n"
+    )
+    read = import_corrections(table, found, "Ana")
+    assert [(a.action, a.begin_s, a.label, a.queue) for a in read.actions] == [
+        ("draw", 5.0, "Bufo", "import")
+    ]
+    assert any("nowhere" in problem for problem in read.problems)
+
+
+def test_disputed_boxes_are_nobodys_word(found, tmp_path):
+    ana, bo = (ReviewSession(found, tmp_path / "c", name) for name in ("Ana", "Bo"))
+    ana.act("accept", "random", [found.ids[0], found.ids[2]])
+    bo.act("reject", "random", [found.ids[0]])
+    out = export_corrections(ana.states(), found, tmp_path / "out", "raven")
+    assert (out.num_calls, out.num_rejected, out.num_disputed) == (1, 0, 1)
+
+
+def test_the_verb_exports_and_imports(place, found, tmp_path, capsys):
+    run, audio = place
+    ReviewSession(found, tmp_path / "c", "Ana").act("accept", "random", [found.ids[0]])
+    common = [str(run), "--audio", str(audio), "--threshold", "0.5"]
+    assert (
+        run_verb(
+            "review",
+            [*common, "--corrections", str(tmp_path / "c"), "--export", str(tmp_path / "o"), "--as", "aoef"],
+        )
+        == 0
+    )
+    assert "1 calls, 0 rejected" in capsys.readouterr().out
+    argv = [*common, "--corrections", str(tmp_path / "d"), "--import", str(tmp_path / "o")]
+    assert run_verb("review", argv) == 2  # whose?
+    assert run_verb("review", [*argv, "--reviewer", "Bo"]) == 0
+    (line,) = (tmp_path / "d" / "Bo.jsonl").read_text().splitlines()
+    assert json.loads(line)["detection_id"] == found.ids[0] and json.loads(line)["queue"] == "import"
+    empty = [*common, "--corrections", str(tmp_path / "e"), "--export", str(tmp_path / "x")]
+    assert run_verb("review", empty) == 3
+
+
+def test_nothing_to_import_is_said(found, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError):
+        import_corrections(tmp_path / "empty", found, "Ana")
