@@ -7,7 +7,7 @@ detection is counted in exactly one cell, and the cells of a breakdown add up to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -81,19 +81,72 @@ def breakdown(
             continue
         part = subset(matches, det_mask, truth_mask)
         time_part = None if in_time is None else subset(in_time, time_cell == number, truth_mask)
-        more = [] if time_part is None else [time_part.group]
-        groups = np.concatenate([part.group, part.truth_group, *more])
-        # Recordings are numbered anew: only those present in the cell can be drawn.
-        _, dense = np.unique(groups if lookup is None else lookup[groups], return_inverse=True)
-        distinct, first = np.unique(groups, return_index=True)
-        local = np.zeros(distinct.max() + 1, np.int64)
-        local[distinct] = dense[first]
-        num_recordings = int(dense.max()) + 1
-        sums = recording_sums(part, threshold, local, num_recordings, time_part)
-        intervals = bootstrap_intervals(sums, num_resamples, seed)
-        metrics = summarise(part, threshold, in_time=time_part)
-        cells.append(Cell(name, metrics, intervals, num_recordings))
+        cells.append(_cell(name, part, time_part, threshold, lookup, num_resamples, seed))
     return cells
+
+
+def breakdown_of_names(
+    matches: Matches,
+    det_label: NDArray[np.object_],
+    truth_label: NDArray[np.object_],
+    names: Sequence[str],
+    threshold: float,
+    recording_of_group: ArrayLike | None = None,
+    num_resamples: int = 1000,
+    seed: int = 0,
+    in_time: Matches | None = None,
+) -> list[Cell]:
+    """Figures of every name: a detection counts for the name it was given, and is right when it hits a truth of that
+    label. So a wrong name is a false alarm under one label and a miss under another.
+    """
+    lookup = None if recording_of_group is None else np.asarray(recording_of_group, np.int64)
+    cells = []
+    for name in names:
+        det_mask, truth_mask = det_label == name, truth_label == name
+        if not det_mask.any() and not truth_mask.any():
+            continue
+        part = subset(_parted(matches, det_mask, truth_mask), det_mask, truth_mask)
+        time_part = (
+            None if in_time is None else subset(_parted(in_time, det_mask, truth_mask), det_mask, truth_mask)
+        )
+        cells.append(_cell(name, part, time_part, threshold, lookup, num_resamples, seed))
+    return cells
+
+
+def _parted(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np.bool_]) -> Matches:
+    """The same without hits between chosen and other rows."""
+    hit, taken = matches.truth_index, matches.detection_index
+    is_cut = (hit >= 0) & (det_mask != truth_mask[hit]) if len(truth_mask) else np.zeros(len(hit), bool)
+    is_lost = (taken >= 0) & (truth_mask != det_mask[taken]) if len(det_mask) else np.zeros(len(taken), bool)
+    return replace(
+        matches,
+        truth_index=np.where(is_cut, -1, hit),
+        iou=np.where(is_cut, 0.0, matches.iou),
+        detection_index=np.where(is_lost, -1, taken),
+        is_time_matched=matches.is_time_matched & ~is_cut,
+    )
+
+
+def _cell(
+    name: str,
+    part: Matches,
+    time_part: Matches | None,
+    threshold: float,
+    lookup: Ints | None,
+    num_resamples: int,
+    seed: int,
+) -> Cell:
+    more = [] if time_part is None else [time_part.group]
+    groups = np.concatenate([part.group, part.truth_group, *more])
+    # Recordings are numbered anew: only those present in the cell can be drawn.
+    _, dense = np.unique(groups if lookup is None else lookup[groups], return_inverse=True)
+    distinct, first = np.unique(groups, return_index=True)
+    local = np.zeros(distinct.max() + 1, np.int64)
+    local[distinct] = dense[first]
+    num_recordings = int(dense.max()) + 1
+    sums = recording_sums(part, threshold, local, num_recordings, time_part)
+    intervals = bootstrap_intervals(sums, num_resamples, seed)
+    return Cell(name, summarise(part, threshold, in_time=time_part), intervals, num_recordings)
 
 
 def _cells_of_hits(matches: Matches, det_cell: ArrayLike, truth_cell: Ints) -> Ints:

@@ -25,6 +25,7 @@ from mast_ray.evaluation.breakdown import (
     DURATION_EDGES_S,
     Cell,
     breakdown,
+    breakdown_of_names,
     cells_of_hours,
     cells_of_values,
 )
@@ -42,6 +43,7 @@ from mast_ray.evaluation.ignored_regions import judged
 from mast_ray.evaluation.intervals import Interval, RecordingSums, bootstrap_intervals, recording_sums
 from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
+from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.recording_names import refuse_strangers
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
 from mast_ray.tables.prepared import Prepared
@@ -253,9 +255,7 @@ def figures_of(
 def breakdown_by(
     scored: Scored, by: By, threshold: float, num_resamples: int = 1000, seed: int = 0
 ) -> list[Cell]:
-    """Figures per site, hour of day, duration, bandwidth or (recall only,
-    detections being classless) label.
-    """
+    """Figures per site, hour of day, duration, bandwidth or label (recall only, where detections have no names)."""
     both = (scored.detections, scored.truth)
     match by:
         case "site":
@@ -273,12 +273,26 @@ def breakdown_by(
             cells = [cells_of_values(t.high_hz - t.low_hz, BANDWIDTH_EDGES_HZ, "Hz")[0] for t in both]
             names = cells_of_values([], BANDWIDTH_EDGES_HZ, "Hz")[1]
         case "label":
+            if has_names(scored):
+                return _breakdown_of_names(scored, threshold, num_resamples, seed)
             names = tuple(sorted({str(label) for label in scored.truth.label} - {""}))
             place = {name: row for row, name in enumerate(names)}
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
     knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
     return breakdown(scored.matches, cells[0], cells[1], names, *knobs)
+
+
+def has_names(scored: Scored) -> bool:
+    """Whether detections carry names that the truth knows: an export of nameless boxes calls them all `call`."""
+    return bool(set(scored.detections.label.tolist()) & set(scored.truth.label.tolist()) - {""})
+
+
+def _breakdown_of_names(scored: Scored, threshold: float, num_resamples: int, seed: int) -> list[Cell]:
+    found, true = scored.detections.label, scored.truth.label
+    names = sorted({str(name) for name in (*found, *true)} - {"", UNKNOWN})
+    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
+    return breakdown_of_names(scored.matches, found, true, names, *knobs)
 
 
 def outcomes(scored: Scored, threshold: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mast_ray.boxes.stitching import merge_songs, stitch
 from mast_ray.evaluation.review.calibration import Calibration
+from mast_ray.inference.naming import ModelNames
 from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, fractional_frames, seconds_hertz_from_boxes
 from mast_ray.tables.preparing.recording_record import RecordingRecord
@@ -40,6 +41,8 @@ class RowKnobs:
     song_gap_s: float = 0.0
     model_sha: str = ""
     calibration: Calibration | None = None
+    names: ModelNames | None = None
+    keeps_embeddings: bool = True  # where they are computed for the names alone, they are not stored
 
 
 class RecordingBoxes(NamedTuple):
@@ -84,6 +87,7 @@ def detection_rows(
     inside = np.flatnonzero((begin_s < end_s) & (low_hz < high_hz))
     begin_s, end_s, low_hz, high_hz = begin_s[inside], end_s[inside], low_hz[inside], high_hz[inside]
     score, count = found.score[inside], len(inside)
+    label, label_score = _names(found, inside, knobs.names)
     begin = np.round(begin_s * 1e6).astype("timedelta64[us]")
     start_utc = record.start_utc
     columns: dict[str, Any] = {
@@ -101,15 +105,27 @@ def detection_rows(
         "start_utc": _moments(start_utc.replace(tzinfo=None) if start_utc else None, begin),
         "utc_offset_s": [record.utc_offset_s] * count,
         "model_sha": [knobs.model_sha] * count,
+        "label": label,
+        "label_score": label_score,
         "start_local": _moments(clock, begin),
         "time_source": [record.time_source] * count,
     }
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in ROWS]
     table = pa.Table.from_arrays(arrays, schema=ROWS)
-    if found.embedding is None:
+    if found.embedding is None or not knobs.keeps_embeddings:
         return table
     flat = pa.array(found.embedding[inside].astype(np.float32).reshape(-1), pa.float32())
     return table.append_column("embedding", pa.FixedSizeListArray.from_arrays(flat, found.embedding.shape[1]))
+
+
+def _names(
+    found: RecordingBoxes, rows: NDArray[np.int64], names: ModelNames | None
+) -> tuple[pa.Array, pa.Array]:
+    """(M,) labels and their chances by the model's names; null where it has none."""
+    if names is None or found.embedding is None:
+        return pa.nulls(len(rows), pa.string()), pa.nulls(len(rows), pa.float32())
+    named = names.names.named(found.embedding[rows].astype(np.float32), found.boxes[rows])
+    return pa.array(named.label, pa.string()), pa.array(named.confidence, pa.float32())
 
 
 def _moments(start: datetime | None, begin: NDArray[np.timedelta64]) -> pa.Array:

@@ -78,6 +78,8 @@ def pool_table(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes, model_sh
         "start_utc": pc.add(fact("start_utc"), moment),
         "utc_offset_s": fact("utc_offset_s"),
         "model_sha": pa.repeat(model_sha, len(inside)),
+        "label": pa.nulls(len(inside), pa.string()),  # boxes of single chunks are not named
+        "label_score": pa.nulls(len(inside), pa.float32()),
     }
     for number_of_part, name in enumerate(("classification", "centerness")):
         columns[name] = (

@@ -1,5 +1,5 @@
-"""Summary tables with effort: calls per hour, diel activity and spectral occupancy,
-per site and date, with intervals.
+"""Summary tables with effort: calls per hour, diel activity and spectral occupancy, per site and date, and calls of
+every label where detections have names, with intervals.
 
 Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds).
 Its interval comes from drawing the recordings of the cell again with replacement: calls of one recording are
@@ -10,7 +10,7 @@ probability also give right calls per hour, and the verdicts behind the probabil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,9 +44,12 @@ class Summaries:
     by_site_and_date: pa.Table
     by_site_and_hour: pa.Table
     occupancy: pa.Table  # per site, date and band
+    by_label: pa.Table | None = None  # per site and label; None where detections have no names
+    by_label_and_hour: pa.Table | None = None  # per site, label and hour
 
     def named(self) -> dict[str, pa.Table]:
-        return {
+        of_labels = {"calls_by_label": self.by_label, "calls_by_label_and_hour": self.by_label_and_hour}
+        return {name: table for name, table in of_labels.items() if table is not None} | {
             "calls_by_site": self.by_site,
             "calls_by_site_and_date": self.by_site_and_date,
             "diel_activity": self.by_site_and_hour,
@@ -320,8 +323,12 @@ def summarise(
     by_site = _cells(season, np.zeros(len(season.slot), np.int64))
     by_date, by_hour = _cells(season, day), _cells(season, hour)
 
-    def table(cells: list[tuple[int, int, Ints]], **keys: list) -> pa.Table:
+    def table(
+        cells: list[tuple[int, int, Ints]], season: _Season = season, label: str | None = None, **keys: list
+    ) -> pa.Table:
         names = {"site": pa.array([season.sites[site] for site, _, _ in cells], pa.string())}
+        if label is not None:
+            names["label"] = pa.array([label] * len(cells), pa.string())
         typed = {n: pa.array(v, pa.date32() if n == "date" else pa.int32()) for n, v in keys.items()}
         rates = _rates(season, cells, rng, num_verdicts)
         whole = ("num_recordings", "calls")
@@ -332,9 +339,33 @@ def summarise(
             | ({"clock": pa.array(_clocks(recordings, season, cells), pa.string())} if keys else {})
         )
 
+    hours = [key for _, key, _ in by_hour]
+    of_label = _seasons_of_labels(season, detections)
     return Summaries(
         by_site=table(by_site),
         by_site_and_date=table(by_date, date=[slot_date(key * 24) for _, key, _ in by_date]),
-        by_site_and_hour=table(by_hour, hour=[key for _, key, _ in by_hour]),
+        by_site_and_hour=table(by_hour, hour=hours),
         occupancy=_occupancy(season, detections, by_date, band_edges_hz, rng),
+        by_label=_joined([table(by_site, own, label) for label, own in of_label.items()]),
+        by_label_and_hour=_joined(
+            [table(by_hour, own, label, hour=hours) for label, own in of_label.items()]
+        ),
     )
+
+
+def _seasons_of_labels(season: _Season, detections: pa.Table) -> dict[str, _Season]:
+    """Label -> the same effort with the calls of that label alone; nothing where detections have no names."""
+    if "label" not in detections.column_names:
+        return {}
+    label = np.array([name or "" for name in detections.column("label").to_pylist()], object)
+    found = {}
+    for name in sorted(set(label.tolist()) - {""}):
+        own = season.piece_of_call[(label == name) & (season.piece_of_call >= 0)]
+        calls = np.bincount(own, minlength=len(season.slot)).astype(np.float64)
+        # a probability is that of a call, whatever its name
+        found[name] = replace(season, calls=calls, right=None)
+    return found
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table | None:
+    return pa.concat_tables(tables) if tables else None

@@ -102,6 +102,8 @@ DETECTIONS = pa.schema(
         ("start_utc", pa.timestamp("us", tz="UTC")),  # absolute time of begin_s; null when unknown
         ("utc_offset_s", pa.int32()),
         ("model_sha", pa.string()),
+        ("label", pa.string()),  # by the model's names, "unknown" where not sure; null when it has none
+        ("label_score", pa.float32()),  # chance that the likeliest name is right
     ]
 )
 

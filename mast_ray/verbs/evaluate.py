@@ -15,6 +15,7 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import sheet_text, write_sheet
 from mast_ray.evaluation.intervals import wilson_limits
+from mast_ray.evaluation.naming.confusion import confusion_of, confusion_text, write_confusion
 from mast_ray.evaluation.review.verdicts import has_verdicts, read_verdicts
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.evaluation.scoring import BREAKDOWNS, By
@@ -31,7 +32,8 @@ HELP = """Score detections, with 95 % intervals over recordings.
 MODEL is a folder written by `mast train` or `mast self-train`. It is run on every chunk of the splits, on Ray and in units: interrupted, the
 same command goes on. Its threshold is its own, tuned on validation and frozen for every split. TABLE of detections: Parquet file or folder
 (`mast detect`), or any annotation file with scores (Raven, BirdNET CSV, AOEF ...); of annotations: a prepared archive, labels.parquet, or
-annotation files of any format."""
+annotation files of any format. `--by label` gives precision, recall and F1 of every species and a table of who was called what, where detections have
+names (`mast classify`); recall alone where they have none."""
 USES_CONFIG = USES_RUNNER = True
 FORMS = (
     "mast evaluate MODEL PREPARED   or   mast evaluate --detections TABLE --annotations TABLE   or   "
@@ -173,8 +175,11 @@ def _score_model(args: argparse.Namespace) -> int:
             f"{args.prepared} holds out nothing to score on:\ndeal the recordings again with `mast split`"
         )
     _tell(scores.sheet, _breakdowns(args.by))
+    for table in scores.confusion:
+        print(confusion_text(table))
     if args.out:
-        print(f"wrote metrics.json, figures.csv, outcomes.parquet and the detections in {args.out}")
+        names = ", confusion.csv" if scores.confusion else ""
+        print(f"wrote metrics.json, figures.csv, outcomes.parquet{names} and the detections in {args.out}")
     return PARTIAL if scores.sheet.left_out[UNREAD] else 0
 
 
@@ -192,9 +197,14 @@ def _score_tables(args: argparse.Namespace) -> int:
     )
     sheet, scored = evaluate_tables(wanted, _config(args))
     _tell(sheet, by)
+    tables = [confusion_of(one, name, sheet.threshold.value) for name, one in scored.items() if "label" in by]
+    confusion = [table for table in tables if table is not None]
+    for table in confusion:
+        print(confusion_text(table))
     if args.out:
         out = open_storage(args.out, args.config.storage)
-        print(f"wrote {', '.join(write_sheet(out, sheet, scored))} in {out.url}")
+        written = [*write_sheet(out, sheet, scored), *write_confusion(out, confusion)]
+        print(f"wrote {', '.join(written)} in {out.url}")
     return 0
 
 

@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "train and score several methods side by side"),
     "label-budget": ("label_budget", "how many labels are enough, and which to draw next"),
     "embed": ("embed", "embeddings, neighbours, clusters and maps"),
+    "classify": ("classify", "names for boxes, learned from the labels of the training boxes"),
     "calibrate": ("calibrate", "precision at a threshold from a small review sheet"),
     "detect": ("detect", "boxes for every recording of an archive"),
     "listen": ("listen", "a first look: the shipped detector over your recordings, and a report"),

@@ -36,6 +36,38 @@ def test_calls_count_in_the_hour_they_begin_in():
     ]
 
 
+def test_calls_of_a_label_have_the_effort_of_all_recordings():
+    """Two recordings of an hour from 5:30: wrens in one of them, no robin after six."""
+    table = calls(("a", 10.0, 11.0, 500, 900), ("a", 20.0, 21.0, 500, 900), ("b", 30.0, 31.0, 500, 900), ("a", 1900.0, 1901.0, 500, 900))  # fmt: skip
+    named = table.set_column(
+        table.column_names.index("label"), "label", pa.array(["wren", "wren", "robin", "wren"])
+    )
+    found = summarise(recordings({"recording_id": "a"}, {"recording_id": "b"}), named)
+    rows = [
+        (row["label"], row["calls"], row["effort_h"], row["calls_per_hour"])
+        for row in found.by_label.to_pylist()
+    ]
+    assert rows == [("robin", 1, 2.0, 0.5), ("wren", 3, 2.0, 1.5)]
+    by_hour = {
+        (r["label"], r["hour"]): (r["calls"], r["calls_per_hour"])
+        for r in found.by_label_and_hour.to_pylist()
+    }
+    assert by_hour == {
+        ("robin", 5): (1, 1.0),
+        ("robin", 6): (0, 0.0),
+        ("wren", 5): (2, 2.0),
+        ("wren", 6): (1, 1.0),
+    }
+    wren = found.by_label.to_pylist()[1]
+    assert wren["low_95"] < 1.5 < wren["high_95"]
+    assert {"calls_by_label", "calls_by_label_and_hour"} <= found.named().keys()
+
+
+def test_boxes_without_names_have_no_table_of_labels():
+    found = summarise(recordings({"recording_id": "a"}), calls(("a", 10.0, 11.0, 500, 900)))
+    assert found.by_label is None and "calls_by_label" not in found.named()
+
+
 def test_one_recording_has_a_rate_but_no_interval():
     (row,) = summarise(
         recordings({"recording_id": "r"}), calls(("r", 1.0, 2.0, 500, 900))

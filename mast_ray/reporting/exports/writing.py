@@ -71,6 +71,7 @@ def annotation_of(
             "recording_id": row["recording_id"] or "",
             "site": row["site"] or "",
             "probability": "" if row["probability"] is None else f"{row['probability']:.4f}",
+            **({} if row.get("label_score") is None else {"label_score": f"{row['label_score']:.4f}"}),
             "start_utc": utc_text(moment),
             "start_local": local,
             "date": local[:10],

@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.label_budget import CURVES, curves_from_json
+from mast_ray.evaluation.naming.confusion import CONFUSION
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
 from mast_ray.reporting.activity import DielMap, diel_map
 from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
 from mast_ray.reporting.paper_tables import COMPARISON
+from mast_ray.reporting.report.collect_labels import labels_table
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
 from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table
 from mast_ray.reporting.report.collect_sheets import matches_of, read_sheets, shown_sheet
@@ -57,7 +59,11 @@ from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPL
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24
-ROW_TABLES = {COMPARISON: "Methods compared", RETRIEVAL: "Retrieval of labels by look-alikes"}
+ROW_TABLES = {
+    COMPARISON: "Methods compared",
+    RETRIEVAL: "Retrieval of labels by look-alikes",
+    CONFUSION: "Which label was called what",
+}
 SIDE_TABLES = (ROUNDS, CURVES, TRIALS, *ROW_TABLES)
 DETECTING = ("detect", "pseudo-label", "pseudo_label")  # stages that write detections, the most telling first
 
@@ -211,8 +217,10 @@ def collect_run(
     warnings = [*found.warnings, *scores.warnings]
     diel: tuple[DielMap, ...] = ()
     sites: ResultTable | None = None
+    labels: tuple[ResultTable, ...] = ()
     if found.recordings is not None and kept is not None and len(found.recordings):
         diel, sites = _diel(found.recordings, kept), sites_table(found.recordings, kept)
+        labels = tuple(table for table in (labels_table(found.recordings, kept),) if table is not None)
         warnings += clock_warnings(found.recordings)
     gallery_note = ""
     examples: tuple[Example, ...] = ()
@@ -246,7 +254,13 @@ def collect_run(
         stages=stages_table(found.manifests),
         effort=effort,
         headline=tuple(headline),
-        tables=(*scores.tables[:1], *studies.pop("models"), *scores.tables[1:], *studies.pop("tables")),
+        tables=(
+            *scores.tables[:1],
+            *studies.pop("models"),
+            *scores.tables[1:],
+            *labels,
+            *studies.pop("tables"),
+        ),
         curves=scores.curves,
         threshold=scores.threshold,
         overlap=scores.overlap,

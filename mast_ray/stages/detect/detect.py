@@ -14,6 +14,7 @@ from typing import Any
 
 from mast_ray.config.errors import OK, PARTIAL, ConfigError
 from mast_ray.config.tree import Config
+from mast_ray.inference.naming import load_names, used_embedding
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.stages.detect.earlier import EARLIER, bring_back, set_aside, write_earlier_table
@@ -46,6 +47,7 @@ from mast_ray.tables.preparing.inventory import (
 )
 from mast_ray.tables.preparing.site_table import site_table_of
 from mast_ray.training.files.model_files import Card, read_card
+from mast_ray.training.files.names_files import names_version_of
 
 STAGE = "detect"
 SAMPLED_HEADERS = 200
@@ -77,7 +79,9 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     listing = list_archive(archive, inputs.exclude)
     paths = [item.path for item in listing.items] if inputs.table else []
     sites, table_text = site_table_of(inputs.table, paths, config.storage)
-    settings = settings_of(config, card, threshold, text_hash(table_text))
+    model_at = open_storage(inputs.model, config.storage)
+    used_embedding(config.detect.embeddings, load_names(model_at, card))  # a mistake is told before the work
+    settings = settings_of(config, card, threshold, text_hash(table_text)) | names_settings(model_at)
     sweeping = Sweep(
         archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify,
         num_verdicts=int((card.calibration or {}).get("num_examples", 0)),
@@ -90,8 +94,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
         units, pending = sweeping.plan(workers_of(config, HERE.resources()))
         print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
         return OK
-    model = open_storage(inputs.model, config.storage).url  # absolute, for workers elsewhere
-    maker = WorkMaker(model, archive, stage, config, sites, threshold, sweeping.num_bytes)
+    maker = WorkMaker(model_at.url, archive, stage, config, sites, threshold, sweeping.num_bytes)
     return sweeping.run(runner, maker)
 
 
@@ -129,6 +132,12 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
         "table": table_hash,
     }
+
+
+def names_settings(model: Storage) -> dict[str, Any]:
+    """The names that detections get; nothing for a model without, so that its earlier runs go on."""
+    version = names_version_of(model)
+    return {"names": version} if version else {}
 
 
 class Sweep:

@@ -5,7 +5,7 @@ onto the device of the process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.decode_threads import DecodeKnobs
 from mast_ray.inference.detection_rows import RowKnobs
+from mast_ray.inference.naming import ModelNames, load_names, used_embedding
 from mast_ray.inference.tuned_detector import as_delivered, delivered_post
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
@@ -59,7 +60,10 @@ class _MakeWork:
         of = self.maker
         detector, card = load_detector(of.model, of.config.storage)
         places = (of.archive, of.stage, of.sites)
-        work = work_of(detector, card, of.config, self.workers, *places, of.threshold, of.archive_bytes)
+        names = load_names(of.model, card, of.config.storage)
+        work = work_of(
+            detector, card, of.config, self.workers, *places, of.threshold, of.archive_bytes, names
+        )
         work.detector.warm_up()
         return work
 
@@ -74,6 +78,7 @@ def work_of(
     sites: SiteTable | None = None,
     threshold: float = 0.0,
     archive_bytes: int = 0,
+    names: ModelNames | None = None,
 ) -> DetectWork:
     """The work of a detector in this process."""
     if workers.device == "cuda" and not torch.cuda.is_available():
@@ -84,13 +89,17 @@ def work_of(
     tail: Tail = "zeros" if card.tail == "zeros" else "real"
     knobs = inference_knobs(config, workers, archive_bytes)
     post = delivered_post(card, config.evaluate)
+    knobs = replace(knobs, embeddings=used_embedding(config.detect.embeddings, names))
     windows = WindowDetector(as_delivered(detector, post), card.normaliser(), tail, knobs, device)
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
         decode_threads_of(config.detect, workers),
     )  # fmt: skip
     calibration = Calibration.from_dict(card.calibration) if card.calibration else None
-    rows = RowKnobs(threshold, config.detect.song_gap_s, card.weights_sha256, calibration)
+    keeps_embeddings = config.detect.embeddings != "none"
+    rows = RowKnobs(
+        threshold, config.detect.song_gap_s, card.weights_sha256, calibration, names, keeps_embeddings
+    )
     return DetectWork(archive, stage, windows, decode, rows, sites)
 
 

@@ -25,6 +25,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import write_sheet
 from mast_ray.evaluation.findings import doubts, same_everywhere
 from mast_ray.evaluation.intervals import Difference, paired_differences
+from mast_ray.evaluation.naming.confusion import Confusion, confusion_of, write_confusion
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
 from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
@@ -33,11 +34,13 @@ from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
 from mast_ray.inference.tuned_detector import delivered_post
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.stages.score.naming import score_named
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.files.model_files import Card, read_card
+from mast_ray.training.files.names_files import names_version_of
 from mast_ray.training.files.post_processing import PostProcessing
 
 log = logging.getLogger("mast.evaluate")
@@ -64,6 +67,7 @@ class ModelScores:
 
     sheet: ScoreSheet
     splits: dict[str, Scored]  # per chunk
+    confusion: tuple[Confusion, ...] = ()  # of names, where the model has some and they were asked for
 
     @property
     def threshold(self) -> Threshold:
@@ -97,13 +101,16 @@ def evaluate_model(
         if run.done is not None:
             log.info("%s is already scored", run.stage.url)
             sheet = ScoreSheet.from_json(run.stage.read_bytes(METRICS), f"{run.stage.url}/{METRICS}")
-            return ModelScores(sheet, evaluation.scored())
+            scored = evaluation.scored()
+            return ModelScores(sheet, scored, evaluation.confusion(scored, sheet.threshold.value))
         num_rejected = evaluation.detect(runner)
         scored = evaluation.scored()
         sheet = evaluation.sheet(scored, num_rejected)
         write_sheet(run.stage, sheet, scored)
+        confusion = evaluation.confusion(scored, sheet.threshold.value)
+        write_confusion(run.stage, confusion)
         run.finish({f"{row.split}_recordings": row.num_recordings for row in sheet.rows if row.is_whole})
-        return ModelScores(sheet, scored)
+        return ModelScores(sheet, scored, confusion)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,16 @@ class _Evaluation:
             )
         return self.wanted.splits or present
 
+    @cached_property
+    def gives_names(self) -> bool:
+        """Whether figures per label speak of the model's names: then on whole recordings, as detections are named."""
+        return "label" in self.wanted.by and bool(names_version_of(self.model)) and not self.is_of_chunks
+
+    @property
+    def is_of_chunks(self) -> bool:
+        """Random chunks make up no recordings."""
+        return self.archive.manifest.config["split"]["unit"] == "chunk"
+
     @property
     def given(self) -> float | None:
         return None if self.wanted.threshold == "tuned" else self.wanted.threshold
@@ -169,6 +186,8 @@ class _Evaluation:
         knobs = self.config.evaluate.model_dump(mode="json", exclude={"batch_size"})
         wanted: list[Any] = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
         wanted += [self.post.to_dict()] if self.post is not None else []
+        if self.gives_names:
+            wanted.append(names_version_of(self.model))
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
 
     def detect(self, runner: Runner) -> int:
@@ -185,6 +204,28 @@ class _Evaluation:
         """Split -> what the stored detections are worth, per chunk."""
         return score_stored(self.archive, self.out.at(CHUNKS), self.names, self.config)
 
+    def _whole(self, split: str, scored: Scored, threshold: float) -> Scored:
+        """What was scored by chunks, on whole recordings; with the model's names where they are asked for."""
+        if not self.gives_names:
+            return score_stitched(self.archive, scored, split, self.config)
+        known = self._named.get(split)
+        if known is None:
+            known = score_named(self.archive, scored, split, self.model.url, threshold, self.config)
+            self._named[split] = known
+        return known
+
+    @cached_property
+    def _named(self) -> dict[str, Scored]:
+        return {}
+
+    def confusion(self, scored: dict[str, Scored], threshold: float) -> tuple[Confusion, ...]:
+        if not self.gives_names:
+            return ()
+        tables = (
+            confusion_of(self._whole(name, one, threshold), name, threshold) for name, one in scored.items()
+        )
+        return tuple(table for table in tables if table is not None)
+
     def sheet(self, scored: dict[str, Scored], num_rejected: int) -> ScoreSheet:
         knobs = self.config.evaluate
         selection = scored.get(self.tuned_on)
@@ -193,10 +234,11 @@ class _Evaluation:
             selection = own[self.tuned_on]
         threshold = chosen_threshold(self.given, self.own, selection, self.tuned_on)
         drawn = (threshold.value, knobs.bootstrap, self.config.seed)
-        rows = [r for name, one in scored.items() for r in score_rows(one, name, *drawn, self.wanted.by)]
-        is_of_chunks = self.archive.manifest.config["split"]["unit"] == "chunk"
-        for name, one in scored.items() if not is_of_chunks else ():  # random chunks make up no recordings
-            rows += score_rows(score_stitched(self.archive, one, name, self.config), name, *drawn)
+        by_chunk = tuple(kind for kind in self.wanted.by if kind != "label" or not self.gives_names)
+        rows = [r for name, one in scored.items() for r in score_rows(one, name, *drawn, by_chunk)]
+        for name, one in scored.items() if not self.is_of_chunks else ():
+            by_label: tuple[By, ...] = ("label",) if self.gives_names else ()
+            rows += score_rows(self._whole(name, one, threshold.value), name, *drawn, by_label)
         return ScoreSheet(
             self.model.url, self.prepared.url, self.card.weights_sha256, threshold, knobs.iou, "mel",
             knobs.average_precision, tuple(rows), {UNREAD: num_rejected} | left_out(scored.values()),

@@ -24,8 +24,10 @@ from tones import (
 )
 
 from mast_ray.config.errors import ConfigError
+from mast_ray.evaluation.naming.names import Names
 from mast_ray.inference.decode_threads import deal_to_threads
 from mast_ray.inference.detection_rows import RecordingBoxes, RowKnobs, detection_rows, stitched_boxes
+from mast_ray.inference.naming import ModelNames
 from mast_ray.inference.window_detector import InferenceKnobs, WindowBoxes, WindowDetector
 from mast_ray.reporting.detection_tables import read_detections, read_recordings
 from mast_ray.spectrogram.chunking import SegmentStream
@@ -172,6 +174,25 @@ def test_songs_need_a_threshold(tmp_path):
     assert stored_threshold(None, config, CARD) == CARD.score_threshold
     with pytest.raises(ConfigError, match="--threshold"):
         stored_threshold(None, config, type(CARD)("detector", {}, PLAIN.to_dict()))
+
+
+def test_boxes_are_named_by_the_models_names_and_embeddings_for_them_alone_are_not_stored():
+    """Label a lies along the first number of an embedding, b along the second; halfway nobody is sure."""
+    names = Names(
+        ("a", "b"), "prototype", False, np.zeros(2), np.ones(2), 9.0 * np.eye(2), np.zeros(2), np.eye(2),
+        np.array([-1.0, 1.0, 0.0]), 0.5,
+    )  # fmt: skip
+    corners = np.array([[0.0, 10, 100, 20], [200, 10, 300, 20], [400, 10, 500, 20]])
+    vectors = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], np.float16)
+    found = RecordingBoxes(corners, np.full(3, 0.9), vectors)
+    knobs = RowKnobs(names=ModelNames(names, "neck"), keeps_embeddings=False)
+    rows = detection_rows(found, RECORD, None, knobs, "id")
+    assert rows.column("label").to_pylist() == ["a", "b", "unknown"]
+    sure, doubtful = 1 / (1 + np.exp(-8.0)), 1 / (1 + np.exp(1.0))  # log-odds 9 and 0
+    assert rows.column("label_score").to_pylist() == pytest.approx([sure, sure, doubtful], abs=1e-3)
+    assert "embedding" not in rows.column_names
+    nameless = detection_rows(found, RECORD, None, RowKnobs(), "id")
+    assert nameless.column("label").null_count == 3 and "embedding" in nameless.column_names
 
 
 def test_a_box_embedding_is_that_of_the_strongest_part(tmp_path):

@@ -1,0 +1,1 @@
+"""Names for boxes: fitted on embeddings, calibrated, and scored."""
