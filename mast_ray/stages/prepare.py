@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -76,6 +76,7 @@ class PrepareInputs:
     image_scale: ImageScale | None = None
     group_column: str = ""  # of the table
     verify: bool = False  # read every file of an earlier run, and do again what was changed
+    only: frozenset[str] = frozenset()  # paths of the recordings that are wanted; empty: all
 
     @property
     def labels(self) -> AnnotationSource:
@@ -90,16 +91,19 @@ def prepare(
     *,
     runner: Runner = ON_RAY,
     dry_run: bool = False,
+    given: AnnotationSet | None = None,
 ) -> int:
-    """Inventory, units, tables; returns the exit code."""
+    """Inventory, units, tables; returns the exit code. Annotations are read from files, or `given`."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
     refuse_mixing(archive, stage)
     refuse_foreign(stage, STAGE)
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)
+    if inputs.only:
+        listing = replace(listing, items=tuple(item for item in listing.items if item.path in inputs.only))
     paths = [item.path for item in listing.items]
     sites, table_text = site_table_of(inputs.table, paths, config.storage, inputs.group_column)
-    annotations = AnnotationSet()
+    annotations = given if given is not None else AnnotationSet()
     if inputs.dataset == "birdset":
         annotations, places = birdset_labels(archive, paths)
         sites, table_text = sites or places, table_text or repr(sorted(places.by_path.items()))

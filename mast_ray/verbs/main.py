@@ -44,6 +44,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "calibrate": ("calibrate", "precision at a threshold from a small review sheet"),
     "detect": ("detect", "boxes for every recording of an archive"),
     "listen": ("listen", "a first look: the shipped detector over your recordings, and a report"),
+    "learn": ("learn", "a better detector and better names from corrections"),
     "export": ("export", "detections -> Raven, Audacity, CSV, AOEF, COCO, Kaleidoscope, pamDP"),
     "summarise": ("summarise", "calls per hour, diel activity, spectral occupancy"),
     "report": ("report", "one HTML file to look at and listen to"),

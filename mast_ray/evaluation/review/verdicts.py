@@ -2,12 +2,12 @@
 that `mast calibrate` hands out.
 
 Columns: detection_id, path, begin_s, end_s, low_hz, high_hz, score, verdict (y or n; empty or ? is undecided); a column
-`sheet` says that the rows were drawn at random by `mast calibrate`.
+`sheet` says that the rows were drawn at random, by `mast calibrate` or in the queue `random` of a review.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
+from mast_ray.evaluation.figure_tables import csv_bytes
+from mast_ray.evaluation.review.review_state import ReviewedBox
 from mast_ray.recordings.annotations.formats.generic_csv import NO, YES
 from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
 
+COLUMNS = ("detection_id", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet", "verdict")
 UNDECIDED = frozenset({"", "?", "u", "unsure"})
 
 
@@ -29,7 +32,17 @@ class Verdicts:
     is_right: NDArray[np.bool_]
     rows: tuple[Mapping[str, str], ...]  # all columns as written
     num_undecided: int
-    is_drawn: bool  # by `mast calibrate`: a random sample, not a choice
+    is_drawn: bool  # a random sample, not a choice
+
+
+def verdicts_csv(boxes: Iterable[ReviewedBox]) -> bytes:
+    """Verdicts on detections that were drawn at random in a review, as `read_verdicts` and `mast calibrate` take them."""
+    names = COLUMNS[:7]
+    rows = [
+        [*(getattr(box, name) for name in names), "random queue", "y" if box.verdict == "right" else "n"]
+        for box in boxes
+    ]
+    return csv_bytes(COLUMNS, rows)
 
 
 def has_verdicts(path: Path) -> bool:

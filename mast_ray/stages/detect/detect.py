@@ -255,6 +255,7 @@ class Sweep:
             "hours": round(written.hours, 4),
             "detections": found.num_detections,
             "model_threshold": self.model_threshold,
+            "archive": self.archive.url,  # for who looks into the recordings later
             "calibration_verdicts": self.num_verdicts,
             "files": sum(key.startswith("detections/") for key in keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},

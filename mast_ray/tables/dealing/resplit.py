@@ -10,6 +10,7 @@ from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
 from mast_ray.tables.backgrounds import stored_backgrounds
+from mast_ray.tables.dealing.splits import BlockRow
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write_split
 
@@ -29,6 +30,18 @@ def resplit(uri: str, config: Config) -> SplitSummary:
             _write(prepared, as_prepared, prepared.manifest.counts)
             raise
         _write(prepared, changed, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})
+    return summary
+
+
+def deal_as(uri: str, rows: list[BlockRow], config: Config) -> SplitSummary:
+    """Deal as somebody else has decided: `rows` are what splits.parquet is to hold."""
+    prepared = open_prepared(uri, config.storage)
+    tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
+    as_prepared = Config.model_validate(prepared.manifest.config)
+    with held_lease(prepared.storage):
+        prepared.storage.delete(MANIFEST)
+        summary = write_split(prepared.storage, as_prepared, *tables, dealt=rows)
+        _write(prepared, as_prepared, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})
     return summary
 
 

@@ -139,11 +139,16 @@ def background_table(
 
 
 def write_split(
-    stage: Storage, config: Config, recordings: pa.Table, index: pa.Table, backgrounds: pa.Table | None = None
+    stage: Storage,
+    config: Config,
+    recordings: pa.Table,
+    index: pa.Table,
+    backgrounds: pa.Table | None = None,
+    dealt: list[BlockRow] | None = None,
 ) -> SplitSummary:
-    """Deal, audit, and write splits.parquet and stats.json."""
+    """Deal (unless that is done), audit, and write splits.parquet and stats.json."""
     dealt_from = recordings_of(recordings)
-    rows = deal_splits(dealt_from, config.split, config.seed)
+    rows = deal_splits(dealt_from, config.split, config.seed) if dealt is None else dealt
     splits = splits_table(rows)
     moments = pool_moments(index, recordings, splits)
     above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)

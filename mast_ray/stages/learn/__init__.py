@@ -1,0 +1,1 @@
+"""`mast learn`: a detector and its names, adapted to what people corrected."""

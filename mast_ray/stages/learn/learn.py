@@ -1,0 +1,281 @@
+"""`mast learn RUN`: one round from corrections to better detections, in a folder of its own; RUN is not touched.
+
+OUT/prepared      the corrected recordings, dealt into those to learn from and those to judge by
+OUT/adapted       the detector, trained on from the present one; OUT/scores: both on the held-out corrections
+OUT/model         the better of the two, with names where corrections have some
+OUT/detections    the archive, detected again; OUT/changes.csv: boxes gained, lost and renamed
+OUT/corrections   copied: the next round knows them too. OUT/verdicts.csv: those that were drawn at random
+OUT/learn.json    what was decided, and why
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
+from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import interval_text, without_nan
+from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
+from mast_ray.evaluation.review.corrections import log_files, read_logs
+from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
+from mast_ray.evaluation.review.taught import Taught, taught_by
+from mast_ray.evaluation.review.verdicts import verdicts_csv
+from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
+from mast_ray.stages.detect.detect import DetectInputs, detect
+from mast_ray.stages.learn.archive import lesson_of, prepare_lesson
+from mast_ray.stages.learn.changes import Changes, changes_between, is_found
+from mast_ray.stages.learn.naming import NamesKept, learned_names
+from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, LearnedRun
+from mast_ray.stages.runner import HERE, Runner
+from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.train.train import run_train_detector
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.assumed_rates import CPU_TINY
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
+from mast_ray.training.files.model_files import CARD, WEIGHTS
+
+log = logging.getLogger("mast.learn")
+
+SECTION = "self_train.stage2"
+ADAPTED, SCORES, RECORD = "adapted", "scores", "learn.json"
+WANTED_PASSES = 900  # chunks shown in all: few corrections are shown more often
+MOST_EPOCHS = 12
+
+
+class Compared(NamedTuple):
+    """Both models on the held-out corrections."""
+
+    before: Interval
+    after: Interval
+    gain: Difference  # in F1
+    num_calls: int
+    num_recordings: int
+
+    @property
+    def is_better(self) -> bool:
+        return self.gain.estimate > 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round did."""
+
+    taught: Taught
+    compared: Compared
+    names: NamesKept
+    changes: Changes | None  # None: the present model stays, nothing was detected again
+    precision: Interval | None  # of the run's detections, by verdicts on randomly drawn ones
+
+    @property
+    def kept(self) -> str:
+        return "adapted" if self.compared.is_better else "present"
+
+
+def learn(
+    config: Config, place: LearnedRun, out: str, *, minutes: float = 5.0, runner: Runner = HERE
+) -> Round:
+    """One round; raises DataError where nothing can be learned."""
+    target = open_storage(out, config.storage)
+    refuse_used(target, place)
+    agreed, taught = what_was_said(place)
+    earlier = open_prepared(place.prepared, config.storage) if place.prepared else None
+    lesson = lesson_of(taught, earlier)
+    print(said_text(taught, lesson.num_tested), flush=True)
+    precision = random_precision(agreed, model_threshold(place.detections) or 0.0, target)
+    archive = prepare_lesson(lesson, place.audio, target.at(PREPARED).url, config, runner)
+    adapted = adapt(config, place.model, archive, target.at(ADAPTED).url, minutes, runner)
+    compared = compare(config, place.model, adapted, archive, target.at(SCORES), runner)
+    print(compared_text(compared), flush=True)
+    source = open_storage(adapted if compared.is_better else place.model, config.storage)
+    for name in (WEIGHTS, CARD):
+        target.at(MODEL).write_atomic(name, source.read_bytes(name))
+    names = learned_names(config, place.model, target.at(MODEL), archive, compared.is_better)
+    print(names.text(), flush=True)
+    changes = None
+    if compared.is_better or names.is_new:
+        changes = detect_again(config, place, target, runner)
+        told = corrected_text(archive, place, target)
+        print(f"{changes.text()}\n{told}", flush=True)
+    keep_corrections(place, target)
+    done = Round(taught, compared, names, changes, precision)
+    target.write_atomic(RECORD, json.dumps(without_nan(record_of(done, place)), indent=1).encode())
+    return done
+
+
+def refuse_used(target: Storage, place: LearnedRun) -> None:
+    """A round goes into a folder of its own."""
+    if target.url in (place.run, place.detections):
+        raise DataError(f"{target.url} is the run itself, which is not to be touched: give another --out")
+    if target.stat(RECORD) is not None:
+        raise DataError(
+            f"{target.url} holds a finished round: review it and learn from it, or give another --out"
+        )
+
+
+def what_was_said(place: LearnedRun) -> tuple[list[AgreedBox], Taught]:
+    """The corrections of all reviewers of a run, and what they teach."""
+    found = read_logs(place.corrections)
+    for problem in found.problems:
+        log.warning("%s", problem)
+    states = fold_log(found.actions)
+    agreed, looked = agreed_boxes(states), looked_at(states)
+    recordings = read_recordings(place.detections)
+    ids, paths = (recordings.column(name).to_pylist() for name in ("recording_id", "path"))
+    taught = taught_by(agreed, looked, dict(zip(ids, paths, strict=True)))
+    if not taught.calls:
+        raise DataError(
+            f"{place.corrections} names no call: learning needs some that are right\n"
+            f"accept, draw or name boxes: mast review {place.run}"
+        )
+    return agreed, taught
+
+
+def said_text(taught: Taught, num_tested: int) -> str:
+    hours = sum(end_s - begin_s for _, begin_s, end_s in taught.listened) / 3600
+    lines = [
+        f"{taught.num_right:,} boxes right, {taught.num_wrong:,} wrong, {taught.num_disputed:,} disputed (not learned from), "
+        f"in {len(taught.paths):,} recordings; {hours * 60:,.1f} minutes looked at, nothing else counts as background"
+    ]
+    if num_tested:
+        lines.append(f"{num_tested:,} calls lie in recordings of the test splits: they are not learned from")
+    return "\n".join(lines)
+
+
+def random_precision(agreed: list[AgreedBox], threshold: float, target: Storage) -> Interval | None:
+    """Precision of the run's detections at its threshold by those that were drawn at random; their verdicts go to
+    verdicts.csv.
+    """
+    sample = [
+        one.box
+        for one in agreed
+        if one.box.detection_id
+        and one.box.queue == "random"
+        and not one.is_disputed
+        and one.box.score is not None
+    ]
+    if sample:
+        target.write_atomic("verdicts.csv", verdicts_csv(sample))
+    drawn = [box for box in sample if (box.score or 0.0) >= threshold]
+    if not drawn:
+        return None
+    right = sum(box.verdict == "right" for box in drawn)
+    low, high = (float(limit) for limit in wilson_limits(right, len(drawn)))
+    found = Interval(right / len(drawn), low, high, "wilson")
+    print(
+        f"precision of the run by {len(drawn)} boxes drawn at random: {interval_text(found)}\n"
+        f"(at every threshold, and for `mast summarise`: mast calibrate DETECTIONS --verdicts {target.url}/verdicts.csv)"
+    )
+    return found
+
+
+def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
+    """Train on from the present model, with its statistics; returns the folder."""
+    num_chunks = len(heard_chunks(archive, chunks_of_split(archive, "train")))
+    knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes)
+    config = apply_overrides(config, {f"{SECTION}.{name}": value for name, value in knobs.items()})
+    print(f"adapting: {num_chunks} chunks, {knobs['epochs']} epochs", flush=True)
+    run_train_detector(config, archive.storage.url, out, section=SECTION, init_detector=model, runner=runner)
+    return out
+
+
+def fitted_epochs(knobs: DetectorTrainConfig, num_chunks: int, minutes: float) -> dict[str, Any]:
+    """Few corrections are shown more often, many within the minutes there are (at the rate of two cores)."""
+    most = max(1, int(minutes * 60 * CPU_TINY.train_chunks_per_gpu_s / max(num_chunks, 1)))
+    epochs = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS, most)
+    found: dict[str, Any] = rescaled_epochs(knobs, epochs)
+    return found | {"validate_every_epochs": max(epochs / 4, 1.0)}
+
+
+def compare(
+    config: Config, before: str, after: str, archive: Prepared, scores: Storage, runner: Runner
+) -> Compared:
+    """Both on the held-out corrections, each at its own threshold, over the same recordings."""
+    wanted = Wanted(("val",))
+    found = {
+        name: evaluate_model(config, model, archive.storage.url, scores.at(name).url, wanted, runner=runner)
+        for name, model in (("before", before), ("after", after))
+    }
+    rows = {name: one.sheet.whole("val") for name, one in found.items()}
+    old, new = rows["before"], rows["after"]
+    assert old is not None and new is not None
+    gain = found["after"].gains_over(found["before"], config)["val"]["f1"]
+    return Compared(old.figures["f1"], new.figures["f1"], gain, old.num_truth, old.num_recordings)
+
+
+def compared_text(one: Compared) -> str:
+    verdict = (
+        "the adapted detector is kept"
+        if one.is_better
+        else "the present detector stays: the adapted one is no better"
+    )
+    return (
+        f"held-out corrections ({one.num_calls} calls in {one.num_recordings} recordings): F1 {interval_text(one.before)} before, "
+        f"{interval_text(one.after)} adapted, gain {one.gain.estimate:+.3f} [{one.gain.low:+.3f}, {one.gain.high:+.3f}]\n{verdict}"
+    )
+
+
+def detect_again(config: Config, place: LearnedRun, target: Storage, runner: Runner) -> Changes:
+    """The whole archive with the kept model, and what became of every box."""
+    inputs = DetectInputs(target.at(MODEL).url, place.audio, target.at(DETECTIONS).url)
+    detect(inputs, config, runner=runner)
+    changes = changes_between(kept_boxes(place.detections), kept_boxes(target.at(DETECTIONS).url))
+    target.write_atomic("changes.csv", changes.csv())
+    return changes
+
+
+def kept_boxes(detections: str) -> pa.Table:
+    """Detections of a folder from the threshold of its model on."""
+    return read_detections(detections, model_threshold(detections))
+
+
+def corrected_text(archive: Prepared, place: LearnedRun, target: Storage) -> str:
+    """How many of the corrected calls each model finds."""
+    calls = archive.labels.filter(
+        pa.array(~np.isnan(archive.labels.column("low_hz").to_numpy().astype(float)))
+    )
+    found = [
+        int(is_found(calls, kept_boxes(url)).sum()) for url in (place.detections, target.at(DETECTIONS).url)
+    ]
+    return f"of {len(calls):,} labelled calls {found[0]:,} were found before, {found[1]:,} now"
+
+
+def keep_corrections(place: LearnedRun, target: Storage) -> None:
+    """The logs go on in the new run: what was said once need not be said again."""
+    folder = target.local_path(CORRECTIONS)
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in log_files(place.corrections):
+        shutil.copyfile(path, folder / path.name)
+
+
+def record_of(done: Round, place: LearnedRun) -> dict[str, Any]:
+    taught, compared = done.taught, done.compared
+    return {
+        "run": place.run,
+        "model": place.model,
+        "audio": place.audio,
+        "corrections": {
+            "right": taught.num_right, "wrong": taught.num_wrong, "disputed": taught.num_disputed,
+            "recordings": len(taught.paths),
+        },
+        "held_out": {
+            "calls": compared.num_calls, "recordings": compared.num_recordings,
+            "before": compared.before._asdict(), "after": compared.after._asdict(), "gain": compared.gain._asdict(),
+        },
+        "kept": done.kept,
+        "names": done.names.record(),
+        "changes": None if done.changes is None else done.changes.counts,
+        "precision_of_the_run": None if done.precision is None else done.precision._asdict(),
+    }  # fmt: skip

@@ -1,0 +1,91 @@
+"""Where everything of a run lies: its detections, the model that made them, its recordings, corrections and labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.evaluation.review.corrections import corrections_folder
+from mast_ray.storage.stage_folders import Manifest, read_manifest
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
+from mast_ray.training.files.shipped import SIZES, shipped_model
+
+DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
+AUDIO_OF_A_DEMO = "archive/audio"
+
+
+@dataclass(frozen=True)
+class LearnedRun:
+    """A run to learn from; addresses of folders."""
+
+    run: str
+    detections: str
+    manifest: Manifest  # of the detections
+    model: str
+    audio: str
+    corrections: Path
+    prepared: str  # "" where the run has no labels of its own
+
+
+def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") -> LearnedRun:
+    """Everything a run needs to be learned from; what cannot be found is asked for."""
+    root = open_storage(run)
+    stage = next((one for one in (root.at(DETECTIONS), root) if _is_detect_stage(one)), None)
+    if stage is None:
+        raise DataError(f"{run} holds no detections:\ngive a run folder, or what `mast detect` wrote")
+    manifest = read_manifest(stage)
+    assert manifest is not None
+    is_whole_run = stage.url != root.url
+    return LearnedRun(
+        root.url,
+        stage.url,
+        manifest,
+        _model_of(manifest, root if is_whole_run else stage, model),
+        _audio_of(manifest, root, audio),
+        Path(corrections) if corrections else corrections_folder(stage.url),
+        root.at(PREPARED).url if is_whole_run and read_manifest(root.at(PREPARED)) is not None else "",
+    )
+
+
+def _is_detect_stage(folder: Storage) -> bool:
+    manifest = read_manifest(folder)
+    return manifest is not None and manifest.stage == "detect"
+
+
+def _model_of(manifest: Manifest, root: Storage, wanted: str) -> str:
+    """The folder with the very weights that made the detections."""
+    sha = manifest.inputs.get("model", "")
+    if wanted:
+        if read_card(wanted).weights_sha256 != sha:
+            raise ConfigError(
+                f"--model {wanted} is not the model that made {root.url}:\n"
+                "give that one, or detect with this one first"
+            )
+        return open_storage(wanted).url
+    candidates = [root.at(name) for name in MODELS_OF_A_RUN]
+    candidates += [open_storage(shipped_model(size)) for size in SIZES]
+    for folder in candidates:
+        if folder.stat(CARD) is not None and read_card(folder).weights_sha256 == sha:
+            return folder.url
+    raise ConfigError(f"which model made {root.url}? It does not lie in it:\ngive its folder, --model MODEL")
+
+
+def _audio_of(manifest: Manifest, root: Storage, wanted: str) -> str:
+    """The archive of the detections: what the user says, what `mast detect` noted, or that of a demo."""
+    noted = str(manifest.counts.get("archive", ""))
+    for place in (wanted, noted, root.at(AUDIO_OF_A_DEMO).url):
+        if place and next(iter(open_storage(place).list()), None) is not None:
+            return open_storage(place).url
+    raise ConfigError(
+        f"the recordings of {root.url} are not at {wanted or noted or 'a known place'}:\ngive their folder, --audio FOLDER"
+    )
+
+
+def next_name(run: str) -> str:
+    """run -> run-2 -> run-3: the folder of the next round, beside the run."""
+    run = run.rstrip("/")
+    match = re.fullmatch(r"(.*)-(\d+)", run)
+    return f"{match[1]}-{int(match[2]) + 1}" if match else f"{run}-2"

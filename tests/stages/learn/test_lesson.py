@@ -1,0 +1,110 @@
+"""Who learns from a correction and who is judged by it, what changed between two tables, and where runs lie."""
+
+import pyarrow as pa
+import pytest
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.recipes import tiny
+from mast_ray.evaluation.review.taught import Region, Taught
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
+from mast_ray.stages.learn.archive import HELD_OUT_SHARE, _neighbourhoods, _together, lesson_of, sides_by_name
+from mast_ray.stages.learn.changes import changes_between, is_found
+from mast_ray.stages.learn.learn import fitted_epochs
+from mast_ray.stages.learn.places import next_name
+
+
+def table(*rows):
+    """(recording, begin_s, label)"""
+    return pa.table(
+        {
+            "recording_id": [row[0] for row in rows],
+            "path": [f"{row[0]}.wav" for row in rows],
+            "begin_s": [float(row[1]) for row in rows],
+            "end_s": [row[1] + 1.0 for row in rows],
+            "low_hz": [1000.0] * len(rows),
+            "high_hz": [2000.0] * len(rows),
+            "score": pa.array([0.9] * len(rows), pa.float32()),
+            "label": pa.array([row[2] for row in rows], pa.string()),
+        }
+    )
+
+
+def test_a_recording_never_changes_sides_whatever_is_reviewed_later():
+    paths = [f"S/{number}.wav" for number in range(400)]
+    whole = sides_by_name(paths, seed=0)
+    assert sides_by_name(paths[:200], seed=0) == {path: whole[path] for path in paths[:200]}
+    share = sum(side == "val" for side in whole.values()) / len(paths)
+    assert share == pytest.approx(HELD_OUT_SHARE, abs=0.07)
+
+
+def test_both_sides_have_a_recording_and_one_recording_is_not_enough():
+    for names in (["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]):
+        assert set(sides_by_name(names, seed=3).values()) == {"train", "val"}
+    with pytest.raises(DataError, match="at least two recordings"):
+        sides_by_name(["a"], seed=0)
+    assert len(sides_by_name(["a"], 0, {"train", "val"})) == 1  # labels of before fill both
+
+
+def test_only_the_neighbourhood_of_what_was_looked_at_is_read():
+    found = _neighbourhoods([(30.0, 31.0), (33.0, 34.0), (100.0, 101.0)], 105.0)
+    assert [value for pair in found for value in pair] == pytest.approx([19.76, 44.24, 89.76, 105.0])
+
+
+def test_a_correction_replaces_the_earlier_box_under_it():
+    known = AnnotationSet(
+        (Annotation("a", 0, 1, 1000, 2000, "wren"), Annotation("a", 5, 6, 1000, 2000, "wren")),
+        frozenset({"a"}),
+    )
+    corrected = AnnotationSet(
+        (Annotation("a", 0, 1.1, 1000, 2000, "robin"), Annotation("a", 0, 1.1, 0, 1000, said="uncertain"),
+         Annotation("b", 0, 1, 1000, 2000), Annotation("b", 0, 1, 0, 1000, said="uncertain")),
+        frozenset({"a", "b"}), spans=(Span("a", 0, 1.1), Span("b", 0, 1)),
+    )  # fmt: skip
+    both = _together(known, corrected)
+    assert [(a.path, a.begin_s, a.label, a.said) for a in both.annotations] == [
+        ("a", 5, "wren", "call"),
+        ("a", 0, "robin", "call"),
+        ("b", 0, "", "call"),
+        ("b", 0, "", "uncertain"),
+    ]
+    assert both.spans == (Span("b", 0, 1),)  # a was gone through wholly before
+
+
+def test_a_lesson_of_corrections_alone_holds_what_they_teach():
+    taught = Taught(
+        (Region("a", 0, 1, 1000, 2000, "wren"),), (Region("a", 0, 1, 0, 1000),), (("a", 0.0, 1.0),), 1, 0, 0
+    )
+    lesson = lesson_of(taught, None)
+    assert [a.said for a in lesson.annotations.annotations] == ["call", "uncertain"]
+    assert lesson.annotations.annotated_paths == {"a"} and lesson.annotations.spans == (Span("a", 0.0, 1.0),)
+
+
+def test_boxes_gained_lost_and_renamed_are_counted_once_each():
+    before = table(("x", 0, "wren"), ("x", 5, "wren"), ("y", 0, None))
+    after = table(("x", 0.2, "robin"), ("y", 0, None), ("y", 9, "owl"))
+    found = changes_between(before, after)
+    assert found.counts == {"gained": 1, "lost": 1, "renamed": 1}
+    assert [(row[0], row[1], row[7], row[8]) for row in found.rows] == [
+        ("renamed", "x.wav", "robin", "wren"),
+        ("lost", "x.wav", "", "wren"),
+        ("gained", "y.wav", "owl", ""),
+    ]
+    assert "1 gained, 1 lost, 1 renamed, 1 as they were" in found.text()
+    assert found.csv().decode().splitlines()[0].startswith("change,path,begin_s")
+
+
+def test_a_call_is_found_by_a_detection_of_its_own():
+    calls = table(("x", 0, "wren"), ("x", 0.1, "wren"), ("y", 3, "owl"))
+    assert is_found(calls, table(("x", 0, None), ("y", 8, None))).tolist() == [True, False, False]
+    assert is_found(calls.slice(0, 0), calls).tolist() == []
+
+
+def test_few_chunks_are_shown_more_often_and_many_within_the_minutes():
+    knobs = tiny().self_train.stage2
+    few, many = fitted_epochs(knobs, 60, 5.0), fitted_epochs(knobs, 3000, 5.0)
+    assert few["epochs"] > knobs.epochs and many["epochs"] == 1
+    assert few["warmup_epochs"] == pytest.approx(knobs.warmup_epochs * few["epochs"] / knobs.epochs)
+
+
+def test_the_next_round_has_the_next_number():
+    assert [next_name(name) for name in ("run", "run-2", "a/demo-9/")] == ["run-2", "run-3", "a/demo-10"]
