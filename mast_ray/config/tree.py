@@ -164,9 +164,9 @@ class ModelConfig(Section):
     """Detector: MAST or a baseline behind the same interface; resnet_fpn has MAST's head and losses on a
     ResNet, fcos is torchvision's own.
     """
-    size: Literal["tiny", "compact", "small", "base"] = "base"
+    size: Literal["tiny", "compact", "small", "base", "large", "huge"] = "base"
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
-    float16).
+    float16); large and huge are ViT-L (303 M) and ViT-H (630 M).
     """
     adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "hybrid"
     """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid adds a convolutional
@@ -211,9 +211,17 @@ class ClusterConfig(Section):
     cpus_per_worker: float = Field(1.0, gt=0)
     """CPU cores reserved per training or inference worker."""
     engine: Literal["auto", "torch", "deepspeed"] = "auto"
-    """auto: the faster one measured for the hardware, named in the log."""
-    zero_stage: int = Field(1, ge=0, le=2)
-    """DeepSpeed ZeRO stage."""
+    """auto: DeepSpeed on two or more GPU workers, plain torch on one and on CPUs; the log says why."""
+    zero_stage: int = Field(1, ge=0, le=3)
+    """What DeepSpeed shards over the workers: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too
+    (3 runs without model.compile).
+    """
+    offload: Literal["none", "optimizer"] = "none"
+    """optimizer: DeepSpeed (zero_stage 1 to 3) keeps Adam's state and the master weights in host memory."""
+    checkpoint_activations: Annotated[Literal["on", "off"], BeforeValidator(_on_or_off)] = "off"
+    """on: transformer blocks are computed again in the backward pass instead of kept: about a third more arithmetic
+    for a fraction of the memory. Changes no result, and may change between a stop and a resume.
+    """
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the forward and backward pass; auto: bf16 on GPU, fp32 on CPU."""
     max_failures: int = Field(8, ge=0)
@@ -223,8 +231,11 @@ class ClusterConfig(Section):
     reader_threads: int = Field(0, ge=0)
     """Threads reading tables per worker; 0: cores available, at most 8."""
     lanes: int = Field(32, ge=1)
-    """Fixed lanes of the global sample order: batches do not depend on the
-    number of workers up to this many.
+    """Fixed lanes of the global sample order, the same for any number of workers."""
+    feed: Literal["auto", "reader", "ray_data"] = "auto"
+    """Where training batches come from. reader: every worker reads the archive itself, in an order that is the same to
+    the bit for any number of workers. ray_data: Ray Data reads it over the cluster into the object store, where it stays
+    across epochs if it fits, and deals it out. auto: reader; the log says why.
     """
 
 

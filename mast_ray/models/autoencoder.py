@@ -26,6 +26,7 @@ from mast_ray.models.encoder import (
 from mast_ray.models.layers import (
     TransformerNorm,
     initialise_transformer,
+    run_blocks,
     to_compute_dtype,
     transformer_block,
 )
@@ -50,6 +51,8 @@ DECODER_SHAPES: dict[EncoderSize, DecoderShape] = {
     "compact": DecoderShape(width=192, num_heads=6, global_depth=4, local_depth=8),
     "small": DecoderShape(width=256, num_heads=8, global_depth=4, local_depth=8),
     "base": DecoderShape(width=512, num_heads=16, global_depth=8, local_depth=16),
+    "large": DecoderShape(width=512, num_heads=16, global_depth=8, local_depth=16),
+    "huge": DecoderShape(width=512, num_heads=16, global_depth=8, local_depth=16),
 }
 
 
@@ -77,6 +80,8 @@ class PatchDecoder(nn.Module):
     `local` drops it.
     """
 
+    recomputes = False  # as the encoder's
+
     def __init__(self, name: DecoderName, encoder_width: int, shape: DecoderShape) -> None:
         super().__init__()
         self.name = name
@@ -101,8 +106,7 @@ class PatchDecoder(nn.Module):
                 stream = torch.cat([first, grid], dim=1) + positions
             case "local":
                 stream = grid + positions[:, 1:]
-        for block in self.blocks:
-            stream = block(stream)
+        stream = run_blocks(self.blocks, stream, self.recomputes)
         return self.predict(self.norm(stream[:, -NUM_TOKENS:]))
 
 

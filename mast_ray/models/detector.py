@@ -39,8 +39,12 @@ DetectorName = Literal[
 ]
 EmbeddingName = Literal["encoder", "neck", "projection"]
 
-_CHANNELS: dict[EncoderSize, int] = {"tiny": 48, "compact": 96, "small": 128, "base": 256}
-_TOWER_DEPTH: dict[EncoderSize, int] = {"tiny": 2, "compact": 3, "small": 4, "base": 4}
+_CHANNELS: dict[EncoderSize, int] = {
+    "tiny": 48, "compact": 96, "small": 128, "base": 256, "large": 256, "huge": 256,
+}  # fmt: skip
+_TOWER_DEPTH: dict[EncoderSize, int] = {
+    "tiny": 2, "compact": 3, "small": 4, "base": 4, "large": 4, "huge": 4,
+}  # fmt: skip
 # Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
 # were never seen.
 _SUPPRESSION_STEPS = 32

@@ -18,11 +18,12 @@ from torch.nn import functional
 from mast_ray.models.layers import (
     TransformerNorm,
     initialise_transformer,
+    run_blocks,
     to_compute_dtype,
     transformer_block,
 )
 
-EncoderSize = Literal["tiny", "compact", "small", "base"]
+EncoderSize = Literal["tiny", "compact", "small", "base", "large", "huge"]
 PATCH = 16  # frames and bins
 TOKEN_GRID = (64, 8)  # (time, frequency)
 NUM_TOKENS = TOKEN_GRID[0] * TOKEN_GRID[1]
@@ -42,6 +43,8 @@ ENCODER_SHAPES: dict[EncoderSize, EncoderShape] = {
     "compact": EncoderShape(width=256, depth=8, num_heads=4),
     "small": EncoderShape(width=384, depth=12, num_heads=6),
     "base": EncoderShape(width=768, depth=12, num_heads=12),
+    "large": EncoderShape(width=1024, depth=24, num_heads=16),
+    "huge": EncoderShape(width=1280, depth=32, num_heads=16),
 }
 
 
@@ -73,6 +76,8 @@ class PatchEncoder(nn.Module):
     """ViT with a class token and fixed sin-cos positions; positions are a buffer,
     so a checkpoint brings its own.
     """
+
+    recomputes = False  # whether blocks are computed again in the backward pass instead of kept
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -108,9 +113,7 @@ class PatchEncoder(nn.Module):
     def _run_blocks(self, tokens: Tensor) -> Tensor:
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
         tokens = to_compute_dtype(torch.cat([first.to(tokens.dtype), tokens], dim=1))
-        for block in self.blocks:
-            tokens = block(tokens)
-        return self.norm(tokens)
+        return self.norm(run_blocks(self.blocks, tokens, self.recomputes))
 
 
 def build_encoder(size: EncoderSize) -> PatchEncoder:

@@ -24,10 +24,12 @@ class _NarrowResNet(ResNet):
 
 
 def residual_network(size: EncoderSize) -> ResNet:
-    """ResNet-50 (`base`), ResNet-18 (`small`, `compact`) or a ResNet-10 of half the width (`tiny`), with
+    """ResNet-101 (`large`, `huge`), ResNet-50 (`base`), ResNet-18 (`small`, `compact`) or a ResNet-10 of half the width (`tiny`), with
     one input channel and fresh weights.
     """
     match size:
+        case "large" | "huge":
+            network = ResNet(Bottleneck, [3, 4, 23, 3])
         case "base":
             network = ResNet(Bottleneck, [3, 4, 6, 3])
         case "small" | "compact":

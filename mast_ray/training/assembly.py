@@ -231,10 +231,18 @@ def engine_of(
     precision = choose_precision(config.cluster.precision, worker.device)
     share = samples_per_worker(schedule.batch_size, schedule.accumulate, worker.world_size, section)
     objective.to(worker.device).train()
+    objective.num_parts = worker.world_size * schedule.accumulate
     if worker.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
     compiled = config.model.compiles_on(worker.device.type) and not isinstance(objective, BaselineObjective)
+    if choice.name == "deepspeed" and config.cluster.zero_stage == 3:
+        compiled = False  # its weights come and go between the layers
+    if config.cluster.checkpoint_activations == "on" and not recompute_blocks(objective) and worker.rank == 0:
+        log.warning(
+            "cluster.checkpoint_activations=on is left aside: model.name=%s has no such blocks",
+            config.model.name,
+        )
     if compiled:
         torch._dynamo.config.recompile_limit = MOST_COMPILED_STEPS
         objective.compile_step(dynamic=False)  # the feed keeps shapes few
@@ -256,8 +264,17 @@ def engine_of(
         samples_per_worker=share,
         accumulate=schedule.accumulate,
         zero_stage=config.cluster.zero_stage,
+        offload=config.cluster.offload,
         compiled=compiled,
     )
+
+
+def recompute_blocks(objective: nn.Module) -> bool:
+    """Let the transformer blocks of an objective be computed again in the backward pass; False: it has none."""
+    stacks = [part for part in objective.modules() if hasattr(part, "recomputes")]
+    for stack in stacks:
+        stack.recomputes = True  # type: ignore[assignment]
+    return bool(stacks)
 
 
 def _load_public(network: nn.Module, source: str, config: Config) -> None:

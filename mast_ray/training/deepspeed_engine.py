@@ -1,16 +1,18 @@
-"""DeepSpeed (ZeRO 0, 1, 2) behind the same face as plain torch.
+"""DeepSpeed (ZeRO 0 to 3) behind the same face as plain torch.
 
 Its own casting of a whole module to bf16 is not used: a detector's point coordinates do not survive it.
-Whole-state checkpoints make the number of workers free to change.
+Checkpoints hold the whole state, read and written through DeepSpeed's helpers for tensors in pieces, so the engine,
+the stage and the number of workers are free to change between two of them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -26,11 +28,15 @@ from mast_ray.training.engine import (
     OptimizerSettings,
     Precision,
     autocast,
+    detached,
     freeze_ungrouped,
     poisoned,
     to_host,
 )
 from mast_ray.training.groups import ParameterGroup
+
+Offload = Literal["none", "optimizer"]
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class DeepSpeedEngine:
@@ -46,19 +52,27 @@ class DeepSpeedEngine:
         samples_per_worker: int,
         accumulate: int,
         zero_stage: int,
+        offload: Offload = "none",
     ) -> None:
         deepspeed = _import_deepspeed(device)
-        self.name = f"deepspeed-zero{zero_stage}"
+        self._helpers, self._gathered = deepspeed.utils, deepspeed.zero.GatheredParameters
+        self.name = f"deepspeed-zero{zero_stage}" + ("-offload" if offload != "none" else "")
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
         self.device, self.zero_stage = device, zero_stage
+        self._clips_itself = zero_stage == 3 or (zero_stage > 0 and offload != "none")
         self.parameters = dict(objective.named_parameters())
         # DeepSpeed views them as bytes: channels-last weights cannot be
         for parameter in self.parameters.values():
             parameter.data = parameter.data.flatten().view(parameter.shape)
         freeze_ungrouped(self.parameters, self.groups)
         self.grouped_names = [name for group in self.groups for name in group.names]
-        self._group_of = {name: i for i, group in enumerate(self.groups) for name in group.names}
-        optimizer = torch.optim.AdamW(
+        self._shapes = {name: self.parameters[name].shape for name in self.grouped_names}
+        self._statistics = running_statistics(objective)
+        # whole averages, as in plain torch; under ZeRO-3, where no rank has whole weights, of this rank's pieces
+        self.average: MovingAverage | None = None
+        if settings.average_decay is not None and zero_stage < 3:
+            self.average = MovingAverage(self._averaged(), settings.average_decay)
+        self._adam = torch.optim.AdamW(
             [
                 {
                     "params": [self.parameters[name] for name in group.names],
@@ -71,21 +85,25 @@ class DeepSpeedEngine:
             fused=True,
         )
         config = _deepspeed_config(
-            settings, samples_per_worker, accumulate, zero_stage, dist.get_world_size()
+            settings,
+            samples_per_worker,
+            accumulate,
+            zero_stage,
+            dist.get_world_size(),
+            offload,
+            self._clips_itself,
         )
         # All parameters are trainable and grouped here; freezing comes after, in set_epoch. A group frozen at
         # initialise raises IndexError, and a parameter outside the groups would silently never train.
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=_Autocast(objective, device, settings.precision), optimizer=optimizer, config=config
+            model=_Autocast(objective, device, settings.precision), optimizer=self._adam, config=config
         )
         self._loss_scale = FIRST_LOSS_SCALE if settings.precision == "fp16" else 1.0
         self._growth = 0
         self._open_groups: frozenset[int] | None = None
-        self.average = self._average_statistics = None
-        self._statistics = running_statistics(objective)
-        if settings.average_decay is not None:
-            self.average = MovingAverage(self._fragments(), settings.average_decay)
-            self._average_statistics = MovingAverage(list(self._statistics.values()), settings.average_decay)
+        self._make_moments(accumulate)
+        if settings.average_decay is not None and zero_stage == 3:
+            self.average = MovingAverage(self._averaged(), settings.average_decay)
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]:
         """Let the groups whose epoch has come train; returns the labels of those that just joined."""
@@ -101,55 +119,64 @@ class DeepSpeedEngine:
         self._open_groups = is_open
         return tuple(self.groups[i].label for i in sorted(joined))
 
-    def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
+    def backward(self, batch: ChunkBatch, *, is_last: bool, weight: float = 1.0) -> dict[str, Tensor]:
         """Forward and backward of one micro-batch; DeepSpeed divides by the
         accumulation and knows the last one.
         """
         losses = self.engine(replace(batch, chunk_ids=()))
-        self.engine.backward(poisoned(losses["loss"]) * self._loss_scale)
+        self.engine.backward(poisoned(losses["loss"]) * (self._loss_scale * weight))
         if not is_last:
             self.engine.step()  # counts the micro-step, updates nothing
-        return {name: value.detach() for name, value in losses.items()}
+        return detached(losses, weight)
 
     def step(self, base_rate: float) -> Tensor:
-        """Clip, update (DeepSpeed skips when a gradient is not finite), average.
-        Returns the gradient norm.
-        """
+        """Clip, update (or skip when a gradient is not finite), average. Returns the gradient norm."""
         is_open = self._open_groups or frozenset()
         for i, (torch_group, group) in enumerate(zip(self.optimizer.param_groups, self.groups, strict=True)):
             torch_group["lr"] = base_rate * group.multiplier if i in is_open else 0.0
-        inner = self._inner_optimizer()
         scale = torch.full((), self._loss_scale, device=self.device)
-        if self._is_sharded():
-            # ZeRO clips what it sees, the scaled gradient, and skips the update
-            # itself when that is not finite.
-            self.optimizer.clip_grad = self.settings.clip_norm * self._loss_scale
-            inner.grad_scale, inner.found_inf = scale, torch.zeros((), device=self.device)
+        if self._clips_itself:
+            # It clips what it sees, the scaled gradient, and skips the update itself when that is not finite.
+            if self.settings.precision == "fp16":
+                where = self._states_of(0)[0]["exp_avg"].device
+                self.optimizer.clip_grad = self.settings.clip_norm * self._loss_scale
+                self._adam.grad_scale = scale.to(where)
+                self._adam.found_inf = torch.zeros((), device=where)
             self.engine.step()
             norm = torch.as_tensor(self.engine.get_global_grad_norm(), device=self.device).float() / scale
         else:
-            gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients, foreach=True) / scale
-            inner.grad_scale = (norm / self.settings.clip_norm).clamp(min=1.0) * scale
-            inner.found_inf = (~torch.isfinite(norm)).float()
+            # On the device, in the fused optimizer: DeepSpeed would wait for the norm on the host in every step.
+            norm = self._gradient_norm() / scale
+            self._adam.grad_scale = (norm / self.settings.clip_norm).clamp(min=1.0) * scale
+            self._adam.found_inf = (~torch.isfinite(norm)).float()
             self.engine.step()
         self._adapt_loss_scale(norm)
         if self.average is not None:
-            self.average.update(self._fragments())
-        if self._average_statistics is not None:
-            self._average_statistics.update(list(self._statistics.values()))
+            self.average.update(self._averaged())
         return norm
 
+    def _gradient_norm(self) -> Tensor:
+        """Over all workers, without waiting for it."""
+        if self.zero_stage == 0:  # every worker has all gradients
+            return torch.nn.utils.get_total_norm(
+                [p.grad for p in self.parameters.values() if p.grad is not None], foreach=True
+            )
+        own = [part for parts in self.optimizer.averaged_gradients.values() for part in parts or ()]
+        squared = torch.nn.utils.get_total_norm(own, foreach=True).square().to(self.device)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(squared)
+        return squared.sqrt()
+
     def state(self) -> EngineState:
-        first = {name: self._gathered(name, "exp_avg") for name in self.grouped_names}
-        second = {name: self._gathered(name, "exp_avg_sq") for name in self.grouped_names}
-        steps = {name: self._optimizer_step(i) for i, group in enumerate(self.groups) for name in group.names}
-        begun = {name for name, step in steps.items() if step > 0}
+        steps = {name: self._steps_of(i) for i, group in enumerate(self.groups) for name in group.names}
+        begun = [name for name, step in steps.items() if step > 0]
+        with self._unfrozen():
+            first, second = ({name: self._moment(name, key) for name in begun} for key in MOMENTS)
         return EngineState(
             weights=self._whole_weights(),
             average=self.averaged_weights() if self.average is not None else None,
-            first_moment={name: value for name, value in first.items() if name in begun},
-            second_moment={name: value for name, value in second.items() if name in begun},
+            first_moment=first,
+            second_moment=second,
             optimizer_steps={name: steps[name] for name in begun},
             loss_scale=(self._loss_scale, self._growth),
         )
@@ -157,136 +184,169 @@ class DeepSpeedEngine:
     @torch.no_grad()
     def load_state(self, state: EngineState) -> None:
         for name, value in self.objective.state_dict().items():
-            value.copy_(state.weights[name])
-        for name in self.grouped_names:
-            if self._is_sharded() and self._mapping(name) is not None:
-                self._mapping(name).get_hp_fragment().copy_(
-                    self._cut(name, state.weights[name].to(self.device))
-                )
-            for key, moments in (("exp_avg", state.first_moment), ("exp_avg_sq", state.second_moment)):
-                own = self._moment(name, key)
-                if own is not None and name in moments:
-                    own.copy_(self._cut(name, moments[name].to(self.device)))
-                elif own is not None:
-                    own.zero_()
+            if name not in self.parameters:
+                value.copy_(state.weights[name])
+        with self._unfrozen():
+            for name in self.parameters:
+                self._set_weight(name, state.weights[name].to(self.device))
+            for name in self.grouped_names:
+                for key, moments in zip(MOMENTS, (state.first_moment, state.second_moment), strict=True):
+                    self._set_moment(name, key, moments.get(name))
         for i, group in enumerate(self.groups):
-            self._set_optimizer_step(i, state.optimizer_steps.get(group.names[0], 0.0))
+            self._set_steps(i, state.optimizer_steps.get(group.names[0], 0.0))
         if self.average is not None:
             source = state.average if state.average is not None else state.weights
-            for name, average in zip(self._fragment_names(), self.average.averages, strict=True):
-                average.copy_(self._cut(name, source[name].to(self.device)))
-        if self._average_statistics is not None:
-            source = state.average if state.average is not None else state.weights
-            for name, average in zip(self._statistics, self._average_statistics.averages, strict=True):
-                average.copy_(source[name])
+            for name, average in zip(self._averaged_names(), self.average.averages, strict=True):
+                average.copy_(self._piece(name, source[name].to(average.device)))
         self._loss_scale, self._growth = state.loss_scale
 
     def averaged_weights(self) -> dict[str, Tensor]:
         """The module's state dict with averaged parameters (or the current ones when no average is kept)."""
         weights = self._whole_weights()
         if self.average is not None:
-            averages = dict(zip(self._fragment_names(), self.average.averages, strict=True))
-            for name in self.grouped_names:
-                weights[name] = to_host(self._join(name, averages.get(name)))
-        if self._average_statistics is not None:
-            averaged = zip(self._statistics, self._average_statistics.averages, strict=True)
-            weights |= {name: to_host(value) for name, value in averaged}
+            averages = zip(self._averaged_names(), self.average.averages, strict=True)
+            weights |= {name: to_host(self._whole(name, average)) for name, average in averages}
         return weights
 
     def shared_averages(self) -> dict[str, Tensor] | None:
-        """Each rank holds pieces only: there is no whole average to look at during a step."""
-        return None
-
-    # Fragments: the piece of each parameter's fp32 master copy that this rank owns
-    # (ZeRO 1 and 2), or all of it.
-
-    def _mapping(self, name: str) -> Any:
-        return getattr(self.parameters[name], "_hp_mapping", None)
-
-    def _is_sharded(self) -> bool:
-        return self.zero_stage > 0
-
-    def _fragment_names(self) -> list[str]:
-        if not self._is_sharded():
-            return self.grouped_names
-        return [name for name in self.grouped_names if self._mapping(name) is not None]
-
-    def _fragments(self) -> list[Tensor]:
-        if not self._is_sharded():
-            return [self.parameters[name] for name in self.grouped_names]
-        return [self._mapping(name).get_hp_fragment() for name in self._fragment_names()]
-
-    def _cut(self, name: str, whole: Tensor) -> Tensor:
-        if not self._is_sharded():
-            return whole
-        address = self._mapping(name).lp_fragment_address
-        return whole.flatten().narrow(0, address.start, address.numel)
-
-    def _join(self, name: str, fragment: Tensor | None) -> Tensor:
-        parameter = self.parameters[name]
-        if not self._is_sharded():
-            assert fragment is not None
-            return fragment
-        whole = torch.zeros(parameter.numel(), device=self.device)
-        if fragment is not None:
-            self._cut(name, whole).copy_(fragment)
-        dist.all_reduce(whole)
-        return whole.view_as(parameter)
-
-    def _gathered(self, name: str, key: str) -> Tensor:
-        return to_host(self._join(name, self._moment(name, key)))
-
-    def _moment(self, name: str, key: str) -> Tensor | None:
-        """This rank's piece of one of Adam's moments (a view), made first when Adam has
-        not yet; None: nothing owned.
-        """
-        if not self._is_sharded():
-            parameter = self.parameters[name]
-            return self._adam_state(parameter)[key]
-        mapping = self._mapping(name)
-        if mapping is None:
+        """The averages themselves by name, moving with every step; None under ZeRO-3, where each rank has pieces."""
+        if self.average is None or self.zero_stage == 3:
             return None
-        flat = self._inner_optimizer().param_groups[self._group_of[name]]["params"][0]
-        address = mapping.get_hp_fragment_address()
-        return self._adam_state(flat)[key].narrow(0, address.start, address.numel)
+        return dict(zip(self._averaged_names(), self.average.averages, strict=True))
 
-    def _adam_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self._inner_optimizer().state[parameter]
-        if "exp_avg" not in state:
-            state["step"] = torch.zeros((), device=self.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state
+    # What is averaged: parameters, whole (ZeRO-3: this rank's pieces), and the running statistics of batch norms.
 
-    def _inner_optimizer(self) -> torch.optim.Optimizer:
-        return self.optimizer.optimizer if self._is_sharded() else self.optimizer
+    def _averaged_names(self) -> list[str]:
+        return [*self.grouped_names, *self._statistics]
+
+    def _averaged(self) -> list[Tensor]:
+        if self.zero_stage < 3:
+            parameters = [self.parameters[name] for name in self.grouped_names]
+        else:
+            with self._unfrozen():
+                parameters = [
+                    self._helpers.safe_get_local_fp32_param(self.parameters[name])
+                    for name in self.grouped_names
+                ]
+        return [*parameters, *self._statistics.values()]
+
+    def _piece(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's piece of a parameter under ZeRO-3: all ranks have pieces of one length, the last ones padded."""
+        if self.zero_stage < 3 or name not in self._shapes:
+            return whole
+        flat, count = whole.flatten(), dist.get_world_size()
+        length = -(-flat.numel() // count)
+        return nn.functional.pad(flat, (0, length * count - flat.numel())).narrow(
+            0, dist.get_rank() * length, length
+        )
+
+    def _whole(self, name: str, piece: Tensor) -> Tensor:
+        """Inverse of _piece; collective where ranks have pieces."""
+        shape = self._shapes.get(name)
+        if self.zero_stage < 3 or shape is None:
+            return piece
+        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, piece)
+        return torch.cat([part.flatten() for part in pieces])[: shape.numel()].view(shape)
 
     def _whole_weights(self) -> dict[str, Tensor]:
-        return {name: to_host(value) for name, value in self.objective.state_dict().items()}
+        weights = {name: to_host(value) for name, value in self.objective.state_dict().items()}
+        if self.zero_stage == 3:
+            for name, parameter in self.parameters.items():
+                with self._gathered(parameter):
+                    weights[name] = to_host(parameter)
+        return weights
+
+    # Weights and Adam's moments by parameter: plain tensors without ZeRO, through DeepSpeed's helpers with it.
+
+    def _make_moments(self, accumulate: int) -> None:
+        """Adam's state from the start, where DeepSpeed's helpers find it: ZeRO 1 and 2 look for it in their first step,
+        which is one of rate zero over gradients of zero here, changes nothing and is forgotten.
+        """
+        for group in range(len(self.groups)):
+            for flat in self._flats_of(group):
+                self._adam.state[flat] = {key: torch.zeros_like(flat) for key in MOMENTS}
+                self._adam.state[flat]["step"] = torch.zeros((), device=flat.device)
+        if self.zero_stage in (1, 2):
+            for _ in range(accumulate):
+                self.engine.backward(self.engine(None)["loss"])
+                self.engine.step()
+            for group in range(len(self.groups)):
+                self._set_steps(group, 0.0)
+
+    @contextmanager
+    def _unfrozen(self) -> Iterator[None]:
+        """DeepSpeed's helpers for ZeRO-3 pass over parameters that do not train at the moment."""
+        frozen = [
+            self.parameters[name] for name in self.grouped_names if not self.parameters[name].requires_grad
+        ]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        try:
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+
+    def _set_weight(self, name: str, value: Tensor) -> None:
+        """What is computed with, and the copy that the optimizer moves."""
+        parameter = self.parameters[name]
+        if self.zero_stage < 3:
+            parameter.copy_(value)
+        else:
+            with self._gathered(parameter, modifier_rank=0):
+                parameter.copy_(value)
+        if name in self._shapes and self.zero_stage in (1, 2):
+            self._helpers.safe_set_full_fp32_param(parameter, value)
+        elif name in self._shapes and self.zero_stage == 3:
+            self._helpers.safe_set_local_fp32_param(parameter, self._piece(name, value))
+
+    def _moment(self, name: str, key: str) -> Tensor:
+        parameter = self.parameters[name]
+        if self.zero_stage == 0:
+            return to_host(self._adam.state[parameter][key])
+        if self.zero_stage == 3:
+            return to_host(self._whole(name, self._helpers.safe_get_local_optimizer_state(parameter, key)))
+        return to_host(self._helpers.safe_get_full_optimizer_state(parameter, key))
+
+    def _set_moment(self, name: str, key: str, value: Tensor | None) -> None:
+        """None: zeros."""
+        parameter = self.parameters[name]
+        value = torch.zeros(self._shapes[name]) if value is None else value
+        if self.zero_stage == 0:
+            self._adam.state[parameter][key].copy_(value)
+        elif self.zero_stage == 3:
+            piece = self._piece(name, value.to(self.device))
+            self._helpers.safe_set_local_optimizer_state(parameter, piece, key)
+        else:
+            self._helpers.safe_set_full_optimizer_state(parameter, value.to(self.device), key)
 
     # Adam's step counter: one per parameter without ZeRO, one per flat group with it.
 
-    def _flat_states(self, group: int) -> list[dict[str, Tensor]]:
-        inner = self._inner_optimizer()
-        return [inner.state[p] for p in inner.param_groups[group]["params"] if p in inner.state]
+    def _flats_of(self, group: int) -> list[Tensor]:
+        """What the optimizer moves for a group."""
+        if self.zero_stage < 3:
+            return self._adam.param_groups[group]["params"]
+        groups, flats = self.optimizer.sub_group_to_group_id, self.optimizer.fp32_partitioned_groups_flat
+        return [flat for i, flat in enumerate(flats) if groups[i] == group]
 
-    def _optimizer_step(self, group: int) -> float:
+    def _states_of(self, group: int) -> list[dict[str, Tensor]]:
+        return [self._adam.state[flat] for flat in self._flats_of(group)]
+
+    def _steps_of(self, group: int) -> float:
         if self._open_groups is not None and group not in self._open_groups:
             return 0.0
-        return max(
-            (float(state["step"]) for state in self._flat_states(group) if "step" in state), default=0.0
-        )
+        return max(float(state["step"]) for state in self._states_of(group))
 
-    def _set_optimizer_step(self, group: int, step: float) -> None:
-        for state in self._flat_states(group):
-            if "step" in state:
-                state["step"].fill_(step)
+    def _set_steps(self, group: int, step: float) -> None:
+        for state in self._states_of(group):
+            state["step"].fill_(step)
 
     def _forget_moments(self, group: int) -> None:
         """A group that joins starts as if its optimizer were new: ZeRO has counted
         its steps while it was frozen.
         """
-        for state in self._flat_states(group):
+        for state in self._states_of(group):
             for value in state.values():
                 value.zero_()
 
@@ -311,23 +371,37 @@ class _Autocast(nn.Module):
         super().__init__()
         self.objective, self.device, self.precision = objective, device, precision
 
-    def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
+    def forward(self, batch: ChunkBatch | None) -> dict[str, Tensor]:
+        """Without a batch: a loss of zero whose gradient is zero everywhere."""
+        if batch is None:
+            parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+            return {"loss": torch.stack([parameter.flatten()[0] for parameter in parameters]).sum() * 0.0}
         with autocast(self.device, self.precision):
             return self.objective(batch)
 
 
 def _deepspeed_config(
-    settings: OptimizerSettings, samples_per_worker: int, accumulate: int, zero_stage: int, num_processes: int
+    settings: OptimizerSettings,
+    samples_per_worker: int,
+    accumulate: int,
+    zero_stage: int,
+    num_processes: int,
+    offload: Offload,
+    clips_itself: bool,
 ) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": zero_stage}
+    if zero_stage > 0 and not clips_itself:
+        zero["compute_grad_norm"] = False
+    if offload == "optimizer" and zero_stage > 0:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     return {
         "train_micro_batch_size_per_gpu": samples_per_worker,
         "gradient_accumulation_steps": accumulate,
         "train_batch_size": samples_per_worker * accumulate * num_processes,
-        "gradient_clipping": settings.clip_norm
-        if zero_stage > 0
-        else 0.0,  # stage 0 clips in the fused optimizer
-        "zero_optimization": {"stage": zero_stage},
+        "gradient_clipping": settings.clip_norm if clips_itself else 0.0,
+        "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
     }
 

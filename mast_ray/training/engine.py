@@ -51,6 +51,10 @@ class Objective(nn.Module):
     """
 
     may_skip_parameters = False  # whether a batch may leave parameters without a gradient
+    # A mean over the chunks of a batch counts by their number where workers have shares of different sizes; a loss
+    # that divides by counts over all workers is right as it is.
+    is_mean_of_chunks = True
+    num_parts = 1  # micro-batches of all workers that make a step
 
     def begin_step(self, parts: Sequence[ChunkBatch]) -> None:
         """All micro-batches of a step, before the first: a batch in parts gives the gradient of the whole. An empty
@@ -85,7 +89,11 @@ class Engine(Protocol):
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]: ...
 
-    def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]: ...
+    def backward(self, batch: ChunkBatch, *, is_last: bool, weight: float = 1.0) -> dict[str, Tensor]:
+        """Forward and backward of one micro-batch, which counts `weight` times the mean of all; its losses, detached
+        and weighted too.
+        """
+        ...
 
     def step(self, base_rate: float) -> Tensor: ...
 
@@ -117,6 +125,13 @@ def poisoned(loss: Tensor) -> Tensor:
     all ranks skip the same step.
     """
     return loss.float() * torch.where(torch.isfinite(loss), 1.0, torch.nan)
+
+
+def detached(losses: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
+    """Losses of a micro-batch for the log: means over micro-batches are means over chunks."""
+    return {
+        name: value.detach() if weight == 1.0 else value.detach() * weight for name, value in losses.items()
+    }
 
 
 def freeze_ungrouped(parameters: dict[str, Tensor], groups: Sequence[ParameterGroup]) -> None:

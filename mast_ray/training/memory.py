@@ -26,7 +26,8 @@ def out_of_memory_advice(engine: Engine, batch: ChunkBatch, schedule: Schedule, 
     if fitting < 1:
         return (
             f"out of memory with a single chunk: {section}.batch_size cannot be made small enough\n"
-            "use a smaller model (--set model.size=small) or a device with more memory"
+            "compute blocks again instead of keeping them (--set cluster.checkpoint_activations=on), use a smaller model\n"
+            "(--set model.size=small) or a device with more memory"
         )
     parts = schedule.accumulate * -(-size // fitting)
     while schedule.batch_size % parts:
@@ -34,7 +35,8 @@ def out_of_memory_advice(engine: Engine, batch: ChunkBatch, schedule: Schedule, 
     how = "fit" if alone else "are the next thing to try"
     return (
         f"out of memory with {size} chunks at once; {fitting} {how}\n"
-        f"the same global batch of {schedule.batch_size} in smaller parts: --set {section}.accumulate={parts}"
+        f"the same global batch of {schedule.batch_size} in smaller parts: --set {section}.accumulate={parts}\n"
+        "or with less kept of each: --set cluster.checkpoint_activations=on"
     )
 
 

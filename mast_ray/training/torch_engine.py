@@ -21,6 +21,7 @@ from mast_ray.training.engine import (
     Objective,
     OptimizerSettings,
     autocast,
+    detached,
     freeze_ungrouped,
     poisoned,
     to_host,
@@ -105,10 +106,10 @@ class TorchEngine:
             )
         return joined
 
-    def backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
+    def backward(self, batch: ChunkBatch, *, is_last: bool, weight: float = 1.0) -> dict[str, Tensor]:
         """Forward and backward of one micro-batch; returns detached loss components."""
         try:
-            losses = self._backward(batch, is_last=is_last)
+            losses = self._backward(batch, is_last=is_last, weight=weight)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -122,11 +123,11 @@ class TorchEngine:
             self._compiled = False
             self.objective.run_eagerly()
             self.optimizer.zero_grad(set_to_none=True)
-            losses = self._backward(batch, is_last=is_last)
+            losses = self._backward(batch, is_last=is_last, weight=weight)
         self._is_new = False
         return losses
 
-    def _backward(self, batch: ChunkBatch, *, is_last: bool) -> dict[str, Tensor]:
+    def _backward(self, batch: ChunkBatch, *, is_last: bool, weight: float) -> dict[str, Tensor]:
         if self.graphs is not None:
             with torch.no_grad():
                 inputs = self.objective.step_inputs(batch)
@@ -135,8 +136,8 @@ class TorchEngine:
         with self._forward.no_sync() if waits else contextlib.nullcontext():  # type: ignore[attr-defined]
             with autocast(self.device, self.settings.precision):
                 losses = self._forward(replace(batch, chunk_ids=()))
-            (poisoned(losses["loss"]) * (self._loss_scale / self.accumulate)).backward()
-        return {name: value.detach() for name, value in losses.items()}
+            (poisoned(losses["loss"]) * (self._loss_scale * weight / self.accumulate)).backward()
+        return detached(losses, weight)
 
     def _forward_backward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The part of a step that a graph can hold: arithmetic on tensors, gradients left in place."""

@@ -20,6 +20,36 @@ def test_base_encoder_has_86_million_parameters_with_its_positions():
     assert (num_parameters(encoder) + encoder.pos_embed.numel()) / 1e6 == pytest.approx(85.65, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("size", "width", "depth", "millions"), [("large", 1024, 24, 302.6), ("huge", 1280, 32, 630.0)]
+)
+def test_large_and_huge_are_vit_l_and_vit_h(size, width, depth, millions):
+    with torch.device("meta"):
+        encoder = build_encoder(size)
+    expected = depth * (12 * width**2 + 13 * width) + 257 * width + width + 2 * width
+    assert num_parameters(encoder) == expected
+    assert expected / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_blocks_computed_again_give_the_same_gradients_and_run_twice():
+    torch.manual_seed(0)
+    encoder = build_encoder("tiny").train()
+    logmel, runs = torch.randn(2, 1, 1024, 128), []
+    for block in encoder.blocks:
+        block.register_forward_pre_hook(lambda *_: runs.append(1))
+    found = []
+    for encoder.recomputes in (False, True):
+        encoder.zero_grad()
+        encoder(logmel).square().mean().backward()
+        found.append([parameter.grad.clone() for parameter in encoder.parameters()])
+        assert len(runs) == (4 if not encoder.recomputes else 4 + 8)
+    assert all(torch.equal(kept, again) for kept, again in zip(*found, strict=True))
+    runs.clear()
+    with torch.no_grad():  # nothing is kept, so nothing is computed again
+        encoder(logmel)
+    assert len(runs) == 4
+
+
 def test_patches_are_time_major_tiles_and_round_trip():
     logmel = torch.arange(2 * 1024 * 128, dtype=torch.float32).reshape(2, 1, 1024, 128)
     patches = patches_of(logmel)

@@ -34,6 +34,8 @@ DETR_SHAPES: dict[EncoderSize, DetrShape] = {
     "compact": DetrShape((64, 128, 256, 512), (2, 2, 2, 2), "basic", 128, 4, 100),
     "small": DetrShape((64, 128, 256, 512), (2, 2, 2, 2), "basic", 128, 4, 100),
     "base": DetrShape((256, 512, 1024, 2048), (3, 4, 6, 3), "bottleneck", 256, 6, 100),
+    "large": DetrShape((256, 512, 1024, 2048), (3, 4, 23, 3), "bottleneck", 256, 6, 100),
+    "huge": DetrShape((256, 512, 1024, 2048), (3, 4, 23, 3), "bottleneck", 256, 6, 100),
 }
 
 

@@ -26,7 +26,9 @@ from mast_ray.models.residual import residual_network
 TorchvisionName = Literal["faster_rcnn", "fcos"]
 
 _CHUNK = {"min_size": 128, "max_size": 1024, "image_mean": [0.0], "image_std": [1.0], "_skip_resize": True}
-_PYRAMID_CHANNELS: dict[EncoderSize, int] = {"tiny": 64, "compact": 128, "small": 128, "base": 256}
+_PYRAMID_CHANNELS: dict[EncoderSize, int] = {
+    "tiny": 64, "compact": 128, "small": 128, "base": 256, "large": 256, "huge": 256,
+}  # fmt: skip
 
 
 def residual_pyramid(size: EncoderSize, stages: tuple[int, ...], extra: nn.Module) -> BackboneWithFPN:

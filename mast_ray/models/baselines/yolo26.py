@@ -16,7 +16,9 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.models.baselines.convention import inference, object_xyxy, shares_of, xyxy_of
 from mast_ray.models.encoder import EncoderSize
 
-_SCALES: dict[EncoderSize, str] = {"tiny": "n", "compact": "s", "small": "s", "base": "x"}
+_SCALES: dict[EncoderSize, str] = {
+    "tiny": "n", "compact": "s", "small": "s", "base": "x", "large": "x", "huge": "x",
+}  # fmt: skip
 
 
 class Yolo26Detector(nn.Module):
