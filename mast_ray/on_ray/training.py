@@ -18,10 +18,12 @@ from typing import Any
 import ray
 import ray.train
 import ray.train.torch
+import torch
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.config.tree import ClusterConfig
+from mast_ray.on_ray.dealing import Pool, datasets_of, deal_of_worker
 from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
 from mast_ray.on_ray.units import raise_told, told
@@ -33,17 +35,23 @@ NO_CURE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 TrainLoop = Callable[[Worker], object]  # importable, so that it travels
 
 
-def train_on_workers(loop: TrainLoop, stage: Storage, cluster: ClusterConfig) -> None:
-    """Start (or join) Ray and run `loop` on every worker, with restarts, until it has come to its end."""
+def train_on_workers(
+    loop: TrainLoop, stage: Storage, cluster: ClusterConfig, pool: Pool | None = None
+) -> None:
+    """Start (or join) Ray and run `loop` on every worker, with restarts, until it has come to its end. A pool is dealt
+    to the workers by Ray Data.
+    """
     attempt = secrets.token_hex(4)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     with ray_session():
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
         heard = ray.remote(num_cpus=0)(Heard).remote()
+        datasets = None if pool is None else datasets_of(pool, cluster)
         trainer = ray.train.torch.TorchTrainer(
             run_worker,
-            train_loop_config={"loop": loop, "heard": heard},
+            train_loop_config={"loop": loop, "heard": heard, "is_dealt": datasets is not None},
+            **({} if datasets is None else {"datasets": datasets.made, "dataset_config": datasets.config}),
             torch_config=ray.train.torch.TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=_num_workers(cluster),
@@ -85,6 +93,11 @@ class Heard:
 class RayWorker(GroupWorker):
     """A rank of Ray Train's process group; reports keep Ray informed, our own table keeps the numbers."""
 
+    def __init__(self, device: torch.device, is_dealt: bool = False) -> None:
+        super().__init__(device)
+        if is_dealt:
+            self.deal = deal_of_worker()
+
     def report(self, metrics: Mapping[str, float]) -> None:
         ray.train.report(dict(metrics))
 
@@ -95,7 +108,7 @@ def run_worker(settings: dict[str, Any]) -> None:
     if ray.get(heard.ask.remote()):
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    worker = RayWorker(ray.train.torch.get_device())
+    worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"])
     try:
         settings["loop"](worker)
     except (MastError, OSError) as error:

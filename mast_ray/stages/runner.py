@@ -39,8 +39,12 @@ class Runner(Protocol):
         """Every unit, reports as they come."""
         ...
 
-    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
-        """A train loop to its end; what it has to say it leaves in `stage`."""
+    def train(
+        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+    ) -> None:
+        """A train loop to its end; what it has to say it leaves in `stage`. `pool`: what is dealt to its workers, if
+        they do not read for themselves.
+        """
         ...
 
     def run_tasks(
@@ -70,7 +74,10 @@ class Here:
         limits = (spread.max_deaths, spread.timeout_s, spread.num_processes)
         return run_here(stage, units, run, make_work(), *limits, make_work=make_work)
 
-    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
+    def train(
+        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+    ) -> None:
+        assert pool is None, "nobody deals here"
         loop(LocalWorker(first_device(cluster.use_gpu)))
 
     def run_tasks(
@@ -105,10 +112,12 @@ class OnRay:
 
         return run_units(stage, units, run, make_work, spread)
 
-    def train(self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig) -> None:
+    def train(
+        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+    ) -> None:
         from mast_ray.on_ray.training import train_on_workers
 
-        train_on_workers(loop, stage, cluster)
+        train_on_workers(loop, stage, cluster, pool)
 
     def run_tasks(
         self, tasks: Sequence[tuple[str, Callable[[Any], Any], str]], cluster: ClusterConfig

@@ -133,7 +133,7 @@ def _keep(prepared: Prepared, table: pa.Table) -> None:
 
 def _measured(prepared: Prepared, recordings: NDArray[np.int64]) -> pa.Table:
     """Rows of some recordings from their stored frames, one after the other."""
-    rows, reader = BackgroundRows(), BlockReader(prepared)
+    rows, reader = BackgroundRows(), BlockReader(prepared.storage)
     for recording in recordings.tolist():
         for _ in rows.measuring(prepared.recording_ids[recording], _segments(prepared, recording, reader)):
             pass

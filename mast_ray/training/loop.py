@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -47,6 +47,13 @@ class MicroBatch(NamedTuple):
     rows: Tensor  # (B,) int64
 
 
+class FeedNotes(NamedTuple):
+    """What a feed has to say after some steps."""
+
+    seen: bytes = b""  # what the rest of this epoch depends on besides the step, for the checkpoint
+    account: Mapping[str, float] = {}  # of the epoch that just ended, for the metrics
+
+
 class Feed(Protocol):
     """Batches by step: the same global batch for a step whatever the number of workers."""
 
@@ -54,6 +61,14 @@ class Feed(Protocol):
         """This rank's micro-batches of steps [first_step, num_steps),
         `accumulate` per step, on its device.
         """
+        ...
+
+    def notes(self, steps_done: int) -> FeedNotes:
+        """At a checkpoint, and at the end of every epoch; collective. Empty where the order of samples is computed."""
+        ...
+
+    def resume(self, steps_done: int, seen: bytes) -> None:
+        """Go on after so many steps; before `micro_batches`."""
         ...
 
 
@@ -109,7 +124,8 @@ def fit(
     options: FitOptions = FitOptions(),  # noqa: B008 (frozen)
 ) -> FitResult:
     """Train from the newest good checkpoint (or the start) to the end of the schedule."""
-    position = resume(worker, engine, files.checkpoints, identity)
+    position, seen = resume(worker, engine, files.checkpoints, identity)
+    feed.resume(position.steps_done, seen)
     if files.metrics is not None:
         files.metrics.begin(position.steps_done)
     with _Writer(files) as writer:
@@ -168,8 +184,12 @@ def _train(
             weights = engine.averaged_weights()
             measured = validation.measure(weights, worker)
             position = _select(worker, validation, files, position, measured, weights)
+        if saves or (step + 1) % schedule.steps_per_epoch == 0:
+            fed = feed.notes(step + 1)
+            if fed.account and files.metrics is not None:
+                files.metrics.add("epoch", step + 1, position.samples_seen, fed.account)
         if saves:
-            state = TrainingState(position, engine.state(), identity)
+            state = TrainingState(position, engine.state(), identity, fed.seen)
             if worker.rank == 0:
                 if files.metrics is not None:
                     # first: a checkpoint never stands beside a table that ends before it
@@ -183,21 +203,25 @@ def _train(
     return FitResult(position, first_step, measured, pace)
 
 
-def resume(worker: Worker, engine: Engine, checkpoints: Checkpoints, identity: dict[str, Any]) -> Position:
-    """Load the newest good checkpoint into the engine; rank 0 chooses, all ranks read the same one."""
+def resume(
+    worker: Worker, engine: Engine, checkpoints: Checkpoints, identity: dict[str, Any]
+) -> tuple[Position, bytes]:
+    """Load the newest good checkpoint into the engine; rank 0 chooses, all ranks read the same one. Where the run
+    stands, and what its feed has to know.
+    """
     name = None
     if worker.rank == 0:
         checkpoints.clean()
         name = checkpoints.newest_good()
     name = worker.gather(name)[0]
     if name is None:
-        return Position()
+        return Position(), b""
     state = checkpoints.read(name)
     refuse_another_run(checkpoints.storage, state.identity, identity)
     engine.load_state(state.engine)
     if worker.rank == 0:
         log.info("resuming: %d steps done (%s)", state.position.steps_done, name)
-    return state.position
+    return state.position, state.seen
 
 
 def _one_step(
@@ -216,8 +240,11 @@ def _one_step(
     for part, (batch, rows) in enumerate(parts):
         chunk_ids.extend(batch.chunk_ids)
         seed_draws(engine.objective, step, rows, schedule.batch_size, part * worker.world_size + worker.rank)
+        is_last, weight = part == schedule.accumulate - 1, 1.0
+        if engine.objective.is_mean_of_chunks:
+            weight = len(rows) * worker.world_size * schedule.accumulate / schedule.batch_size
         try:
-            losses = engine.backward(batch, is_last=part == schedule.accumulate - 1)
+            losses = engine.backward(batch, is_last=is_last, weight=weight)
         except torch.OutOfMemoryError as error:
             raise ConfigError(out_of_memory_advice(engine, batch, schedule, options.section)) from error
         for name, value in losses.items():

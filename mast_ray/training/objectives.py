@@ -136,6 +136,8 @@ class ReconstructionObjective(Objective):
 class DetectionObjective(Objective):
     """Detection losses weighted by chunk, plus the contrastive loss, over any detector with MAST's head."""
 
+    is_mean_of_chunks = False  # sums over this worker's chunks, divided by means of counts over all workers
+
     def __init__(
         self,
         detector: PointDetector,
@@ -263,7 +265,8 @@ class DetectionObjective(Objective):
         # divided by one.
         shared = self._shared
         positives = mean_over_workers(sums.num_positives.float()) if shared is None else shared.positives
-        count = positives.clamp(min=float(num_chunks))
+        least = self._steps.num_rows / self.num_parts if self._steps.num_rows else num_chunks
+        count = positives.clamp(min=float(least))
         terms = {
             "classification": sums.classification / count,
             "corners": sums.corners / count,

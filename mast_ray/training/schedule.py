@@ -130,13 +130,14 @@ def unfreezing_of(knobs: PretrainConfig | DetectorTrainConfig) -> Unfreezing:
 
 
 def samples_per_worker(batch_size: int, accumulate: int, num_workers: int, section: str) -> int:
-    """Chunks one worker handles in one micro-batch; refuses a batch that cannot be split evenly."""
+    """Chunks one worker handles in one micro-batch at most: shares that cannot be even differ by one chunk and count
+    by their size. Refuses a batch with fewer chunks than shares.
+    """
     parts = accumulate * num_workers
-    if batch_size % parts:
-        nearest = max(1, batch_size // parts) * parts
+    if batch_size < parts:
         raise ConfigError(
             f"{section}.batch_size={batch_size} cannot be split over cluster.num_workers={num_workers} "
-            f"and {section}.accumulate={accumulate}: use a multiple of {parts}, "
-            f"e.g. --set {section}.batch_size={nearest}"
+            f"and {section}.accumulate={accumulate}: use at least {parts}, "
+            f"e.g. --set {section}.batch_size={parts}"
         )
-    return batch_size // parts
+    return math.ceil(math.ceil(batch_size / num_workers) / accumulate)

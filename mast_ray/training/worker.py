@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from mast_ray.tables.reading.bundles import Deal
+
 
 class Worker(Protocol):
     """What the loop knows about its process. Every rank calls `report` and `gather` equally often."""
@@ -18,6 +20,7 @@ class Worker(Protocol):
     rank: int
     world_size: int
     device: torch.device
+    deal: Deal | None  # what is dealt to it; None: it reads for itself
 
     def report(self, metrics: Mapping[str, float]) -> None: ...
 
@@ -28,6 +31,7 @@ class LocalWorker:
     """A crew of one, without Ray or a process group."""
 
     rank, world_size = 0, 1
+    deal: Deal | None = None
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -42,6 +46,8 @@ class LocalWorker:
 
 class GroupWorker:
     """One rank of the default process group."""
+
+    deal: Deal | None = None
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)

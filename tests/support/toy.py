@@ -11,14 +11,15 @@ from torch import nn
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.reading.sample_order import share_of
 from mast_ray.training.engine import Objective, OptimizerSettings
 from mast_ray.training.engine_choice import make_engine
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog, read_metrics
 from mast_ray.training.files.model_files import BestWeights
 from mast_ray.training.groups import Multipliers, parameter_groups
-from mast_ray.training.loop import FitOptions, MicroBatch, RunFiles, fit
-from mast_ray.training.schedule import Schedule, Unfreezing
+from mast_ray.training.loop import FeedNotes, FitOptions, MicroBatch, RunFiles, fit
+from mast_ray.training.schedule import Schedule, Unfreezing, samples_per_worker
 from mast_ray.training.worker import LocalWorker
 
 SCHEDULE = Schedule(
@@ -58,16 +59,21 @@ class ToyObjective(Objective):
 
 
 class ToyFeed:
-    """Step -> a global batch that depends on the step alone, dealt out in equal contiguous parts."""
+    """Step -> a global batch that depends on the step alone, dealt out in contiguous parts."""
 
     def __init__(self, schedule, rank=0, world_size=1, spoil=(), stop_before=None) -> None:
         self.schedule, self.rank, self.world_size, self.spoil = schedule, rank, world_size, set(spoil)
         self.stop_before = stop_before
         self.seen: list[str] = []
 
+    def notes(self, steps_done):
+        return FeedNotes()
+
+    def resume(self, steps_done, seen):
+        pass
+
     def micro_batches(self, first_step, num_steps, watch):
-        share = self.schedule.batch_size // self.world_size
-        size = share // self.schedule.accumulate
+        share = share_of(self.schedule.batch_size, self.rank, self.world_size)
         for step in range(first_step, num_steps):
             if step == self.stop_before:
                 raise KeyboardInterrupt
@@ -75,12 +81,10 @@ class ToyFeed:
             if step in self.spoil:
                 values = values * torch.nan
             for part in range(self.schedule.accumulate):
-                start = self.rank * share + part * size
-                ids = tuple(f"s{step}:{row}" for row in range(start, start + size))
+                rows = torch.tensor(share)[list(share_of(len(share), part, self.schedule.accumulate))]
+                ids = tuple(f"s{step}:{row}" for row in rows.tolist())
                 self.seen.extend(ids)
-                yield MicroBatch(
-                    batch_of(values[start : start + size], ids), torch.arange(start, start + size)
-                )
+                yield MicroBatch(batch_of(values[rows], ids), rows)
 
 
 class ToyValidation:
@@ -109,8 +113,9 @@ def toy_groups(objective, unfreezing=UNFREEZING):
 
 
 def toy_engine(
-    name="torch", *, schedule=SCHEDULE, num_processes=1, precision="fp32", zero_stage=1, unfreezing=UNFREEZING
-):
+    name="torch", *, schedule=SCHEDULE, num_processes=1, precision="fp32", zero_stage=1, unfreezing=UNFREEZING,
+    offload="none",
+):  # fmt: skip
     objective = ToyObjective()
     return make_engine(
         name,
@@ -119,9 +124,10 @@ def toy_engine(
         OptimizerSettings(average_decay=0.9, precision=precision),
         device=torch.device("cpu"),
         num_processes=num_processes,
-        samples_per_worker=schedule.batch_size // num_processes // schedule.accumulate,
+        samples_per_worker=samples_per_worker(schedule.batch_size, schedule.accumulate, num_processes, "toy"),
         accumulate=schedule.accumulate,
         zero_stage=zero_stage,
+        offload=offload,
     )
 
 

@@ -29,7 +29,9 @@ def alone(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("engine, zero_stage", [("torch", 0), ("deepspeed", 1), ("deepspeed", 2)])
+@pytest.mark.parametrize(
+    "engine, zero_stage", [("torch", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)]
+)
 def test_two_workers_give_the_losses_and_weights_of_one_process(alone, tmp_path, engine, zero_stage):
     seen = run_crew(fit_toy, tmp_path, 2, engine=engine, zero_stage=zero_stage)
     assert sorted(seen[0][:4] + seen[1][:4]) == [f"s0:{row}" for row in range(8)]
@@ -41,7 +43,7 @@ def test_two_workers_give_the_losses_and_weights_of_one_process(alone, tmp_path,
     assert expected.optimizer_steps == state.optimizer_steps
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2])
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_every_zero_stage_and_precision_trains_freezes_and_skips_like_plain_torch(
     tmp_path, zero_stage, precision
@@ -60,6 +62,10 @@ def test_every_zero_stage_and_precision_trains_freezes_and_skips_like_plain_torc
         losses_of(tmp_path / "sharded")[:6], rel=tolerance * 10
     )
     assert first.loss_scale == second.loss_scale
+    shared = sharded.shared_averages()  # what an online teacher looks at; in pieces under ZeRO-3
+    assert (shared is None) == (zero_stage == 3)
+    if shared is not None:
+        assert all(torch.equal(shared[name], second.average[name]) for name in shared)
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
@@ -91,20 +97,50 @@ def test_a_run_goes_on_with_another_number_of_workers_on_the_same_global_batches
     assert largest_difference(final_state(alone).weights, final_state(tmp_path / "run").weights) < 1e-6
 
 
-def test_a_checkpoint_of_one_engine_is_taken_up_by_the_other(alone, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        toy_fit(tmp_path, toy_engine("deepspeed", zero_stage=2), ToyFeed(SCHEDULE, stop_before=8))
-    toy_fit(tmp_path, toy_engine("torch"), ToyFeed(SCHEDULE))
+@pytest.mark.parametrize("engine, accumulate", [("torch", 1), ("torch", 2), ("deepspeed", 1)])
+def test_four_workers_then_three_then_four_see_the_samples_of_one_and_end_alike(
+    alone, tmp_path, engine, accumulate
+):
+    """A batch of 8 over three workers: shares of 2, 3 and 3, each counted by its size."""
+    seen = []
+    for workers, stop_before in ((4, 4), (3, 10), (4, None)):
+        crew = run_crew(
+            fit_toy, tmp_path, workers, engine=engine, stop_before=stop_before, accumulate=accumulate
+        )
+        seen.append([name for member in crew for name in member])
+    # checkpoints after 3, 6, 9 and 12 steps: the stops before steps 4 and 10 go back to steps 3 and 9
+    for names, steps in zip(seen, (range(4), range(3, 10), range(9, 16)), strict=True):
+        assert sorted(names) == sorted(f"s{step}:{row}" for step in steps for row in range(8))
+    expected, state = final_state(alone), final_state(tmp_path / "run")
+    assert largest_difference(expected.weights, state.weights) < 1e-6
+    assert largest_difference(expected.second_moment, state.second_moment) < 1e-6
+    assert losses_of(tmp_path / "run") == pytest.approx(losses_of(alone), rel=1e-5)
+
+
+def test_a_checkpoint_goes_from_engine_to_engine_stage_to_stage_and_crew_to_crew(alone, tmp_path):
+    stops = [("deepspeed", 3, 2, 4), ("torch", 0, 1, 7), ("deepspeed", 1, 2, 10), ("deepspeed", 2, 1, 13)]
+    for engine, zero_stage, workers, stop_before in stops:
+        run_crew(fit_toy, tmp_path, workers, engine=engine, zero_stage=zero_stage, stop_before=stop_before)
+    run_crew(fit_toy, tmp_path, 2, engine="deepspeed", zero_stage=3)
+    expected, state = final_state(alone), final_state(tmp_path / "run")
+    assert expected.optimizer_steps == state.optimizer_steps
+    for part in ("weights", "average", "first_moment", "second_moment"):
+        assert largest_difference(getattr(expected, part), getattr(state, part)) < 1e-6, part
+    assert torch.isfinite(state.weights["head.weight"]).all()
+
+
+def test_the_moments_of_an_offloaded_optimizer_are_those_of_plain_torch(alone, tmp_path):
+    toy_fit(tmp_path, toy_engine("deepspeed", zero_stage=2, offload="optimizer"), ToyFeed(SCHEDULE))
+    assert largest_difference(final_state(alone).second_moment, final_state(tmp_path).second_moment) < 1e-6
     assert largest_difference(final_state(alone).weights, final_state(tmp_path).weights) < 1e-6
-    assert torch.isfinite(final_state(tmp_path).weights["head.weight"]).all()
 
 
-@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_a_real_detector_has_the_same_losses_on_two_workers_as_on_one(tmp_path, engine):
+@pytest.mark.parametrize("engine, workers", [("torch", 2), ("deepspeed", 2), ("torch", 3)])
+def test_a_real_detector_has_the_same_losses_on_some_workers_as_on_one(tmp_path, engine, workers):
     write_archive(tmp_path / "prepared")
     alone = detection_losses(LocalWorker(), tmp_path)
-    together = run_crew(detection_losses, tmp_path, 2, engine=engine)
-    assert together[0] == together[1]
+    together = run_crew(detection_losses, tmp_path, workers, engine=engine)
+    assert all(member == together[0] for member in together)
     for one, two in zip(alone, together[0], strict=True):
         # Every term is a mean over the global batch: assignment, augmentation and contrastive
         # draws do not depend on the workers.

@@ -76,9 +76,11 @@ def test_schedules_come_from_config_sections():
     assert schedule.learning_rate == 5e-5 and schedule.min_learning_rate == 5e-7
 
 
-def test_a_batch_that_cannot_be_split_is_refused_with_one_that_can():
+def test_a_batch_is_split_over_any_number_of_workers_that_it_has_chunks_for():
     assert samples_per_worker(64, 2, 4, "detector") == 8
+    assert samples_per_worker(50, 1, 8, "detector") == 7  # shares of 6 and 7
+    assert samples_per_worker(256, 2, 3, "detector") == 43  # shares of 85 and 86, in parts of 42 and 43
     with pytest.raises(
-        ConfigError, match=r"detector\.batch_size=50 cannot be split .*--set detector\.batch_size=48"
+        ConfigError, match=r"detector\.batch_size=6 cannot be split .*--set detector\.batch_size=8"
     ):
-        samples_per_worker(50, 1, 8, "detector")
+        samples_per_worker(6, 2, 4, "detector")

@@ -7,6 +7,7 @@ import torch
 from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.stages.train.box_checks import durations_of
+from mast_ray.stages.train.pool import TaskPool
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.reader import ChunkReader
@@ -52,11 +53,17 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
             if schedule.num_steps < schedule.steps_per_epoch * knobs.epochs
             else ""
         ),
-        f"batch      {knobs.batch_size} = {config.cluster.num_workers} workers x {knobs.accumulate} parts x {share} chunks",
+        f"batch      {knobs.batch_size} = {config.cluster.num_workers} workers x {knobs.accumulate} parts x {share} chunks"
+        + (" or one less" if knobs.batch_size % (config.cluster.num_workers * knobs.accumulate) else ""),
         f"samples    {schedule.num_samples} seen, warm-up over {round(knobs.warmup_epochs * schedule.steps_per_epoch)} steps",
         f"rate       {knobs.learning_rate:g} -> {knobs.min_learning_rate:g}, weight decay {knobs.weight_decay:g}, clip {knobs.clip_norm:g}",
         f"engine     {_engine_text(config)}",
     ]
+    if config.cluster.feed == "ray_data" and task.can_be_dealt:
+        dealt = TaskPool(task).plan()
+        lines.append(
+            f"feed       ray_data: {len(dealt.bundles):,} bundles, {dealt.num_bytes / 1e9:.3g} GB of the object store"
+        )
     if isinstance(knobs, DetectorTrainConfig):
         decay = average_decay(knobs.ema_decay, knobs.batch_size, schedule.num_steps)
         wanted = rescaled_decay(knobs.ema_decay, knobs.batch_size)

@@ -15,6 +15,7 @@ from typing import Literal
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.stages.train.pool import TaskPool, choose_feed
 from mast_ray.stages.train.summary import SUMMARY, TrainSummary, read_summary
 from mast_ray.stages.train.work import (
     DetectorTask,
@@ -92,7 +93,10 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
         )  # an older archive's backgrounds are measured here, not by every worker
         stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
-        runner.train(task.run, stage, task.config.cluster)
+        feed = choose_feed(task, runner.name)
+        log.info("feed %s (%s)", *feed)
+        pool = TaskPool(task) if feed.name == "ray_data" else None
+        runner.train(task.run, stage, task.config.cluster, pool)
         summary = read_summary(stage)
         run.finish(summary.counts())
         return summary

@@ -21,6 +21,7 @@ from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_detector import Inputs
 from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation
 from mast_ray.spectrogram.augmentation import AugmentStrength
+from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
 from mast_ray.stages.train.data import chunk_reader, training_data
 from mast_ray.stages.train.student import (
@@ -47,12 +48,14 @@ from mast_ray.training.assembly import (
 )
 from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS, ArchiveInputs, archive_inputs, start_card
 from mast_ray.training.data.augmenting import StepAugmentation, background_bank
+from mast_ray.training.data.dealt_feed import DealtFeed
 from mast_ray.training.data.feed import ReaderFeed
 from mast_ray.training.data.labels import (
     LabelSource,
     quiet_chunks,
     refuse_untaught,
 )
+from mast_ray.training.data.mixed_reader import MixedReader
 from mast_ray.training.engine import Objective, choose_precision
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog
@@ -88,6 +91,17 @@ class PretrainTask:
     def knobs(self) -> PretrainConfig:
         return self.config.pretrain
 
+    @property
+    def can_be_dealt(self) -> bool:
+        return True
+
+    def dealt_reader(self, worker: Worker) -> ChunkReader:
+        """Knows the chunks that can be dealt to this task's workers, by position."""
+        prepared, _, _ = archive_inputs_of(self, say=False)
+        return chunk_reader(
+            prepared, pretraining_chunks(prepared)[0], self.config, self.knobs.batch_size, worker
+        )
+
     def run(self, worker: Worker) -> TrainSummary:
         config = self.config
         prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
@@ -101,7 +115,7 @@ class PretrainTask:
         validation = MaskedErrorValidation(objective, held_reader, inputs, config.evaluate.batch_size)
         schedule = schedule_of(self.knobs, len(pool))
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
-        feed = ReaderFeed(reader, worker, schedule, normalisation, tail=tail)
+        feed = feed_of(reader, worker, schedule, normalisation, tail=tail)
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
         card = _card("autoencoder", config, inputs, prepared, result)
@@ -175,7 +189,7 @@ class DetectorTask:
         )
         compiled = config.model.compiles_on(worker.device.type)
         taught_slots = config.self_train.teacher_boxes if is_taught_online(config, self.labels) else 0
-        feed = ReaderFeed(
+        feed = feed_of(
             data.reader,
             worker,
             schedule,
@@ -198,6 +212,16 @@ class DetectorTask:
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
         card = _card("detector", config, inputs, prepared, result)
         return _export(self, worker, objective, card, result, schedule, len(data.reader))
+
+    @property
+    def can_be_dealt(self) -> bool:
+        """Whether all its chunks are of one kind: a fixed share of each kind is not dealt out."""
+        return self.labels.name not in ("mixed", "truth", "control")
+
+    def dealt_reader(self, worker: Worker) -> ChunkReader:
+        """Knows the chunks that can be dealt to this task's workers, by position."""
+        prepared, _, _ = archive_inputs_of(self, say=False)
+        return training_data(prepared, self.labels, self.config, self.knobs, worker).experts
 
     def held_out(self, prepared: Prepared) -> ChunkSet:
         """The chunks that choose the best weights."""
@@ -248,6 +272,10 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
         "data": data_hash(prepared),
         "cluster.lanes": task.config.cluster.lanes,
     }
+    if task.config.cluster.feed == "ray_data" and task.can_be_dealt:
+        parts["cluster.feed"] = (
+            "ray_data"  # another order of samples; runs that began before there was a choice go on
+        )
     parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
     if isinstance(task, DetectorTask):
         parts["augment"] = augment_of(task.config, task.labels).model_dump(mode="json")
@@ -286,6 +314,20 @@ def archive_inputs_of(task: PretrainTask | DetectorTask, say: bool = True) -> Ar
     prepared = open_prepared(task.prepared, task.config.storage)
     where = next((start for start in starts if start), "")
     return archive_inputs(prepared, task.config, card, where, say)
+
+
+def feed_of(
+    reader: ChunkReader | MixedReader,
+    worker: Worker,
+    schedule: Schedule,
+    normalisation: Normalisation,
+    **options: Any,
+) -> ReaderFeed:
+    """Batches of what is dealt to the worker, or of what it reads."""
+    if worker.deal is None:
+        return ReaderFeed(reader, worker, schedule, normalisation, **options)
+    assert isinstance(reader, ChunkReader), "chunks of two kinds are not dealt"
+    return DealtFeed(reader, worker.deal, worker, schedule, normalisation, **options)
 
 
 def _precision(config: Config, worker: Worker) -> Any:

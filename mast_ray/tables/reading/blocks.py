@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
+from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import MEND, Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 
@@ -113,8 +114,8 @@ def _joined(keys: NDArray[np.int64], rows: NDArray[np.int64], most_rows: int) ->
 class BlockReader:
     """Reads blocks from any thread; keeps the footers of the files it has seen."""
 
-    def __init__(self, prepared: Prepared, deadline_s: float = 300.0) -> None:
-        self._filesystem, self._root = prepared.storage.arrow()
+    def __init__(self, storage: Storage, deadline_s: float = 300.0) -> None:
+        self._filesystem, self._root = storage.arrow()
         self._deadline_s = deadline_s
         self._footers: dict[str, pq.FileMetaData] = {}
         self._lock = threading.Lock()

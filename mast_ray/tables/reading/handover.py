@@ -27,15 +27,20 @@ class Handover(Generic[T]):
         self._stop = threading.Event()
 
     @contextmanager
-    def fed_by(self, source: Generator[T, None, None], name: str) -> Iterator[Handover[T]]:
-        """A thread goes through `source`, which is closed there, for the length of a block."""
+    def fed_by(
+        self, source: Generator[T, None, None], name: str, waits: bool = True
+    ) -> Iterator[Handover[T]]:
+        """A thread goes through `source`, which is closed there, for the length of a block; with `waits` the block
+        ends when the thread has.
+        """
         thread = threading.Thread(target=self._feed, args=(source,), name=name, daemon=True)
         thread.start()
         try:
             yield self
         finally:
             self.stop()
-            thread.join()
+            if waits:
+                thread.join()
 
     def stop(self) -> None:
         """Nothing will be taken any more."""
@@ -70,8 +75,12 @@ class Handover(Generic[T]):
         return False
 
 
-def made_ahead(source: Generator[T, None, None], most: int, name: str) -> Generator[T, None, None]:
-    """The same things, made in a thread of their own."""
-    with Handover[T](most).fed_by(source, name) as handover:
+def made_ahead(
+    source: Generator[T, None, None], most: int, name: str, waits: bool = True
+) -> Generator[T, None, None]:
+    """The same things, made in a thread of their own. Without `waits` who leaves early does not wait for it: the next
+    thing may depend on others who will never come.
+    """
+    with Handover[T](most).fed_by(source, name, waits) as handover:
         while (item := handover.take()) is not None:
             yield item

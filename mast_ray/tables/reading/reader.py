@@ -31,9 +31,17 @@ from mast_ray.config.errors import DataError
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS, SEGMENT_FRAMES
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.blocks import BlockReader, block_map, sort_by_block
+from mast_ray.tables.reading.bundles import PoolPlan, make_bundles
 from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table
 from mast_ray.tables.reading.handover import made_ahead
-from mast_ray.tables.reading.sample_order import EpochOrder, Window, check_world, lanes_of, steps_per_epoch
+from mast_ray.tables.reading.sample_order import (
+    EpochOrder,
+    Window,
+    check_world,
+    lanes_of,
+    places_of,
+    steps_per_epoch,
+)
 
 CACHE_BYTES = 2 << 30  # a set whose blocks fit is kept in memory after the first pass
 
@@ -113,7 +121,7 @@ class ChunkReader:
         )
         self._valid = valid.clip(0, CHUNK_FRAMES).astype(np.int32)
         self._names, self._backgrounds = prepared.recording_ids, prepared.backgrounds
-        self._blocks, self._reader = found.blocks, BlockReader(prepared, _deadline_of(prepared))
+        self._blocks, self._reader = found.blocks, BlockReader(prepared.storage, _deadline_of(prepared))
         self._shuffle_chunks, self._pin_memory = shuffle_chunks, pin_memory
         self._dtype = {"uint8": torch.uint8, "float16": torch.float16}[prepared.storage_type]
         used = np.unique(self._block).tolist()
@@ -132,20 +140,22 @@ class ChunkReader:
         self, epoch: int, rank: int = 0, world_size: int = 1, start_step: int = 0
     ) -> Iterator[RawChunks]:
         """This worker's part of every global batch of an epoch from `start_step` on:
-        batch_size / world_size chunks.
+        batch_size / world_size chunks, or one more.
         """
-        check_world(self.batch_size, self.lanes, world_size)
+        check_world(self.batch_size, world_size)
         order = EpochOrder(
             self._block_start, self.batch_size, self.lanes, self.seed, epoch, self._shuffle_chunks
         )
         per_lane = self.batch_size // self.lanes
-        lanes = list(range(rank, self.lanes, world_size))
-        places = np.concatenate([np.arange(lane * per_lane, (lane + 1) * per_lane) for lane in lanes])
+        mine = places_of(self.batch_size, self.lanes, rank, world_size)
+        lanes = [places.start // per_lane for places in mine]
+        parts = [slice(places.start % per_lane, places.start % per_lane + len(places)) for places in mine]
+        places = np.concatenate([np.asarray(part) for part in mine])
         first_sample = (epoch * self.steps_per_epoch + start_step) * self.batch_size
-        windows = [deque(order.windows(lane, start_step)) for lane in lanes]
-        positions = _steps(windows, per_lane, start_step, order.steps)
+        windows = [list(order.windows(lane, start_step)) for lane in lanes]
+        positions = _steps(windows, parts, per_lane, start_step, order.steps)
         schedule = sorted(  # the order in which chunks of theirs are first asked for
-            (window for lane_windows in windows for window in lane_windows),
+            _taken(windows, parts, per_lane, start_step),
             key=lambda window: (max(window.start // per_lane, start_step), window.lane, window.start),
         )
         for step, batch in enumerate(self._batches(schedule, positions, ahead=len(lanes) + 4)):
@@ -179,20 +189,25 @@ class ChunkReader:
                 source = _BlockSource(self, pool, windows, ahead)
                 try:
                     for chunks in positions:
-                        yield self._assembled(chunks, source)
+                        yield self._read(chunks, source)
                 finally:
                     source.cancel()
 
         yield from made_ahead(batches(), 3, "chunk-reader")
 
-    def _assembled(self, chunks: NDArray[np.int64], source: _BlockSource) -> RawChunks:
-        """(B,) positions in the set -> a batch; each chunk is one copy of two neighbouring rows."""
+    def _read(self, chunks: NDArray[np.int64], source: _BlockSource) -> RawChunks:
+        """(B,) positions in the set -> a batch."""
+        places = zip(chunks.tolist(), self._block[chunks].tolist(), self._row[chunks].tolist(), strict=True)
+        return self.assembled(
+            chunks, (source.rows(chunk, block)[row : row + 2] for chunk, block, row in places)
+        )
+
+    def assembled(self, chunks: NDArray[np.int64], segments: Iterable[NDArray[np.generic]]) -> RawChunks:
+        """(B,) positions in the set and the two stored segments of each, (2, 512, F) -> a batch; one copy of each."""
         values = self._buffer(len(chunks))
         target = values.numpy()
-        for place, (chunk, block, row) in enumerate(
-            zip(chunks.tolist(), self._block[chunks].tolist(), self._row[chunks].tolist(), strict=True)
-        ):
-            target[place] = source.rows(chunk, block)[row : row + 2].reshape(CHUNK_FRAMES, NUM_BINS)
+        for place, pair in enumerate(segments):
+            target[place] = pair.reshape(CHUNK_FRAMES, NUM_BINS)
         recording, number = self.chunks.recording[chunks].tolist(), self.chunks.chunk[chunks].tolist()
         return RawChunks(
             values,
@@ -229,6 +244,12 @@ class ChunkReader:
         fresh = torch.empty(shape, dtype=self._dtype).numpy()
         self._buffers = [*self._buffers[-7:], fresh]
         return torch.from_numpy(fresh)
+
+    def bundles(self, count: int, is_wanted: NDArray[np.bool_] | None = None) -> PoolPlan:
+        """The chunks of the set (those that are wanted, by position) in bundles that can be dealt out evenly."""
+        wanted = np.ones(len(self), bool) if is_wanted is None else is_wanted
+        made = make_bundles(self._blocks, self._block, self._row, wanted, count, self.seed)
+        return PoolPlan(made, int(wanted.sum()), self._dtype.itemsize)
 
     def _decoded(self, block: int) -> NDArray[np.generic]:
         if self._cache is None:
@@ -284,16 +305,31 @@ class _OpenWindow:
     is_started: bool = False
 
 
+def _taken(
+    windows: list[list[Window]], parts: list[slice], per_lane: int, start_step: int
+) -> Iterator[Window]:
+    """Windows with those of their chunks alone that will be asked for: a lane may be shared with another worker."""
+    for lane_windows, part in zip(windows, parts, strict=True):
+        for window in lane_windows:
+            place = window.start + np.arange(len(window.chunks))
+            within = place % per_lane
+            is_mine = (place >= start_step * per_lane) & (within >= part.start) & (within < part.stop)
+            if is_mine.any():
+                yield replace(window, chunks=window.chunks[is_mine])
+
+
 def _steps(
-    windows: list[deque[Window]], per_lane: int, start_step: int, steps: int
+    windows: list[list[Window]], parts: list[slice], per_lane: int, start_step: int, steps: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Positions in the set of each step's chunks, lane after lane."""
+    """Positions in the set of each step's chunks, lane after lane, of each lane's chunks those in its part."""
     rows = []
     for lane_windows in windows:
         row = np.concatenate([w.chunks for w in lane_windows]) if lane_windows else np.zeros(0, np.int64)
         rows.append(row[start_step * per_lane - lane_windows[0].start :] if lane_windows else row)
     for step in range(steps - start_step):
-        yield np.concatenate([row[step * per_lane : (step + 1) * per_lane] for row in rows])
+        yield np.concatenate(
+            [row[step * per_lane :][:per_lane][part] for row, part in zip(rows, parts, strict=True)]
+        )
 
 
 def _deadline_of(prepared: Prepared) -> float:

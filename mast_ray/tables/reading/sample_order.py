@@ -3,15 +3,16 @@ of workers, resumable anywhere.
 
 Legend: N chunks in G blocks (what one read delivers), L lanes, B the global batch. Every epoch the
 blocks are permuted and laid in a row; the row is cut into L equal lanes; each lane is shuffled inside
-windows of neighbouring blocks. A step takes B / L chunks from every lane, and worker r of W reads the
-lanes r, r + W, ... Everything is computed from (seed, epoch), so a position is found without reading
-what was before it, and nothing depends on W.
+windows of neighbouring blocks. A step takes B / L chunks from every lane. Worker r of W reads the lanes r, r + W, ...
+where W measures L, and its even share of the places of a batch otherwise: a lane may then serve two workers. Everything
+is computed from (seed, epoch), so a position is found without reading what was before it, and nothing depends on W.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 
 import numpy as np
@@ -36,14 +37,32 @@ def lanes_of(batch_size: int, most: int) -> int:
     return gcd(batch_size, most)
 
 
-def check_world(batch_size: int, lanes: int, world_size: int) -> None:
-    """Every worker must get the same whole number of lanes."""
-    if lanes % world_size:
+def check_world(batch_size: int, world_size: int) -> None:
+    """Every worker needs a chunk of every batch."""
+    if batch_size < world_size:
         raise ConfigError(
-            f"batch_size={batch_size} gives {lanes} lanes (cluster.lanes), which cannot be split over "
-            f"{world_size} workers:\nuse a batch size that is a multiple of {world_size}, "
-            f"and cluster.lanes that is one, e.g. --set cluster.lanes={world_size * max(1, lanes // world_size)}"
+            f"a batch of {batch_size} chunks cannot be shared by {world_size} workers:\n"
+            f"use at most {batch_size} (cluster.num_workers), or a larger batch"
         )
+
+
+def share_of(batch_size: int, rank: int, world_size: int) -> range:
+    """Places in the global batch of one of several even shares; they differ by one chunk at most."""
+    return range(rank * batch_size // world_size, (rank + 1) * batch_size // world_size)
+
+
+def places_of(batch_size: int, lanes: int, rank: int, world_size: int) -> list[range]:
+    """Places in the global batch of a worker, lane by lane."""
+    per_lane = batch_size // lanes
+    if lanes % world_size == 0:
+        return [range(lane * per_lane, (lane + 1) * per_lane) for lane in range(rank, lanes, world_size)]
+    share = share_of(batch_size, rank, world_size)
+    cuts = [
+        share.start,
+        *(p for p in range(0, batch_size, per_lane) if share.start < p < share.stop),
+        share.stop,
+    ]
+    return [range(begin, end) for begin, end in pairwise(cuts)]
 
 
 def steps_per_epoch(num_chunks: int, batch_size: int) -> int:

@@ -25,7 +25,7 @@ from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.reading.handover import Handover
 from mast_ray.tables.reading.reader import CHUNK_TENSORS, RawChunks
-from mast_ray.training.loop import MicroBatch
+from mast_ray.training.loop import FeedNotes, MicroBatch
 from mast_ray.training.objectives import mean_over_workers
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
@@ -98,6 +98,13 @@ class ReaderFeed:
             for part, batch, weight in zip(parts, batches, weights, strict=True):
                 yield self._augmented(step, part, replace(batch, weight=weight))
 
+    def notes(self, steps_done: int) -> FeedNotes:
+        """None: the order of samples is computed from the step."""
+        return FeedNotes()
+
+    def resume(self, steps_done: int, seen: bytes) -> None:
+        """Nothing to prepare."""
+
     def _labelled(self, step: int, raw: RawChunks) -> ChunkBatch:
         batch = batch_of(raw, self.normalisation, self.tail)
         return batch if self.labeller is None else self.labeller(batch, raw, step)
@@ -108,7 +115,8 @@ class ReaderFeed:
             case "ones":
                 weight = torch.ones_like(weight)
             case "mean_one":
-                weight = weight / mean_over_workers(weight.mean()).clamp(min=1e-6)
+                share = len(weight) * self.worker.world_size / self.schedule.batch_size
+                weight = weight / mean_over_workers(weight.mean() * share).clamp(min=1e-6)
             case "mean_one_of_pseudo":
                 is_pseudo = torch.cat([part.is_pseudo for part in parts])
                 total, count = (weight * is_pseudo).sum(), is_pseudo.sum()
@@ -180,13 +188,16 @@ def compiled_slots(boxes_per_chunk: NDArray[np.int64]) -> int:
 
 
 def parts_of(raw: RawChunks, count: int) -> list[RawChunks]:
-    """A raw batch in `count` equal parts; where experts' chunks are in front, they are so in every part."""
+    """A raw batch in `count` parts, equal or different by one; where experts' chunks are in front, they are so in every
+    part.
+    """
     if count == 1:
         return [raw]
-    size, experts = len(raw) // count, raw.num_expert or 0
+    experts = raw.num_expert or 0
     parts, begin = [], experts
     for part in range(count):
         low, high = (experts * number // count for number in (part, part + 1))
+        size = (part + 1) * len(raw) // count - part * len(raw) // count
         end = begin + size - (high - low)
         parts.append(_joined_rows(raw, slice(low, high), slice(begin, end)))
         begin = end

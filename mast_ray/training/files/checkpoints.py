@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
@@ -68,6 +69,7 @@ class TrainingState:
     position: Position
     engine: EngineState
     identity: dict[str, Any]
+    seen: bytes = b""  # what a feed has to know to go on in mid-epoch
 
 
 class Checkpoints:
@@ -150,7 +152,9 @@ class Checkpoints:
             optimizer_steps=state["optimizer_steps"],
             loss_scale=tuple(state["loss_scale"]),
         )
-        return TrainingState(Position(**state["position"]), engine, state["identity"])
+        return TrainingState(
+            Position(**state["position"]), engine, state["identity"], b64decode(state.get("seen", ""))
+        )
 
     def clean(self) -> list[str]:
         """Remove folders that were never finished (a kill or a full disk in
@@ -185,6 +189,7 @@ class Checkpoints:
                 "optimizer_steps": state.engine.optimizer_steps,
                 "loss_scale": list(state.engine.loss_scale),
                 "identity": state.identity,
+                "seen": b64encode(state.seen).decode(),
             }
         ).encode()
         self.storage.write_atomic(f"{name}/{STATE}", text)

@@ -52,7 +52,7 @@ class MetricsLog:
         self._board = _tensorboard(folder, resume_step)
 
     def add(self, kind: str, step: int, samples: int, values: Mapping[str, float]) -> None:
-        """One row; `kind` is "train" or "validation". Values that are not finite are kept as text ("nan")."""
+        """One row; `kind` is "train", "validation" or "epoch" (what was fed). Values that are not finite are kept as text ("nan")."""
         self.rows.append(
             {"kind": kind, "step": step, "samples": samples} | {k: _jsonable(v) for k, v in values.items()}
         )

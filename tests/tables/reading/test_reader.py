@@ -13,6 +13,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.tables.reading.chunk_sets import BoxTable, box_table, chunks_of_blocks, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.tables.reading.sample_order import places_of
 
 
 def everything(prepared):
@@ -56,14 +57,14 @@ def test_sequential_reads_every_chunk_once_on_any_number_of_workers(prepared):
     assert sorted(whole) == sorted(everything(prepared).ids(prepared))
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5, 7, 11, 16])
 def test_global_batches_do_not_depend_on_the_number_of_workers(prepared, world_size):
     reader = ChunkReader(prepared, everything(prepared), batch_size=16, lanes=8, seed=3, num_threads=2)
     alone = [dict(zip(b.sample_index.tolist(), b.chunk_ids, strict=True)) for b in reader.epoch(2)]
     shared = [{} for _ in alone]
     for rank in range(world_size):
         for step, batch in enumerate(reader.epoch(2, rank, world_size)):
-            assert len(batch) == 16 // world_size
+            assert 16 // world_size <= len(batch) <= -(-16 // world_size)
             shared[step].update(zip(batch.sample_index.tolist(), batch.chunk_ids, strict=True))
     assert alone == shared
 
@@ -209,10 +210,42 @@ def test_a_cached_set_gives_the_same_batches_as_an_uncached_one(prepared):
     assert all(torch.equal(a.values, b.values) for a, b in zip(*batches, strict=True))
 
 
-def test_a_worker_count_that_cannot_share_the_lanes_is_refused_with_a_remedy(prepared):
+def test_more_workers_than_chunks_in_a_batch_are_refused_with_a_remedy(prepared):
     reader = ChunkReader(prepared, everything(prepared), batch_size=16, lanes=8)
-    with pytest.raises(ConfigError, match="3 workers"):
-        next(iter(reader.epoch(0, 0, 3)))
+    with pytest.raises(ConfigError, match="shared by 17 workers:\nuse at most 16"):
+        next(iter(reader.epoch(0, 0, 17)))
+
+
+def test_eight_seven_three_and_eight_workers_take_the_same_samples_in_the_same_order(prepared):
+    """A batch of 8 whose 8 lanes are whole for eight workers, and shared for seven and three."""
+    reader = ChunkReader(prepared, everything(prepared), batch_size=8, lanes=8, seed=1, num_threads=1)
+    whole = [dict(zip(b.sample_index.tolist(), b.chunk_ids, strict=True)) for b in reader.epoch(0)]
+    seen, stops = [], [(8, 0, 2), (7, 2, 4), (3, 4, 6), (8, 6, len(whole))]
+    for world_size, start, stop in stops:
+        shares = [
+            list(reader.epoch(0, rank, world_size, start))[: stop - start] for rank in range(world_size)
+        ]
+        for step in range(stop - start):
+            batch = {}
+            for share in shares:
+                batch |= dict(zip(share[step].sample_index.tolist(), share[step].chunk_ids, strict=True))
+            seen.append(batch)
+    assert seen == whole
+
+
+def test_places_of_a_batch_by_hand():
+    # 6 chunks in 3 lanes of two: three workers have a lane each, two share the middle one, four take one or two chunks
+    assert [places_of(6, 3, rank, 3) for rank in range(3)] == [[range(0, 2)], [range(2, 4)], [range(4, 6)]]
+    assert [places_of(6, 3, rank, 2) for rank in range(2)] == [
+        [range(0, 2), range(2, 3)],
+        [range(3, 4), range(4, 6)],
+    ]
+    assert [places_of(6, 3, rank, 4) for rank in range(4)] == [
+        [range(0, 1)],
+        [range(1, 2), range(2, 3)],
+        [range(3, 4)],
+        [range(4, 6)],
+    ]
 
 
 def test_an_iterator_left_in_its_last_batches_ends_too(prepared):

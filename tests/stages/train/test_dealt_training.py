@@ -1,0 +1,125 @@
+"""Pretraining fed by Ray Data: killed and resumed, every epoch has its chunks once; DeepSpeed under Ray Train."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.errors import ConfigError
+from mast_ray.config.loading import config_to_yaml
+from mast_ray.config.tree import ClusterConfig
+from mast_ray.on_ray.dealing import STORE_SHARE, fit_text, refuse_no_core
+from mast_ray.stages.runner import HERE
+from mast_ray.stages.train.pool import TaskPool, choose_feed
+from mast_ray.stages.train.summary import read_summary
+from mast_ray.stages.train.train import run_pretrain
+from mast_ray.stages.train.work import PretrainTask
+from mast_ray.storage.storage import open_storage
+from mast_ray.training.files.metrics_log import read_metrics
+
+KNOBS = {
+    "cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5, "cluster.feed": "ray_data", "pretrain.epochs": 8,
+    "cluster.checkpoint_every_steps": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return make_prepared(tmp_path_factory.mktemp("small"))
+
+
+def test_what_fits_the_object_store_is_said_with_its_size(prepared, tmp_path):
+    plan = TaskPool(PretrainTask(small_config(**KNOBS), str(prepared), str(tmp_path))).plan()
+    fits, text = fit_text(plan, plan.num_bytes / STORE_SHARE)
+    assert fits and text.endswith("kept there across epochs")
+    assert f"{plan.num_chunks} chunks in {len(plan.bundles)} bundles, {plan.num_bytes / 1e9:.3g} GB" in text
+    fits, text = fit_text(plan, plan.num_bytes / STORE_SHARE - 10)
+    assert not fits and text.endswith("more than 60% of it, so read again from the archive every epoch")
+
+
+def test_ray_data_is_refused_without_ray_and_without_a_core_of_its_own(prepared, tmp_path):
+    with pytest.raises(ConfigError, match=r"cluster\.feed=ray_data needs Ray"):
+        run_pretrain(small_config(**KNOBS), str(prepared), str(tmp_path), runner=HERE)
+    refuse_no_core(2.0, ClusterConfig(num_workers=2, cpus_per_worker=0.5))
+    with pytest.raises(ConfigError, match=r"cluster\.cpus_per_worker=0\.5, or --set cluster\.feed=reader"):
+        refuse_no_core(2.0, ClusterConfig(num_workers=2))
+
+
+def test_auto_lets_workers_read_for_themselves(prepared, tmp_path):
+    config = small_config(**KNOBS | {"cluster.feed": "auto"})
+    choice = choose_feed(PretrainTask(config, str(prepared), str(tmp_path)), "ray")
+    assert choice.name == "reader" and "same to the bit" in choice.reason
+
+
+def training_workers(driver: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for process in driver.children(recursive=True):
+        try:
+            if "TrainWorker" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def started(prepared, out, record):
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = [sys.executable, "-m", "mast_ray", "pretrain", str(prepared)]
+    return subprocess.Popen(
+        [*command, "--out", str(out), "--config", str(record)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def wait_for_checkpoint(out: Path, driver: subprocess.Popen, after: int) -> None:
+    """Until a checkpoint of a later step than `after` is whole."""
+    until_s = time.monotonic() + 120
+    while not any(
+        int(path.parent.name[5:]) > after for path in (out / "checkpoints").glob("step-*/manifest.json")
+    ):
+        assert driver.poll() is None and time.monotonic() < until_s, driver.communicate()[0][-3000:]
+        time.sleep(0.05)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_dealt_run_killed_and_resumed_has_every_chunk_of_every_epoch_once(prepared, tmp_path):
+    """A worker is killed, then the driver; the account of each epoch says how many chunks it had."""
+    out, record = tmp_path / "out", tmp_path / "config.yaml"
+    config = small_config(**KNOBS)
+    record.write_text(config_to_yaml(config))
+    driver = started(prepared, out, record)
+    wait_for_checkpoint(out, driver, 0)
+    os.kill(random.Random(0).choice(training_workers(psutil.Process(driver.pid))).pid, signal.SIGKILL)
+    wait_for_checkpoint(out, driver, 4)
+    driver.kill()
+    printed = driver.communicate()[0]
+    again = started(prepared, out, record)
+    printed += again.communicate(timeout=240)[0]
+    assert again.returncode == 0, printed[-3000:]
+    assert "kept there across epochs" in printed and "resuming: " in printed
+    epochs = [row for row in read_metrics(open_storage(out)) if row["kind"] == "epoch"]
+    summary = read_summary(open_storage(out))
+    steps_per_epoch = summary.steps // 8
+    assert [row["step"] for row in epochs] == [steps_per_epoch * epoch for epoch in range(1, 9)]
+    for row in epochs:
+        assert row["done"] + row["skipped"] == row["offered"] == summary.train_chunks
+        assert row["done"] + row["seen_twice"] == 4 * steps_per_epoch
+        assert row["seen_twice"] <= 2  # of two workers each may lack a chunk
+    assert summary.resumed_from_step > 0 and summary.num_workers == 2
+
+
+@pytest.mark.ray
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_deepspeed_trains_under_ray_train_from_dealt_chunks(prepared, tmp_path):
+    knobs = KNOBS | {"cluster.engine": "deepspeed", "cluster.zero_stage": 2, "pretrain.epochs": 2}
+    summary = run_pretrain(small_config(**knobs), str(prepared), str(tmp_path / "out"))
+    assert summary.num_workers == 2 and summary.last["masked_error"] < 2.0
