@@ -7,6 +7,10 @@ matrix-product rate measured first, and peak memory.
 
     python benchmarks/model_steps.py --out model_steps.json                             # one GPU, ViT-B, batch 256
     python benchmarks/model_steps.py --device cpu --size tiny --batch 4 --steps 2       # smoke check
+    python benchmarks/model_steps.py --what pretrain train --variants torch zero1 zero2 zero3   # through an engine
+
+The variants torch, zero1, zero2, zero3 and offload (ZeRO-2, optimizer in host memory) run the step of `mast pretrain`
+and `mast train` through that engine, with clipping and (train) the moving average: compiled where the engine can be.
 """
 
 from __future__ import annotations
@@ -25,12 +29,22 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.encoder import ENCODER_SHAPES
 from mast_ray.models.masking import Masking
+from mast_ray.training.assembly import detection, engine_of, reconstruction
+from mast_ray.training.data.feed import bucketed
+from mast_ray.training.loop import seed_draws
 from mast_ray.training.objectives import ReconstructionObjective, build_autoencoder, detection_objective
+from mast_ray.training.schedule import schedule_of
+from mast_ray.training.worker import LocalWorker
 
 GOALS = {"pretrain": 1_900, "detect": 2_000, "train": 500}  # chunks/s on one H200, ViT-B, batch 256, compiled
+
+ENGINES = {"torch": None, "zero1": 1, "zero2": 2, "zero3": 3, "offload": 2}  # ZeRO stage
 
 
 def main() -> None:
@@ -58,7 +72,10 @@ def main() -> None:
     rows = []
     for name in args.what:
         for variant in args.variants:
-            row = measure(name, variant, args, device, rate)
+            try:
+                row = measure(name, variant, args, device, rate)
+            except torch.OutOfMemoryError:
+                row = {"what": name, "variant": variant, "out_of_memory": True}
             rows.append(row)
             print(json.dumps(row), flush=True)
     if args.out:
@@ -73,7 +90,7 @@ def arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--size", choices=("tiny", "small", "base"), default="base")
+    add("--size", choices=tuple(ENCODER_SHAPES), default="base")
     add("--batch", type=int, default=256)
     add("--boxes", type=int, default=12, help="boxes per chunk in training")
     add("--steps", type=int, default=20)
@@ -90,9 +107,11 @@ def arguments() -> argparse.Namespace:
     add(
         "--variants",
         nargs="+",
-        choices=("rival", "eager", "compiled"),
+        choices=("rival", "eager", "compiled", *ENGINES),
         default=["rival", "eager", "compiled"],
     )
+    add("--checkpoint-activations", choices=("on", "off"), default="off", help="with the engines")
+    add("--compile", choices=("on", "off", "auto"), default="auto", help="with the engines")
     add("--out", type=Path)
     return parser.parse_args()
 
@@ -129,8 +148,9 @@ def measure(
     }
     if device.type == "cuda":
         row["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    if device.type == "cuda" and variant not in ENGINES:
         row["waits_for_host"] = waits_for_host(step)
-    if variant != "rival":
+    if variant != "rival" and variant not in ENGINES:
         flops = flops_per_chunk(name, args, device)
         row["gflop_per_chunk"] = round(flops / 1e9, 1)
         row["tflops"] = round(flops * args.batch / seconds / 1e12, 1)
@@ -145,6 +165,8 @@ def prepared_step(
 ) -> tuple[Callable[[], object], str]:
     """A call that does one whole step, and what it runs."""
     batch = batch or args.batch
+    if variant in ENGINES:
+        return engine_step(name, variant, args, device)
     options = {} if args.compile_mode == "default" else {"mode": args.compile_mode}
     amp = partial(torch.autocast, device.type, torch.bfloat16)
     chunks = torch.randn((batch, 1, 1024, 128), device=device)
@@ -189,6 +211,41 @@ def prepared_step(
         return loss
 
     return train, label
+
+
+def engine_step(
+    name: str, variant: str, args: argparse.Namespace, device: torch.device
+) -> tuple[Callable[[], object], str]:
+    """The step of a real run, through its engine, on chunks that lie on the device."""
+    section = {"pretrain": "pretrain", "train": "detector"}[name]
+    knobs: dict[str, Any] = {
+        "model.size": args.size, "model.decoder": args.decoder, "model.compile": args.compile,
+        f"{section}.batch_size": args.batch, "cluster.checkpoint_activations": args.checkpoint_activations,
+        "cluster.engine": "torch" if variant == "torch" else "deepspeed",
+        "cluster.zero_stage": ENGINES[variant] or 0,
+        "cluster.offload": "optimizer" if variant == "offload" else "none",
+        "detector.unfrozen_blocks": 10**6, "detector.backbone_multiplier": 1.0,
+    }  # fmt: skip
+    config = apply_overrides(field(), knobs)
+    training = getattr(config, section)
+    schedule = schedule_of(training, 1000 * args.batch)
+    objective = reconstruction(config) if name == "pretrain" else detection(config, training)
+    worker = LocalWorker(device)
+    engine = engine_of(objective, config, training, schedule, worker, section)
+    engine.set_epoch(0.0)
+    boxes = bucketed(random_boxes(args.batch, args.boxes if name == "train" else 0)).to(device)
+    chunks = torch.randn((args.batch, 1, 1024, 128), device=device)
+    example = ChunkBatch(chunks, boxes, torch.ones(args.batch, device=device))
+    rows, count = torch.arange(args.batch, device=device), iter(range(10**9))
+
+    def train() -> Tensor:
+        seed_draws(objective, next(count), rows, args.batch, 0)
+        losses = engine.backward(example, is_last=True)
+        engine.step(1e-4)
+        return losses["loss"]
+
+    kept = "activations computed again" if args.checkpoint_activations == "on" else "activations kept"
+    return train, f"{engine.name}, {args.size}, {kept}"
 
 
 def detector_of(args: argparse.Namespace, is_rival: bool) -> nn.Module:
