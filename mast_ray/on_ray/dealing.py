@@ -25,7 +25,15 @@ from mast_ray.on_ray.session import quiet_ray_data
 from mast_ray.on_ray.units import worker_error
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.reading.blocks import BlockReader
-from mast_ray.tables.reading.bundles import Bundle, Deal, DealtRows, PoolPlan, dealt_rows, read_bundle
+from mast_ray.tables.reading.bundles import (
+    Bundle,
+    Deal,
+    DealtRows,
+    PoolPlan,
+    dealt_rows,
+    most_repeated,
+    read_bundle,
+)
 
 log = logging.getLogger("mast.training")
 
@@ -65,7 +73,7 @@ def datasets_of(pool: Pool, cluster: ClusterConfig) -> Datasets:
     found = ray.cluster_resources()
     refuse_no_core(found.get("CPU", 0.0), cluster)
     plan, storage = pool.plan(), pool.storage()
-    fits, text = fit_text(plan, found.get("object_store_memory", 0.0))
+    fits, text = fit_text(plan, found.get("object_store_memory", 0.0), cluster.num_workers)
     log.info("%s", text)
     kept = None
     if fits:
@@ -89,8 +97,8 @@ def refuse_no_core(num_cpus: float, cluster: ClusterConfig) -> None:
     )
 
 
-def fit_text(plan: PoolPlan, store_bytes: float) -> tuple[bool, str]:
-    """Whether a set is kept in the object store, and a line about it."""
+def fit_text(plan: PoolPlan, store_bytes: float, num_workers: int) -> tuple[bool, str]:
+    """Whether a set is kept in the object store, and what to say about it."""
     fits = plan.num_bytes <= STORE_SHARE * store_bytes
     how = (
         "kept there across epochs"
@@ -99,7 +107,8 @@ def fit_text(plan: PoolPlan, store_bytes: float) -> tuple[bool, str]:
     )
     return fits, (
         f"feed ray_data: {plan.num_chunks:,} chunks in {len(plan.bundles):,} bundles, {plan.num_bytes / 1e9:.3g} GB; "
-        f"the object store has {store_bytes / 1e9:.3g} GB: {how}"
+        f"the object store has {store_bytes / 1e9:.3g} GB: {how}\n"
+        f"a worker sees at most {most_repeated(plan.num_chunks, num_workers, num_workers):,} chunks of an epoch twice"
     )
 
 
