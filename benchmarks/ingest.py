@@ -22,7 +22,8 @@ import platform
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,57 +32,69 @@ import pyarrow
 import pyarrow.parquet as pq
 import torch
 
-from mast_ray.config.loading import apply_overrides
-from mast_ray.config.recipes import field
-from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.spectrogram.chunking import Segment
+from mast_ray.storage.stage_folders import SCHEMA_VERSION
 from mast_ray.storage.storage import open_storage
-from mast_ray.storage.unit_runner import WorkDone, publish_file, run_here
-from mast_ray.storage.units import Item, Outcome, plan_units, read_commits
-from mast_ray.tables.labels.choice import chosen_labels
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.preparing.finishing import finish
 from mast_ray.tables.preparing.frames_writer import FramesWriter
 from mast_ray.tables.reading.blocks import values_of
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.tables.schemas import LABELS, RECORDINGS, SPLITS
+
+
+def noise_of(segments: int) -> np.ndarray:
+    tilt = np.linspace(-3.0, -9.0, 128, dtype=np.float32)
+    rng = np.random.default_rng(0)
+    return rng.normal(0, 1.2, (segments + 64, 512, 128)).astype(np.float32) + tilt
+
+
+def write_frames(folder: Path, names: list[str], segments: int, storage: str, start: int) -> pyarrow.Table:
+    """One file of 64 recordings; its rows of the index."""
+    file, noise = f"frames/{start:06d}.parquet", noise_of(segments)
+    writer = FramesWriter(folder / file, storage)
+    for number, name in enumerate(names[start : start + 64], start):
+        writer.add(name, [Segment(n, noise[number % 64 + n], 512) for n in range(segments)])
+    writer.close()
+    return writer.index(file)
 
 
 def make_prepared(folder: Path, num_recordings: int, segments: int, storage: str) -> str:
-    """A prepared archive whose spectrograms are realistic noise, without decoding any audio."""
-    from datetime import UTC, datetime
-
-    stage, rng = open_storage(folder), np.random.default_rng(0)
-    tilt = np.linspace(-3.0, -9.0, 128, dtype=np.float32)
-    noise = rng.normal(0, 1.2, (segments + 64, 512, 128)).astype(np.float32) + tilt
-
-    def work(attempt, items):
-        with stage.scratch_file() as path, stage.scratch_file() as index_path:
-            writer = FramesWriter(path, storage)
-            for item in items:
-                start = int(item.item_id, 16) % 64
-                writer.add(item.item_id, [Segment(n, noise[start + n], 512) for n in range(segments)])
-            writer.close()
-            frames = publish_file(stage, path, "frames", attempt.unit, writer.num_rows)
-            index = writer.index(frames.key)
-            pq.write_table(index, index_path)
-            files = [frames, publish_file(stage, index_path, "index", attempt.unit, len(index))]
-        record = {
-            "path": "", "site": "", "start_utc": None, "utc_offset_s": None, "time_source": "none", "time_flags": "",
-            "latitude": None, "longitude": None, "duration_s": segments * 5.12, "sample_rate_hz": 16000,
+    """A prepared archive whose spectrograms are realistic noise, without decoding any audio: all of it is in the pool."""
+    names = [f"{n:016x}" for n in range(num_recordings)]
+    (folder / "frames").mkdir(parents=True)
+    write = partial(write_frames, folder, names, segments, storage)
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        index = list(pool.map(write, range(0, num_recordings, 64)))
+    stage, noise = open_storage(folder), noise_of(segments)
+    duration_s = segments * 5.12
+    recordings = [
+        {
+            "recording_id": name, "path": f"{name}.wav", "site": "", "duration_s": duration_s, "sample_rate_hz": 16000,
             "num_channels": 1, "num_bytes": 0, "num_frames": segments * 512, "num_chunks": segments - 1,
-            "salvage": None,
-        }  # fmt: skip
-        records = [record | {"path": item.path, "fingerprint": item.item_id} for item in items]
-        return WorkDone(
-            [Outcome(i.item_id, "done", record=r) for i, r in zip(items, records, strict=True)], files, {}
-        )
-
-    items = [Item(f"{n:016x}", f"{n:06d}.wav", 1, "") for n in range(num_recordings)]
-    list(run_here(stage, plan_units(items, 64, 10**12), "bench", work))
-    config = apply_overrides(field(), {"spectrogram.storage": storage})
-    no_labels = chosen_labels(AnnotationSet(), config.labels)
-    finish(stage, config, "", {}, items, read_commits(stage), no_labels, "", datetime.now(UTC))
+            "is_annotated": False, "is_salvaged": False, "fingerprint": name, "time_source": "none", "time_flags": "",
+        }
+        for name in names
+    ]  # fmt: skip
+    dealt = {"begin_s": 0.0, "end_s": duration_s, "split": "train", "in_pool": True}
+    tables = {
+        "recordings": pyarrow.Table.from_pylist(recordings, schema=RECORDINGS),
+        "index": pyarrow.concat_tables(index),
+        "labels": LABELS.empty_table(),
+        "splits": pyarrow.Table.from_pylist([{"recording_id": n} | dealt for n in names], schema=SPLITS),
+    }
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+    count, variance = noise.size, float(noise.var())
+    stage.write_atomic(
+        "stats.json",
+        json.dumps({"count": count, "mean": float(noise.mean()), "m2": variance * count}).encode(),
+    )
+    config = {"spectrogram": {"storage": storage}}
+    manifest = {
+        "stage": "prepare", "schema_version": SCHEMA_VERSION, "key": "noise", "inputs": {}, "config": config,
+    }  # fmt: skip
+    stage.write_atomic("manifest.json", json.dumps(manifest).encode())
     return str(folder)
 
 
