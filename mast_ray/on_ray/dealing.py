@@ -157,7 +157,7 @@ class EvenDeal(ray.train.DataConfig):
         shares: list[dict[str, ray.data.DataIterator]] = [{} for _ in range(world_size)]
         hints = worker_node_ids if len(set(worker_node_ids or ())) > 1 else None
         for name, dataset in datasets.items():
-            dataset.context.execution_options = self.default_ingest_options()
+            dataset.context.execution_options = ray.data.ExecutionOptions()
             for share, shard in zip(
                 shares, dataset.streaming_split(world_size, equal=False, locality_hints=hints), strict=True
             ):

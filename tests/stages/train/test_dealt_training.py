@@ -82,7 +82,7 @@ def started(prepared, out, record):
 
 def wait_for_checkpoint(out: Path, driver: subprocess.Popen, after: int) -> None:
     """Until a checkpoint of a later step than `after` is whole."""
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 240
     while not any(
         int(path.parent.name[5:]) > after for path in (out / "checkpoints").glob("step-*/manifest.json")
     ):
