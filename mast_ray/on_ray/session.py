@@ -38,7 +38,8 @@ QUIET = {
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
     r"|process group for: env://|world_rank=|socket\.cpp|ray::|^:(actor|task|job)_|Token authentication|Moving model to device"
-    r"|mpg123|Illegal Audio-MPEG-Header|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|Dataset dataset_\w+ execution finished|Progress bars disabled|\[FailurePolicy\] RETRY|find_unused_parameters=True"
+    r"|Dataset dataset_\w+ execution finished|Progress bars disabled"
+    r"|mpg123|Illegal Audio-MPEG-Header|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY|find_unused_parameters=True"
 )
 
 
