@@ -2,12 +2,15 @@
 weights, same resumed runs (CPU, gloo).
 """
 
+import itertools
+
 import pytest
 import torch
 from archive_of_noise import write_archive
 from crew import detection_losses, fit_toy, run_crew
 from toy import SCHEDULE, ToyFeed, losses_of, toy_engine, toy_files, toy_fit, weights_equal
 
+from mast_ray.training.data.online_teacher import sharing
 from mast_ray.training.worker import LocalWorker
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -146,3 +149,15 @@ def test_a_real_detector_has_the_same_losses_on_some_workers_as_on_one(tmp_path,
         # draws do not depend on the workers.
         assert one == pytest.approx(two, rel=2e-4)
         assert one["contrastive"] > 0
+
+
+def test_an_online_teacher_shares_the_averages_of_a_sharded_engine_as_they_move():
+    engine = toy_engine("deepspeed", zero_stage=2)
+    teacher = sharing(engine.objective, engine.shared_averages())
+    engine.set_epoch(0.0)
+    for batch, _ in itertools.islice(ToyFeed(SCHEDULE).micro_batches(0, 2, None), 2):
+        engine.backward(batch, is_last=True)
+        engine.step(1e-2)
+    averaged = engine.averaged_weights()
+    assert all(torch.equal(value, averaged[name]) for name, value in teacher.named_parameters())
+    assert not torch.equal(teacher.head.weight, engine.objective.head.weight)
