@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
@@ -207,19 +207,21 @@ def _likeliest_scale(similar: Floats, code: NDArray[np.int64]) -> float:
 
 
 def _discriminant(standard: Floats, code: NDArray[np.int64], num_labels: int) -> tuple[Floats, Floats]:
-    """(L, D) weights and (L,) biases of a linear discriminant with shrunk covariance and equal chances of all labels:
-    how often a species was labelled says little about how often it calls elsewhere.
+    """(L, D) weights and (L,) biases of a linear discriminant with equal chances of all labels: how often a species was
+    labelled says little about how often it calls elsewhere.
+
+    One covariance for all labels, of the boxes around the means of theirs, shrunk as Ledoit and Wolf do it: a label with
+    one box adds nothing to it.
     """
-    if len(code) <= num_labels:  # one box each: nothing is known about their spread
-        own = np.stack([standard[code == number].mean(axis=0) for number in range(num_labels)])
-        return own, -0.5 * np.square(own).sum(axis=1)
-    model = LinearDiscriminantAnalysis(
-        solver="lsqr", shrinkage="auto", priors=np.full(num_labels, 1 / num_labels)
-    ).fit(standard, code)
-    weights, bias = np.asarray(model.coef_, np.float64), np.asarray(model.intercept_, np.float64)
-    if num_labels == 2:  # one line of its own: the second label's log-odds against the first
-        weights, bias = np.concatenate([-weights / 2, weights / 2]), np.concatenate([-bias / 2, bias / 2])
-    return weights, bias
+    means = np.stack([standard[code == number].mean(axis=0) for number in range(num_labels)])
+    around = standard - means[code]
+    spread = len(code) - num_labels  # degrees of freedom that the means leave
+    if spread <= 0:  # one box each: nothing is known about their spread
+        return means, -0.5 * np.square(means).sum(axis=1)
+    covariance = ledoit_wolf(around, assume_centered=True)[0] * (len(code) / spread)
+    covariance[np.diag_indices_from(covariance)] += 1e-6
+    weights = np.linalg.solve(covariance, means.T).T
+    return weights, -0.5 * (weights * means).sum(axis=1)
 
 
 def _fitted_confidence(known: _Held, untrained: _Held) -> Floats:

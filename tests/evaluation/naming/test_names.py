@@ -64,13 +64,21 @@ def test_shape_is_length_height_and_band_beside_the_embedding():
 
 
 def test_linear_names_are_those_of_a_discriminant_with_equal_chances():
-    examples = clouds(num_labels=4, apart=0.7)
+    examples = clouds(num_labels=4, per_label=300, apart=0.7, numbers=4)  # enough that shrinking does little
     linear = fit_way(examples, Way("linear", False))
     standard = (examples.embedding - examples.embedding.mean(0)) / examples.embedding.std(0)
-    oracle = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=np.full(4, 0.25))
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", priors=np.full(4, 0.25))
     wanted = oracle.fit(standard, examples.label.astype(str)).predict(standard)
     own = np.array(linear.labels)[linear.evidence(examples.embedding, examples.boxes).label]
     assert (own == wanted).mean() > 0.97
+
+
+def test_a_label_with_one_box_is_named_and_adds_no_spread():
+    examples = clouds(num_labels=3, apart=3.0)
+    few = examples.take(np.arange(49))  # two labels whole, one box of the third
+    names = fit_way(few, Way("linear", False))
+    found = names.evidence(examples.embedding[48:], examples.boxes[48:])
+    assert (found.label == 2).mean() > 0.8
 
 
 def test_two_labels_have_a_line_each():
