@@ -283,8 +283,10 @@ class TuneConfig(Section):
     """Trials at once, where resources allow."""
     search: Literal["random", "optuna"] = "optuna"
     """How settings are proposed."""
-    scheduler: Literal["asha", "none"] = "asha"
-    """Early stopping of poor trials."""
+    scheduler: Literal["asha", "median", "none"] = "asha"
+    """Early stopping of poor trials: asha keeps the best third at every level, median stops what is below the median of
+    the others.
+    """
     objective_split: Literal["val", "ood_dev"] = "val"
     """Split whose F1 is maximised; never a test split."""
     epochs_stage1: int = Field(8, ge=1)

@@ -13,11 +13,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.ray_folder import ray_storage
@@ -168,12 +167,10 @@ def searcher(config: Config, ranges: Ranges, first: Sample, known: Sequence[Tria
             return BasicVariantGenerator(points_to_evaluate=points or None, random_state=seed)
 
 
-class _Halving(ASHAScheduler):
-    """ASHA over epochs as the diaries count them; what it stops is written down before the trial is ended."""
+class _MarksStops(TrialScheduler):
+    """Before a scheduler of Tune: what it stops is written down before the trial is ended."""
 
-    def __init__(self, stage: Storage, **options: Any) -> None:
-        super().__init__(time_attr=EPOCHS, metric=OBJECTIVE, mode="max", **options)
-        self._stage = stage
+    stage: Storage
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True  # Tune offers its own, which are the same
@@ -181,36 +178,58 @@ class _Halving(ASHAScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         action = super().on_trial_result(tune_controller, trial, result)
         if action == TrialScheduler.STOP:
-            mark_stopped(self._stage, trial.config)
+            mark_stopped(self.stage, trial.config)
         return action
+
+
+class _Halving(_MarksStops, ASHAScheduler):
+    """ASHA over epochs as the diaries count them."""
+
+
+class _Median(_MarksStops, MedianStoppingRule):
+    """Stops a trial whose best is below the median of what others had on average by then."""
+
+    def _on_insufficient_samples(self, tune_controller: Any, trial: Any, time: float) -> str:
+        return (
+            TrialScheduler.CONTINUE
+        )  # Tune's own would take turns between trials, each of which starts a process
+
+
+class _Past(NamedTuple):
+    """A trial of an earlier start, as far as a scheduler asks."""
+
+    trial_id: str
 
 
 def scheduler(config: Config, stage: Storage, known: Sequence[TrialRecord]) -> Any:
     """Early stopping that knows what trials of earlier starts have reported."""
-    if config.tune.scheduler == "none":
-        return None
     epochs = config.tune.epochs_stage1 + config.tune.epochs_stage2 + 1
-    found = _Halving(
-        stage,
-        max_t=max(2, epochs),
-        grace_period=max(1, config.tune.epochs_stage1 // 2),
-        reduction_factor=3,
-    )
+    options: dict[str, Any] = {"time_attr": EPOCHS, "metric": OBJECTIVE, "mode": "max"}
+    options["grace_period"] = max(1, config.tune.epochs_stage1 // 2)
+    found: _Halving | _Median
+    match config.tune.scheduler:
+        case "none":
+            return None
+        case "asha":
+            found = _Halving(max_t=max(2, epochs), reduction_factor=3, **options)
+        case "median":
+            found = _Median(min_samples_required=3, **options)
+    found.stage = stage
     for record in known:
         if record.is_finished and record.objectives:
             _tell(found, record)
     return found
 
 
-def _tell(found: ASHAScheduler, record: TrialRecord) -> None:
-    trial: Any = SimpleNamespace(trial_id=record.name)
+def _tell(found: _Halving | _Median, record: TrialRecord) -> None:
+    trial: Any = _Past(record.name)
     controller: Any = None
     found.on_trial_add(controller, trial)
     reports: list[Mapping[str, float]] = [
         {EPOCHS: epoch, OBJECTIVE: value} for epoch, value in enumerate(record.objectives, 1)
     ]
     for report in reports:
-        ASHAScheduler.on_trial_result(found, controller, trial, dict(report))
+        super(_MarksStops, found).on_trial_result(controller, trial, dict(report))
     found.on_trial_complete(controller, trial, dict(reports[-1]))
 
 

@@ -1,7 +1,8 @@
 """What a search that goes on tells its searcher and its scheduler."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -88,6 +89,33 @@ def test_halving_stops_a_trial_that_is_worse_than_trials_of_an_earlier_start(tmp
     assert told.on_trial_result(None, good, report | {"objective": 0.9}) == "CONTINUE"
     assert told.set_search_properties("objective", "max")
     assert read_trials(stage) == []  # telling history writes nothing but the stop
+
+
+class _Trial(NamedTuple):
+    trial_id: str
+    config: MappingProxyType = MappingProxyType({"lambda_iou": 9.0})
+
+    def __hash__(self):
+        return hash(self.trial_id)
+
+
+def test_the_median_of_trials_of_an_earlier_start_stops_what_is_below_it(tmp_path):
+    stage = open_storage(tmp_path)
+    config = _config(**{"tune.scheduler": "median", "tune.epochs_stage1": 2, "tune.epochs_stage2": 1})
+    # Tune counts the last report of a finished trial twice: means 0.23, 0.33 and 0.73
+    known = [
+        _record(1.0, "done", (0.1, 0.3)),
+        _record(2.0, "done", (0.2, 0.4)),
+        _record(3.0, "done", (0.6, 0.8)),
+    ]
+    below, above, fresh = _Trial("below"), _Trial("above"), scheduler(config, stage, known[:2])
+    told = scheduler(config, stage, known)
+    for trial, value, action in ((below, 0.32, "STOP"), (above, 0.34, "CONTINUE")):
+        told.on_trial_add(None, trial)
+        assert told.on_trial_result(None, trial, {"epochs": 2, "objective": value}) == action
+    assert stage.stat(f"trials/{trial_name(below.config)}/stopped.json") is not None
+    fresh.on_trial_add(None, below)  # two trials are too few to say
+    assert fresh.on_trial_result(None, below, {"epochs": 2, "objective": 0.0}) == "CONTINUE"
 
 
 def test_a_search_without_early_stopping_has_no_scheduler(tmp_path):
