@@ -2,8 +2,11 @@
 RayJob schema they use, and safe.
 """
 
+import argparse
+import importlib
 import os
 import re
+import shlex
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+
+from mast_ray.verbs.main import VERBS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -129,16 +134,33 @@ def test_a_mistyped_cluster_key_would_not_pass():
         validate_config(prepare_config(broken))
 
 
-def test_the_rayjob_fits_the_schema_and_a_mistyped_field_does_not():
-    job = load("deploy/rayjob.yaml")
+RAYJOBS = ("deploy/rayjob.yaml",)
+
+
+@pytest.mark.parametrize("name", RAYJOBS)
+def test_the_rayjob_fits_the_schema_and_a_mistyped_field_does_not(name):
+    job = load(name)
     jsonschema.validate(job, RAYJOB)
     job["spec"]["rayClusterSpec"]["workerGroupSpec"] = []
     with pytest.raises(jsonschema.ValidationError, match="workerGroupSpec"):
         jsonschema.validate(job, RAYJOB)
 
 
-def test_the_pods_of_the_rayjob_fit_kubernetes_own_schema_and_a_mistyped_field_does_not():
-    cluster = load("deploy/rayjob.yaml")["spec"]["rayClusterSpec"]
+@pytest.mark.parametrize("name", RAYJOBS)
+def test_the_entrypoint_of_a_rayjob_is_a_script_of_jobs_whose_verb_takes_its_arguments(name):
+    python, script, *arguments = shlex.split(load(name)["spec"]["entrypoint"])
+    verb = re.search(r'run_verb\("([a-z-]+)"\)', (REPOSITORY / script).read_text(encoding="utf-8"))
+    assert python == "python" and verb is not None
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    for option in ("--recipe", "--set"):
+        parser.add_argument(option, action="append")
+    importlib.import_module(f"mast_ray.verbs.{VERBS[verb[1]][0]}").add_arguments(parser)
+    assert parser.parse_known_args(arguments)[1] == []
+
+
+@pytest.mark.parametrize("name", RAYJOBS)
+def test_the_pods_of_the_rayjob_fit_kubernetes_own_schema_and_a_mistyped_field_does_not(name):
+    cluster = load(name)["spec"]["rayClusterSpec"]
     templates = [cluster["headGroupSpec"]["template"], *(g["template"] for g in cluster["workerGroupSpecs"])]
     for template in templates:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mast"}, **template}
@@ -157,8 +179,8 @@ def test_clusters_ask_for_a_token_and_files_hold_no_secret():
     ]
     assert len(starts) == 2 and all("RAY_AUTH_MODE=token" in command for command in starts)
     assert "--dashboard-host=127.0.0.1" in starts[0]
-    assert load("deploy/rayjob.yaml")["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
-    for name in ("cluster.yaml", "deploy/rayjob.yaml", "runtime_env.yaml"):
+    assert all(load(job)["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"} for job in RAYJOBS)
+    for name in ("cluster.yaml", *RAYJOBS, "runtime_env.yaml", "deploy/Dockerfile"):
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         assert not re.search(r"AKIA|aws_secret|password|BEGIN .*KEY", text, re.IGNORECASE)
 
@@ -175,3 +197,19 @@ def test_what_a_job_uploads_stays_under_five_megabytes():
             if not any(fnmatch(name, pattern) for pattern in excluded):
                 total += (Path(folder) / name).stat().st_size
     assert 0 < total < 5_000_000
+
+
+def test_the_image_has_the_ray_of_the_rayjobs_and_of_the_constraints():
+    image = re.search(
+        r"^FROM rayproject/ray:([0-9.]+)-", (REPOSITORY / "deploy/Dockerfile").read_text(), re.M
+    )
+    pinned = re.search(r"^ray==([0-9.]+)", (REPOSITORY / "constraints.txt").read_text(), re.M)
+    assert image is not None and pinned is not None
+    versions = {load(name)["spec"]["rayClusterSpec"]["rayVersion"] for name in RAYJOBS}
+    assert versions == {image[1]} == {pinned[1]}
+
+
+def test_every_verb_but_the_one_for_a_browser_on_your_own_machine_is_a_job():
+    scripts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "jobs").glob("*.py")]
+    found = sorted(re.search(r'run_verb\("([a-z-]+)"\)', text)[1] for text in scripts)
+    assert found == sorted(set(VERBS) - {"review"})

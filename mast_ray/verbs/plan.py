@@ -4,17 +4,19 @@ limits each, before spending a cent.
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.tables.assumed_rates import Rates
-from mast_ray.tables.planning import Archive, Hardware, plan_stages
+from mast_ray.tables.planning import Archive, Hardware, StagePlan, plan_stages
 
 HELP = """Arithmetic from an inventory and measured rates.
 
   mast plan --hours 661.7 --recordings 4000 --gigabytes 229 --labelled-hours 24 --gpus 8
-  mast plan --inventory inventory.json --gpus 64 --gpu-scale 0.4     (an A100 has about 0.4 of an H200's bf16 rate)"""
+  mast plan --inventory inventory.json --gpus 64 --gpu-scale 0.4     (an A100 has about 0.4 of an H200's bf16 rate)
+  mast plan --hours 661.7 --labelled-hours 24 --gpus 8 --gpu-scale 0.4 --price 4.10"""
 USES_CONFIG = True
 
 
@@ -28,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cores-per-gpu", type=int, default=12, help="CPU cores per GPU")
     parser.add_argument("--gpu-scale", type=float, default=1.0, help="your GPU's bf16 rate over an H200's")
     parser.add_argument(
+        "--price",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="what a GPU with its cores costs per hour, in your money: every stage says what it costs",
+    )
+    parser.add_argument(
         "--rates", help='JSON with rates measured on your machines, e.g. {"infer_chunks_per_gpu_s": 900}'
     )
 
@@ -37,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None and not value > 0:
             raise ConfigError(f"--{option.replace('_', '-')} {value:g} must be more than 0")
+    if args.price < 0:
+        raise ConfigError(f"--price {args.price:g} must be 0 or more")
     archive = _archive(args)
     hardware = Hardware(args.gpus, args.cores_per_gpu)
     rates = _rates(args)
@@ -45,13 +56,27 @@ def run(args: argparse.Namespace) -> int:
         f"{archive.hours:,.1f} h in {archive.num_recordings:,} recordings ({archive.num_bytes / 1e9:,.1f} GB), "
         f"{archive.num_chunks:,} chunks; {args.gpus} GPUs at {rates.scale:g} x {rates.device}, {hardware.num_cores} cores"
     )
-    print(f"{'stage':<14}{'hours':>10}{'GPU-hours':>12}{'written':>12}  limited by")
-    for stage in stages:
-        size = f"{stage.num_bytes / 1e9:,.1f} GB" if stage.num_bytes else "-"
-        print(f"{stage.name:<14}{stage.hours:>10,.2f}{stage.gpu_hours:>12,.1f}{size:>12}  {stage.limit}")
-    print(f"{'total':<14}{sum(s.hours for s in stages):>10,.2f}{sum(s.gpu_hours for s in stages):>12,.1f}")
+    print("\n".join(plan_lines(stages, hardware, args.price)))
     print("An estimate from rates measured elsewhere: the first minutes of each stage print the real ones.")
     return 0
+
+
+def plan_lines(stages: Sequence[StagePlan], hardware: Hardware, price: float = 0.0) -> list[str]:
+    """The table of stages. Whole machines are paid for, also by a stage that leaves their GPUs idle: the cost of a stage
+    is that of all GPUs for its hours.
+    """
+
+    def line(name: str, hours: float, gpu_hours: float, written: str, limit: str = "") -> str:
+        cost = f"{hours * hardware.num_gpus * price:>12,.2f}" if price else ""
+        return f"{name:<14}{hours:>10,.2f}{gpu_hours:>12,.1f}{cost}{written:>12}  {limit}".rstrip()
+
+    head = f"{'stage':<14}{'hours':>10}{'GPU-hours':>12}" + (f"{'cost':>12}" if price else "")
+    lines = [head + f"{'written':>12}  limited by"]
+    for stage in stages:
+        size = f"{stage.num_bytes / 1e9:,.1f} GB" if stage.num_bytes else "-"
+        lines.append(line(stage.name, stage.hours, stage.gpu_hours, size, stage.limit))
+    total = (sum(stage.hours for stage in stages), sum(stage.gpu_hours for stage in stages))
+    return [*lines, line("total", *total, "")]
 
 
 def _rates(args: argparse.Namespace) -> Rates:

@@ -1,0 +1,8 @@
+"""`ray job submit ... -- python jobs/config.py ARGS`: the same as `mast config ARGS`."""
+
+import sys
+
+from mast_ray.verbs.main import run_verb
+
+if __name__ == "__main__":
+    sys.exit(run_verb("config"))
