@@ -1,15 +1,17 @@
 """Work units on Ray Data: one block per unit, so that a death costs one unit and
 Ray's retry meets our ledger.
 
-The units mechanism itself (ledger, commits, quarantine) is in storage/; this only spreads it over a cluster,
-with plain tasks, or with actors that build something expensive (a model on a GPU) once. Interrupted by
-SIGINT or SIGTERM it stops within seconds. A full disk or a store that is away is handed to the driver as a result:
+The units mechanism itself (ledger, commits, quarantine) is in storage/; this only spreads it over a cluster.
+What is expensive to build (a model) is built once in every process: in actors on GPUs, whose memory is free again
+when they end, and in Ray's own worker processes otherwise, which live on from stage to stage and have torch
+imported already when the next one begins. Interrupted by SIGINT or SIGTERM it stops within seconds. A full disk or a store that is away is handed to the driver as a result:
 what a worker raises comes out of Ray wrapped, printed over a hundred lines, and without its cause.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -48,8 +50,8 @@ def run_units(
     make_work: Callable[[], Work],
     spread: Spread,
 ) -> Iterator[UnitReport]:
-    """Run every unit somewhere on the cluster and yield reports as they come. Work is made once in every actor;
-    for plain tasks it is made here and travels.
+    """Run every unit somewhere on the cluster and yield reports as they come. Work is made once in every process
+    that holds it; where none does (`spread.num_actors` 0) it is made here and travels.
     """
     if not units:
         return
@@ -62,10 +64,16 @@ def run_units(
     rows = [{"unit": unit_to_json(unit)} for unit in units]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     resources: dict[str, Any] = {"num_cpus": spread.num_cpus, "num_gpus": spread.num_gpus or None}
-    if spread.num_actors:
+    if spread.num_actors and spread.num_gpus:
         dataset = dataset.map_batches(
             _UnitActor, fn_constructor_kwargs={"make_work": make_work, **options}, batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=spread.num_actors), **resources,
+        )  # fmt: skip
+    elif spread.num_actors:
+        held = {"make_work": make_work, "held_for": secrets.token_hex(8), **options}
+        dataset = dataset.map_batches(
+            _run_held_batch, fn_kwargs=held, batch_size=1,
+            compute=ray.data.TaskPoolStrategy(size=spread.num_actors), **resources,
         )  # fmt: skip
     else:
         dataset = dataset.map_batches(
@@ -89,6 +97,24 @@ def _run_batch(batch: dict[str, np.ndarray], work: Work, **options: Any) -> dict
     except (MastError, OSError) as error:
         return {"report": [told(error)]}
     return {"report": [_report_to_json(report) for report in reports]}
+
+
+_held: tuple[str, Work] | None = (
+    None  # the work of one run_units, in a worker's process, until another's is made
+)
+
+
+def _run_held_batch(
+    batch: dict[str, np.ndarray], make_work: Callable[[], Work], held_for: str, **options: Any
+) -> dict[str, list[str]]:
+    global _held
+    if _held is None or _held[0] != held_for:
+        _held = None  # two models need not fit into memory
+        try:
+            _held = (held_for, make_work())
+        except (MastError, OSError) as error:
+            return {"report": [told(error)]}
+    return _run_batch(batch, _held[1], **options)
 
 
 def told(error: MastError | OSError) -> str:

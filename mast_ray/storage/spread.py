@@ -20,7 +20,9 @@ class Resources(NamedTuple):
 class Spread(NamedTuple):
     """How many work on units, with what, and how long they may be silent."""
 
-    num_actors: int = 0  # each builds its work once (a model on a GPU); 0: plain tasks
+    num_actors: int = (
+        0  # processes at once, each of which builds its work once (a model); 0: made here, it travels
+    )
     num_cpus: float = 1.0  # of each
     num_gpus: float = 0.0
     num_processes: int = 1  # of this machine, where there is no cluster

@@ -44,17 +44,23 @@ def test_a_crashing_and_a_hanging_file_are_quarantined_and_harm_nobody(cluster, 
     assert cluster.read_text().count("death") <= 3
 
 
-def test_actors_build_their_work_once_and_hold_it(cluster, tmp_path):
+def test_workers_build_their_work_once_and_hold_it_for_one_stage(cluster, tmp_path):
     stage = open_storage(tmp_path)
     listed = items(*[f"{n}.wav" for n in range(20)])
     units = plan_units(listed, 4, 10**9)
     list(run_units(stage, units, "run", HeldModel, Spread(2)))
     commits = read_commits(stage)
     assert tally(listed, commits).done == 20
-    assert len({o.record["pid"] for c in commits for o in c.outcomes}) <= 2
+    first = {o.record["pid"] for c in commits for o in c.outcomes}
+    assert len(first) <= 2
+    again = open_storage(tmp_path / "again")
+    list(run_units(again, units, "run", HeldModel, Spread(2)))
+    builds = [o.record["built"] for s in (stage, again) for c in read_commits(s) for o in c.outcomes]
+    pids = {o.record["pid"] for c in read_commits(again) for o in c.outcomes}
+    assert len(set(builds)) <= 4 and pids & first  # the same processes, each with work of its own stage
 
 
-def test_a_crashing_file_in_an_actor_is_quarantined_too(cluster, tmp_path):
+def test_a_crashing_file_in_a_worker_that_holds_its_work_is_quarantined_too(cluster, tmp_path):
     stage = open_storage(tmp_path)
     listed = items("0.wav", "1segfault.wav", "2.wav", "3.wav", "4.wav")
     list(run_units(stage, plan_units(listed, 4, 10**9), "run", HeldModel, Spread(1)))

@@ -25,15 +25,16 @@ def work(attempt, items):
 
 
 class HeldModel:
-    """Stands for something expensive that an actor builds once."""
+    """Stands for something expensive that a process builds once."""
 
     def __init__(self):
-        self.built_in = os.getpid()
+        self.built_in, self.name = os.getpid(), os.urandom(8).hex()
 
     def __call__(self, attempt, items):
         done = work(attempt, items)
         assert os.getpid() == self.built_in
-        return done
+        named = [o._replace(record=o.record | {"built": self.name}) for o in done.outcomes]
+        return done._replace(outcomes=named)
 
 
 class FullDisk:
