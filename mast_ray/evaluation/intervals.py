@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse, stats
+from scipy import sparse, special  # not stats, which takes a second to import in every worker
 
 from mast_ray.evaluation.matching import Matches
 from mast_ray.evaluation.metrics import group_counts
@@ -247,7 +247,7 @@ def counted_limits(name: str, estimate: float, totals: Floats, level: float = 0.
 def wilson_limits(good: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
     """Wilson score limits of good / count; NaN where nothing was counted."""
     good, count = np.asarray(good, np.float64), np.asarray(count, np.float64)
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(special.ndtri((1 + level) / 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = good / count
         centre = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
@@ -304,7 +304,7 @@ def limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, flo
     draws = draws[np.isfinite(draws)]
     if len(draws) < 2 or num_recordings < 2:
         return np.nan, np.nan
-    student = stats.t.ppf((1 + level) / 2, num_recordings - 1)
-    tail = stats.norm.cdf(-student * np.sqrt(num_recordings / (num_recordings - 1)))
+    student = special.stdtrit(num_recordings - 1, (1 + level) / 2)
+    tail = special.ndtr(-student * np.sqrt(num_recordings / (num_recordings - 1)))
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 CURVES = "label_budget.json"
 
@@ -121,5 +121,5 @@ def mean_limits(values: Sequence[float], level: float = 0.95) -> tuple[float, fl
     mean = float(array.mean()) if len(array) else float("nan")
     if len(array) < 2:
         return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + level) / 2, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    half = float(special.stdtrit(len(array) - 1, (1 + level) / 2) * array.std(ddof=1) / np.sqrt(len(array)))
     return mean, mean - half, mean + half

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from mast_ray.reporting.activity import (
     HOUR_S,
@@ -83,8 +83,8 @@ def ratio_intervals(
         total = weights @ below
         ratio = (weights @ above.T)[total > 0] / total[total > 0, None]  # (rows, K)
         ratios.append(ratio if factor is None else ratio * factor[start : start + rows][total > 0, None])
-    student = stats.t.ppf((1 + level) / 2, size - 1)
-    tail = stats.norm.cdf(-student * np.sqrt(size / (size - 1)))
+    student = special.stdtrit(size - 1, (1 + level) / 2)
+    tail = special.ndtr(-student * np.sqrt(size / (size - 1)))
     low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
     return [
         (float(x), float(y)) if total > 0 else (None, None)
