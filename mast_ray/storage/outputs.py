@@ -16,7 +16,7 @@ from typing import Any
 from mast_ray.config.errors import ConfigError
 from mast_ray.storage.stage_folders import Manifest, text_hash
 from mast_ray.storage.storage import Storage, map_keys
-from mast_ray.storage.units import Commit, DataFile, commit_from_json, take_back
+from mast_ray.storage.units import Commit, DataFile, commit_from_json, read_commits, take_back
 
 log = logging.getLogger(__name__)
 READ_BYTES = 4 << 20
@@ -50,6 +50,16 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
         for scratch in root.glob(".tmp-*"):
             scratch.unlink(missing_ok=True)
     return removed
+
+
+def copy_work(source: Storage, target: Storage) -> None:
+    """The units that one stage has committed, into another that would do just the same: files first, then commits, so
+    that a copy that is cut short leaves only less.
+    """
+    files = {file.key for commit in read_commits(source) for file in commit.files}
+    commits = [entry.key for entry in source.list("commit")]
+    for keys in (sorted(files), commits):
+        map_keys(lambda key: target.write_atomic(key, source.read_bytes(key)), keys)
 
 
 def seal_of(

@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write metrics.json, figures.csv, outcomes.parquet and the curve over thresholds",
     )
+    add("--known", action="append", default=[], metavar="DIR",
+        help="with MODEL: folder of an earlier evaluation, training or self-training; what the same model found in the same "
+        "chunks there is used again instead of detecting it; repeatable")  # fmt: skip
     tables = parser.add_argument_group("only with --detections")
     add = tables.add_argument
     add(
@@ -150,6 +153,10 @@ def chosen_form(args: argparse.Namespace) -> str:
             f"{missing} is missing: mast evaluate --detections TABLE --annotations TABLE\n"
             "for a model: mast evaluate MODEL PREPARED"
         )
+    if form != "model" and args.known:
+        raise ConfigError(
+            "--known belongs to a model against a prepared archive: mast evaluate MODEL PREPARED"
+        )
     alien = [name for name in OF_TABLES if getattr(args, name) is not None]
     if form != "tables" and alien:
         raise ConfigError(
@@ -163,7 +170,7 @@ def _score_model(args: argparse.Namespace) -> int:
     from mast_ray.stages.runner import HERE
     from mast_ray.stages.score.evaluate import UNREAD, Wanted, evaluate_model
 
-    wanted = Wanted(_names(args.split), args.threshold, _breakdowns(args.by))
+    wanted = Wanted(_names(args.split), args.threshold, _breakdowns(args.by), tuple(args.known))
     config = _config(args)
     if args.out:
         scores = evaluate_model(config, args.model, args.prepared, args.out, wanted, runner=args.runner)

@@ -23,10 +23,10 @@ from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
 from mast_ray.storage.ledger import Attempt
-from mast_ray.storage.outputs import remove_leftovers
+from mast_ray.storage.outputs import copy_work, remove_leftovers
 from mast_ray.storage.spread import Resources, Spread
 from mast_ray.storage.stage_folders import text_hash
-from mast_ray.storage.stage_run import StageResult, StageRun, open_output, stage_run
+from mast_ray.storage.stage_run import StageResult, StageRun, done_before, open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
@@ -46,6 +46,7 @@ log = logging.getLogger("mast.chunks")
 STAGE, FOLDER = "detect-chunks", "detections"
 # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
 CHUNKS_PER_UNIT = 16_384
+LEAST_PER_UNIT = 64  # some seconds on a core: two cores share even a small split
 WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
 
 
@@ -68,9 +69,15 @@ class ChunkTask:
 
 
 def detect_chunks(
-    task: ChunkTask, runner: Runner = ON_RAY, chunks_per_unit: int = 0, stage_name: str = STAGE
+    task: ChunkTask,
+    runner: Runner = ON_RAY,
+    chunks_per_unit: int = 0,
+    stage_name: str = STAGE,
+    known: Sequence[Storage] = (),
 ) -> StageResult:
-    """Detections of every chunk of the task's splits into its folder."""
+    """Detections of every chunk of the task's splits into its folder. Where one of the `known` folders holds them
+    already they are copied: nothing is detected twice.
+    """
     config, stored = task.config, task.stored
     stage = open_output(task.out, stage_name, config.storage)
     card = read_card(task.model, config.storage)
@@ -92,14 +99,19 @@ def detect_chunks(
         if run.done is not None:
             log.info("%s holds these detections already", stage.url)
             return StageResult(run.done, was_done=True)
+        taken = next((one for one in known if done_before(one, stage_name, key, inputs)), None)
         units = chunk_units(archive, chunks, chunks_per_unit or chunks_of_a_unit(len(chunks)))
-        _work_off(task, run, units, runner, len(chunks))
+        if taken is not None:
+            log.info("%s holds these detections already: they are copied", taken.url)
+            copy_work(taken, stage)
+        else:
+            _work_off(task, run, units, runner, len(chunks))
         return StageResult(run.finish(_count(stage, units, chunks)), was_done=False)
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
     """Small pools in about 16 units, so that little is lost by a kill and several actors have work."""
-    return int(np.clip(num_chunks // 16, 256, CHUNKS_PER_UNIT))
+    return int(np.clip(num_chunks // 16, LEAST_PER_UNIT, CHUNKS_PER_UNIT))
 
 
 def chunk_units(prepared: Prepared, chunks: ChunkSet, chunks_per_unit: int) -> list[Unit]:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mast_ray.config.errors import DataError
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.evaluation.figure_tables import write_sheet
 from mast_ray.evaluation.findings import doubts, same_everywhere
 from mast_ray.evaluation.intervals import Difference, paired_differences
@@ -35,7 +35,7 @@ from mast_ray.inference.tuned_detector import delivered_post
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.naming import score_named
-from mast_ray.storage.stage_folders import text_hash
+from mast_ray.storage.stage_folders import MANIFEST, text_hash
 from mast_ray.storage.stage_run import refuse_foreign, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
@@ -56,6 +56,9 @@ class Wanted:
     # None: the model's own, else tuned where models may be chosen on; tuned: there even if the model has one
     threshold: float | Literal["tuned"] | None = None
     by: tuple[By, ...] = ()  # breakdowns
+    known: tuple[
+        str, ...
+    ] = ()  # folders of earlier evaluations, whose detections are used where they are the same
 
 
 EVERYTHING = Wanted()
@@ -111,6 +114,14 @@ def evaluate_model(
         write_confusion(run.stage, confusion)
         run.finish({f"{row.split}_recordings": row.num_recordings for row in sheet.rows if row.is_whole})
         return ModelScores(sheet, scored, confusion)
+
+
+def chunks_below(folder: str, settings: StorageConfig) -> list[Storage]:
+    """Every finished evaluation's detections in a folder and below."""
+    root = open_storage(folder, settings)
+    end = f"{CHUNKS}/{MANIFEST}"
+    keys = (entry.key for entry in root.list())
+    return [root.at(key.removesuffix(f"/{MANIFEST}")) for key in keys if f"/{key}".endswith(f"/{end}")]
 
 
 @dataclass(frozen=True)
@@ -198,7 +209,8 @@ class _Evaluation:
         task = ChunkTask(
             self.config, *places, self.offered, as_detected(self.config, self.post), "repeatable", self.post
         )
-        return detect_chunks(task, runner).manifest.counts["rejected_chunks"]
+        known = [stage for folder in self.wanted.known for stage in chunks_below(folder, self.config.storage)]
+        return detect_chunks(task, runner, known=known).manifest.counts["rejected_chunks"]
 
     def scored(self) -> dict[str, Scored]:
         """Split -> what the stored detections are worth, per chunk."""

@@ -46,6 +46,7 @@ from mast_ray.stages.self_train.pseudo_stage import (
 )
 from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
+from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
@@ -190,7 +191,8 @@ class _SelfTraining:
         is_own = card.data_hash == data_hash(
             self.archive
         )  # a seed from elsewhere gets a threshold of this archive
-        wanted = Wanted() if is_own else Wanted(threshold="tuned")
+        known = (open_storage(model, self.config.storage).at(ADAPTATION).url,)  # scored when it was trained
+        wanted = Wanted(known=known) if is_own else Wanted(threshold="tuned", known=known)
         scores = evaluate_model(self.config, model, self.prepared, out, wanted, runner=self.runner)
         return _Generation(number, model, card, scores)
 

@@ -1,7 +1,8 @@
 """What adapting a detector to another archive gained there, and what it cost where it came from.
 
-Both models are scored on the held-out chunks of both archives as `mast evaluate` does it, each with its own statistics
-and at its own threshold: what a user of either would see. OUT/adaptation/ keeps the scores.
+Both models are scored on every held-out split of both archives as `mast evaluate` does it, each with its own statistics
+and at its own threshold: what a user of either would see. OUT/adaptation/ keeps scores and detections, so that
+`mast self-train` and `mast evaluate --known OUT` need not detect again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.intervals import Difference
 from mast_ray.evaluation.score_sheet import ScoreRow
-from mast_ray.evaluation.split_truth import scored_splits, selection_split
+from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.evaluate import ModelScores, Wanted, evaluate_model
+from mast_ray.stages.score.evaluate import EVERYTHING, ModelScores, evaluate_model
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 
@@ -40,24 +41,18 @@ def adaptations(
     """Both models on the splits of the new archive, and of the one to remember where it is given."""
     found: list[Adaptation] = []
     for place, archive, name in ((HERE, prepared, "here"), (THERE, remember, "there")):
-        splits = _splits(config, archive) if archive else ()
+        splits = scored_splits(open_prepared(archive, config.storage)) if archive else ()
         if not splits:
             continue
         root = open_storage(after, config.storage).at(FOLDER)
         scores = {
             when: evaluate_model(
-                config, model, archive, root.at(f"{name}-{when}").url, Wanted(splits), runner=runner
+                config, model, archive, root.at(f"{name}-{when}").url, EVERYTHING, runner=runner
             )
             for when, model in (("before", before), ("after", after))
         }
         found += [_compared(place, split, scores["before"], scores["after"], config) for split in splits]
     return found
-
-
-def _splits(config: Config, archive: str) -> tuple[str, ...]:
-    """The split that chooses between models, and the test."""
-    opened = open_prepared(archive, config.storage)
-    return tuple(name for name in scored_splits(opened) if name in (selection_split(opened), "test"))
 
 
 def _compared(place: str, split: str, before: ModelScores, after: ModelScores, config: Config) -> Adaptation:

@@ -271,3 +271,26 @@ def test_a_model_that_finds_nothing_or_the_same_everywhere_is_said_so_with_its_f
 
 def test_a_model_that_hears_differences_is_not_doubted(scores):
     assert scores.sheet.warnings == ()
+
+
+def test_what_was_detected_before_is_copied_not_detected_again(
+    config, archive, model, scores, tmp_path, monkeypatch
+):
+    known, again = tmp_path / "known", tmp_path / "again"
+    evaluate_model(config, str(model), str(archive), str(known / "round0"), runner=HERE)
+    monkeypatch.setattr("mast_ray.stages.detect.chunks.work_off", lambda *args: pytest.fail("detected again"))
+    copied = evaluate_model(
+        config, str(model), str(archive), str(again), Wanted(known=(str(known),)), runner=HERE
+    )
+    assert copied.sheet.rows == scores.sheet.rows
+    copies = [stage.at("chunks") for stage in (open_storage(known / "round0"), open_storage(again))]
+    assert {c.unit_id for c in read_commits(copies[0])} == {c.unit_id for c in read_commits(copies[1])}
+
+
+def test_detections_of_another_model_or_other_chunks_are_not_taken_for_these(
+    config, archive, model, tmp_path
+):
+    evaluate_model(config, str(model), str(archive), str(tmp_path / "val"), Wanted(("val",)), runner=HERE)
+    wanted = Wanted(("test",), known=(str(tmp_path / "val"), str(tmp_path / "nowhere")))
+    found = evaluate_model(config, str(model), str(archive), str(tmp_path / "test"), wanted, runner=HERE)
+    assert list(found.sheet.splits) == ["test"]
