@@ -23,6 +23,10 @@ from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, MastErr
 from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
 
+# Threads of a matrix product that wait for each other sleep instead of spinning: on a machine that does other work
+# too, spinning makes two threads five times as slow as one. Read when torch is first imported, here and in Ray's workers.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 VERBS: dict[str, tuple[str, str]] = {
     # verb: (module, one line of help), in the order a newcomer meets them
     "config": ("config", "print a recipe with every knob explained"),
