@@ -104,6 +104,7 @@ def tiny() -> Config:
             "self_train.stage1.unfreeze_every_epochs": 0.25,
             "self_train.stage1.unfreeze_blocks": 1,
             "self_train.stage2.epochs": 3,
+            "self_train.stage2.min_steps": 60,  # 50 boxes are some ten chunks: three passes would teach nothing
             "self_train.stage2.batch_size": 4,
             "self_train.stage2.learning_rate": 3e-4,
             "self_train.stage2.warmup_epochs": 0.5,
@@ -115,7 +116,7 @@ def tiny() -> Config:
             "tune.trials": 4,
             "tune.epochs_stage1": 1,
             "tune.epochs_stage2": 2,
-            "evaluate.batch_size": 16,
+            "evaluate.batch_size": 4,  # more leave a CPU's cache
             "evaluate.bootstrap": 500,
             "cluster.lanes": 8,
         },

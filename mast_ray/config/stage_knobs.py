@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -159,6 +160,10 @@ class DetectorTrainConfig(Section):
     """Weight of a pseudo-labelled chunk: mean score as printed (raw), or scaled to
     mean 1 over the global batch.
     """
+    min_steps: int = Field(0, ge=0)
+    """At least so many steps: over a small training set the epochs are more, and warm-up, unfreezing and validation keep
+    their share of them; 0: as the epochs say (paper).
+    """
     max_steps: int = Field(0, ge=0)
     """Stop after so many steps whatever the epochs; 0: no limit."""
     validate_every_epochs: float = Field(1.0, gt=0)
@@ -306,6 +311,16 @@ class TuneConfig(Section):
     """What the training search varies: lambda_cls, lambda_box, lambda_iou, lambda_con, threshold,
     empty_weight, backbone_multiplier, learning_rate.
     """
+
+
+def lengthened(knobs: DetectorTrainConfig, num_chunks: int) -> DetectorTrainConfig:
+    """The same training with as many epochs over so many chunks as `min_steps` asks for."""
+    steps_per_epoch = max(1, num_chunks // knobs.batch_size)
+    epochs = math.ceil(knobs.min_steps / steps_per_epoch)
+    if epochs <= knobs.epochs:
+        return knobs
+    every = knobs.validate_every_epochs * epochs / knobs.epochs
+    return knobs.model_copy(update=rescaled_epochs(knobs, epochs) | {"validate_every_epochs": every})
 
 
 def rescaled_epochs(knobs: PretrainConfig | DetectorTrainConfig, epochs: int) -> dict[str, float]:

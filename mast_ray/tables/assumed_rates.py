@@ -31,7 +31,7 @@ class Rates:
 GPU_BASE = Rates()
 CPU_TINY = Rates(
     pretrain_chunks_per_gpu_s=30.0,
-    train_chunks_per_gpu_s=12.0,
-    infer_chunks_per_gpu_s=30.0,
+    train_chunks_per_gpu_s=7.0,
+    infer_chunks_per_gpu_s=20.0,
     device="two CPU cores",
 )

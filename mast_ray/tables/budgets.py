@@ -7,13 +7,15 @@ A stage never gets less than one epoch, and gradual unfreezing keeps its share o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mast_ray.config.stage_knobs import rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.tables.assumed_rates import Rates
 
 SHARES = {"pretrain": 0.25, "detector": 0.30, "self_train.stage1": 0.25, "self_train.stage2": 0.20}
+# from a finished detector nothing is pretrained, and the first training on labels is a stage 2 too
+SHARES_FROM_DETECTOR = {"self_train.stage1": 0.40, "self_train.stage2": 0.60}
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,17 @@ class Budget:
 
 
 def fitted_budget(
-    config: Config, pool_chunks: int, labelled_chunks: int, rates: Rates, minutes: float
+    config: Config,
+    pool_chunks: int,
+    labelled_chunks: int,
+    rates: Rates,
+    minutes: float,
+    start: Literal["scratch", "detector"] = "scratch",
 ) -> Budget:
     """Epochs of every stage for this much data; `minutes` 0 means no limit."""
     rounds = config.self_train.rounds
+    shares = SHARES if start == "scratch" else SHARES_FROM_DETECTOR
+    refinements = rounds if start == "scratch" else rounds + 1
     stage1_chunks = min(pool_chunks, config.self_train.max_chunks or pool_chunks)
     if config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling"):
         # an epoch is a pass over the pool, with expert chunks beside it
@@ -46,15 +55,16 @@ def fitted_budget(
         ),
         "self_train.stage2": (
             config.self_train.stage2.epochs,
-            rounds * labelled_chunks / rates.train_chunks_per_gpu_s,
+            refinements * labelled_chunks / rates.train_chunks_per_gpu_s,
         ),
     }
+    wanted = {name: wanted[name] for name in shares}
     overrides: dict[str, Any] = {}
     taken: dict[str, float] = {}
     for name, (epochs, seconds_per_epoch) in wanted.items():
         allowed = epochs
         if minutes > 0:
-            allowed = max(1, min(epochs, int(SHARES[name] * minutes * 60 / max(seconds_per_epoch, 1e-9))))
+            allowed = max(1, min(epochs, int(shares[name] * minutes * 60 / max(seconds_per_epoch, 1e-9))))
         if allowed < epochs:
             overrides |= _shortened(config, name, allowed)
         taken[name] = allowed * seconds_per_epoch / 60

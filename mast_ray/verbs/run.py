@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Literal
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         if code not in (0, 4):
             return code
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
-        budget_knobs = _announce(config, out / "prepared", gpu, minutes)
+        budget_knobs = _announce(config, out / "prepared", gpu, minutes, args.start)
         code = max(code, run_steps(_training_steps(args, out, (*knobs, *budget_knobs)), run_verb, out))
     if code in (0, 4):
         _last_screen(args, out)
@@ -94,6 +95,7 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
     final = str(out / "self_trained" / "model")
     pretrain = Step("pretrain on all that may be learned from", "pretrain",
                     (prepared, "--out", str(out / "encoder"), *runner, *knobs))  # fmt: skip
+    known = ("--known", str(out / "self_trained"))  # its rounds were scored: nothing is detected again
     from_scratch = args.start == SCRATCH
     begin = ("--encoder", str(out / "encoder")) if from_scratch else ("--start", args.start)
     return [
@@ -103,9 +105,9 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
         Step("self-train on the unlabelled recordings", "self-train",
              (prepared, "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *runner, *knobs)),
         Step("evaluate the supervised detector", "evaluate",
-             (str(out / "detector"), prepared, "--out", str(out / "scores" / "detector"), *runner, *knobs)),
+             (str(out / "detector"), prepared, "--out", str(out / "scores" / "detector"), *known, *runner, *knobs)),
         Step("evaluate the self-trained detector", "evaluate",
-             (final, prepared, "--out", str(out / "scores" / "self_trained"), *runner, *knobs)),
+             (final, prepared, "--out", str(out / "scores" / "self_trained"), *known, *runner, *knobs)),
         Step("detect: boxes for every recording", "detect",
              (final, args.audio, *table, "--out", str(out / "detections"), *runner, *knobs)),
         Step("export to Raven", "export", (str(out / "detections"), "--to", "raven", "--out", str(out / "raven"))),
@@ -113,7 +115,7 @@ def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...])
     ]  # fmt: skip
 
 
-def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> tuple[str, ...]:
+def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float, start: str) -> tuple[str, ...]:
     """Say what was found and how long it will take; the settings that make it fit."""
     from mast_ray.tables.assumed_rates import CPU_TINY, GPU_BASE
     from mast_ray.tables.budgets import fitted_budget
@@ -126,7 +128,9 @@ def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float) -> 
             "no annotation fits any recording: check that file names in the tables are those of the audio"
         )
     pool, labelled = len(chunks_of_split(archive, "pool")), len(chunks_of_split(archive, "train"))
-    budget = fitted_budget(config, pool, labelled, GPU_BASE if has_gpu else CPU_TINY, minutes)
+    rates = GPU_BASE if has_gpu else CPU_TINY
+    begun: Literal["scratch", "detector"] = "scratch" if start == SCRATCH else "detector"
+    budget = fitted_budget(config, pool, labelled, rates, minutes, begun)
     print(
         f"\n{pool} chunks to learn from, {labelled} labelled ones to train on, {len(archive.labels)} boxes in all"
     )

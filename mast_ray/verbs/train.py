@@ -1,4 +1,4 @@
-"""`mast train PREPARED --encoder DIR --out DIR`: train a detector on expert boxes."""
+"""`mast train PREPARED --out DIR`: train a detector on expert boxes, from the one that comes with the package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Literal
 
 Section = Literal["detector", "self_train.stage1", "self_train.stage2"]
 USES_CONFIG = USES_RUNNER = True
-HELP = """Train a detector on the labelled chunks of a prepared archive, from a pretrained encoder.
+HELP = """Train a detector on the labelled chunks of a prepared archive.
 
+It starts from the detector that comes with the package, on CPUs with the knobs of recipe `tiny`: fifty boxes are enough to begin with. Whoever
+names a recipe, a file of settings, settings of the model, --encoder or --detector gets what these say instead; --start overrules all.
 PREPARED, --encoder and --out are folders or s3:// prefixes. --out becomes a model folder with the averaged weights of the best validation
 and its tuned score threshold. `--set model.name=fcos` trains a baseline on the same data, augmentation and budget. Interrupted, the same
 command goes on where it was; finished, it has nothing to do.
@@ -27,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start",
         default="",
-        help="detector of any archive to adapt to this one with few labels: gently, with its own statistics; "
-        "prints its figures before and after. A folder, or shipped, shipped:tiny, shipped:compact; scratch: none",
+        help="shipped (the default where nothing else is said; also shipped:tiny, shipped:compact), scratch, or a model folder: "
+        "a detector of any archive is adapted gently, with its own statistics; prints its figures before and after",
     )
     parser.add_argument(
         "--remember",
@@ -49,6 +51,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def chosen_start(args: argparse.Namespace) -> tuple[str, str]:
+    """What training starts from when nobody says, and a line that says so: the shipped detector, unless something on the
+    command line says what to train.
+    """
+    from mast_ray.training.files.shipped import SCRATCH, SHIPPED
+
+    said = [f"--{name}" for name in ("encoder", "detector", "recipe") if getattr(args, name)]
+    said += ["--config"] if args.config_file else []
+    said += ["--pseudo-labels"] if args.pseudo_labels else []
+    said += [f"--set {item.partition('=')[0]}" for item in args.sets if item.startswith("model.")]
+    if said:
+        return (
+            SCRATCH,
+            f"start: as {said[0]} says (--start shipped adapts the detector that comes with the package)",
+        )
+    return (
+        SHIPPED,
+        "start: the detector that comes with the package (--start scratch begins with fresh weights)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     import logging
 
@@ -62,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
     from mast_ray.training.files.shipped import SCRATCH, model_folder
+    from mast_ray.verbs.main import config_of
     from mast_ray.verbs.run import has_gpu
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -69,11 +93,17 @@ def run(args: argparse.Namespace) -> int:
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)
-    args.start = "" if args.start == SCRATCH else model_folder(args.start, has_gpu(args.config))
+    if args.remember and args.start in ("", SCRATCH):
+        raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
+    gpu = has_gpu(args.config)
+    if not args.start:
+        args.start, why = chosen_start(args)
+        if args.start != SCRATCH and not gpu:
+            args.config = config_of("tiny", None, args.sets)
+        print(why)
+    args.start = "" if args.start == SCRATCH else model_folder(args.start, gpu)
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
-    if args.remember and not args.start:
-        raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
     section: Section = args.section or ("self_train.stage2" if args.start else "detector")
     if args.dry_run:
         start = args.start or args.detector

@@ -15,6 +15,7 @@ from mast_ray.config.loading import (
     parse_set,
 )
 from mast_ray.config.recipes import RECIPES
+from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened
 from mast_ray.config.tree import Config
 
 
@@ -148,6 +149,18 @@ def test_the_paper_recipe_holds_the_printed_values():
         0.2,
     )
     assert (config.self_train.policy, config.self_train.threshold) == ("fixed", 0.10)
+
+
+def test_a_small_training_set_is_seen_as_often_as_min_steps_asks_for():
+    knobs = DetectorTrainConfig(
+        epochs=3, batch_size=4, min_steps=60, warmup_epochs=0.5, unfreeze_start_epoch=0.5,
+        unfreeze_every_epochs=1, validate_every_epochs=1.5,
+    )  # fmt: skip
+    longer = lengthened(knobs, num_chunks=13)  # three steps an epoch
+    assert (longer.epochs, longer.warmup_epochs, longer.validate_every_epochs) == (20, 0.5 * 20 / 3, 10.0)
+    assert lengthened(knobs, num_chunks=2).epochs == 60  # less than a batch: a step an epoch
+    assert lengthened(knobs, num_chunks=80) == knobs  # three epochs are sixty steps
+    assert lengthened(knobs.model_copy(update={"min_steps": 0}), num_chunks=4).epochs == 3
 
 
 def test_the_markdown_begins_with_ten_knobs_and_has_a_row_for_every_one():

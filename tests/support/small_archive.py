@@ -26,6 +26,7 @@ def small_config(**knobs) -> Config:
             "pretrain.warmup_epochs": 0.5,
             "detector.epochs": 2,
             "detector.batch_size": 4,
+            "self_train.stage2.min_steps": 0,
             "evaluate.batch_size": 4,
             "cluster.lanes": 4,
             "cluster.reader_threads": 1,

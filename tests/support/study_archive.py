@@ -32,6 +32,7 @@ def study_config(**knobs) -> Config:
             "self_train.rounds": 1,
             "self_train.stage1.batch_size": 4,
             "self_train.stage2.batch_size": 4,
+            "self_train.stage2.min_steps": 0,
             "self_train.policy": "fixed",
             "self_train.threshold": 0.0,
             "self_train.governor": "off",

@@ -36,3 +36,13 @@ def test_every_stage_keeps_at_least_one_epoch():
     assert all(
         budget.overrides[f"{name}.epochs"] == 1 for name in ("pretrain", "detector", "self_train.stage1")
     )
+
+
+def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_once_more():
+    config = RECIPES["field"]()
+    budget = fitted_budget(config, 1000, 100, RATES, 0, "detector")
+    assert set(budget.minutes) == {"self_train.stage1", "self_train.stage2"}
+    assert budget.minutes["self_train.stage2"] == pytest.approx(3 * 40 * 100 / 10 / 60)
+    limited = fitted_budget(config, 1000, 100, RATES, 10.0, "detector")
+    assert limited.overrides["self_train.stage2.epochs"] == 12  # 6 of 10 minutes at half a minute an epoch
+    assert limited.total_minutes <= 10.0

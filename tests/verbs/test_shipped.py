@@ -1,5 +1,6 @@
 """Detectors that come with the package: found by name, checked like any other, used where no model is named."""
 
+import argparse
 import shutil
 
 import numpy as np
@@ -11,7 +12,8 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.files.model_files import read_model
-from mast_ray.training.files.shipped import SIZES, model_folder, shipped_model
+from mast_ray.training.files.shipped import SCRATCH, SHIPPED, SIZES, model_folder, shipped_model
+from mast_ray.verbs import train
 from mast_ray.verbs.main import run_verb
 
 RATE_HZ = 16_000
@@ -80,3 +82,25 @@ def test_listen_finds_the_whistles_without_a_model_and_writes_a_report(archive, 
             & (strong.high_hz > 3000)
         ]
         assert len(hit), f"the whistle at {begin_s} s was not found"
+
+
+@pytest.mark.parametrize(
+    ("said", "start"),
+    [
+        ([], SHIPPED),
+        (["--set", "self_train.stage2.epochs=1"], SHIPPED),
+        (["--set", "model.name=fcos"], SCRATCH),
+        (["--recipe", "paper"], SCRATCH),
+        (["--encoder", "e"], SCRATCH),
+        (["--detector", "d"], SCRATCH),
+    ],
+)
+def test_training_starts_from_the_shipped_detector_unless_something_says_what_to_train(said, start):
+    parser = argparse.ArgumentParser()
+    for name in ("--recipe", "--config"):
+        parser.add_argument(name, dest={"--config": "config_file"}.get(name), default=None)
+    parser.add_argument("--set", dest="sets", action="append", default=[])
+    train.add_arguments(parser)
+    chosen, why = train.chosen_start(parser.parse_args(["prepared", "--out", "o", *said]))
+    assert chosen == start and why.startswith("start: ")
+    assert all(word in why for word in said[:1])

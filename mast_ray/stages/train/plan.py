@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mast_ray.config.stage_knobs import DetectorTrainConfig
+from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.stages.train.box_checks import durations_of
 from mast_ray.stages.train.pool import TaskPool
@@ -22,7 +22,8 @@ from mast_ray.training.worker import first_device
 
 def plan_text(task: PretrainTask | DetectorTask) -> str:
     """Lines for people."""
-    config, knobs = task.config, task.knobs
+    config = task.config
+    knobs: PretrainConfig | DetectorTrainConfig = task.knobs
     prepared = open_prepared(task.prepared, config.storage)
     if isinstance(task, PretrainTask):
         pool, held = pretraining_chunks(prepared)
@@ -38,7 +39,8 @@ def plan_text(task: PretrainTask | DetectorTask) -> str:
             reader = ChunkReader(prepared, labelled.chunks, batch_size=knobs.batch_size)
             attach_boxes(reader, prepared, labelled, config.spectrogram.min_remnant_s)
             config = with_finest_level(config, durations_of(reader), task.init_detector)
-        objective = detection(config, task.knobs)
+        knobs = lengthened(task.knobs, num_chunks)
+        objective = detection(config, knobs)
     schedule = schedule_of(knobs, num_chunks)
     share = samples_per_worker(knobs.batch_size, knobs.accumulate, config.cluster.num_workers, task.section)
     groups = groups_of(objective, knobs, config.model)

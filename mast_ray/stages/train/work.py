@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mast_ray.config.errors import DataError
-from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
+from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_detector import Inputs
@@ -146,6 +146,7 @@ class DetectorTask:
         config, knobs = self.config, self.knobs
         prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         data = training_data(prepared, self.labels, config, knobs, worker)
+        knobs = lengthened(knobs, data.samples_per_epoch)
         reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
         untaught = refuse_untaught(reader.boxes, num_labels, self.prepared)
