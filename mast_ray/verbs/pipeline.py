@@ -1,8 +1,8 @@
 """A pipeline is a list of verbs with their arguments: every verb resumes and skips
 what is done, so the list does too.
 
-Each step is what a user could type; the line is printed before it runs. Output goes to the
-screen and to a log in the run folder.
+Each step is what a user could type; the line is printed before it runs. Where steps say how long they take on two idle
+cores, the time left of all is printed with each of them and while they run, corrected by the pace so far.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 import math
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 
 BAR = "─" * 78
+LINE_EVERY_S = 20.0
+TAKEN = 0.2  # of the expected time: a step that took less was done before, and says nothing about the pace
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,19 @@ class Step:
     title: str
     verb: str
     argv: tuple[str, ...]
+    expected_s: float = 0.0  # on two idle cores; 0: not known
 
     @property
     def command(self) -> str:
         return shlex.join(["mast", self.verb, *self.argv])
 
 
-def run_steps(steps: Sequence[Step], run_verb: Callable[[str, list[str]], int], out: Path) -> int:
+def run_steps(
+    steps: Sequence[Step],
+    run_verb: Callable[[str, list[str]], int],
+    out: Path,
+    now: Callable[[], float] = time.monotonic,
+) -> int:
     """Run steps in order; the first that fails ends the pipeline with its exit code.
 
     Times are added up over interruptions in <out>/steps.json, so that a resumed
@@ -45,18 +55,23 @@ def run_steps(steps: Sequence[Step], run_verb: Callable[[str, list[str]], int], 
     out.mkdir(parents=True, exist_ok=True)
     record = out / "steps.json"
     spent: dict[str, float] = json.loads(record.read_text()) if record.exists() else {}
-    begun = time.monotonic()
+    begun = now()
+    taken: list[tuple[Step, float]] = []  # in this run
     worst = OK
     for number, step in enumerate(steps, 1):
-        elapsed = time.monotonic() - begun
-        print(
-            f"\n{BAR}\n[{number}/{len(steps)}] {step.title}   ({_minutes(elapsed)} so far)\n$ {step.command}",
-            flush=True,
-        )
-        started = time.monotonic()
-        code = run_verb(step.verb, list(step.argv))
+        place, started = f"[{number}/{len(steps)}]", now()
+
+        def so_far(started: float = started, rest: Sequence[Step] = steps[number - 1 :]) -> str:
+            left_s = seconds_left(taken, rest, now() - started)
+            left = "" if left_s is None else f", about {_minutes(left_s)} left"
+            return f"{_minutes(now() - begun)} so far{left}"
+
+        print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {step.command}", flush=True)
+        with _said_now_and_then(lambda place=place, so_far=so_far: f"{place} {so_far()}", step.expected_s):
+            code = run_verb(step.verb, list(step.argv))
         sys.stdout.flush()
-        spent[step.title] = spent.get(step.title, 0.0) + time.monotonic() - started
+        taken.append((step, now() - started))
+        spent[step.title] = spent.get(step.title, 0.0) + taken[-1][1]
         record.write_text(json.dumps(spent, indent=1))
         if code not in (OK, PARTIAL):
             print(
@@ -67,9 +82,41 @@ def run_steps(steps: Sequence[Step], run_verb: Callable[[str, list[str]], int], 
         worst = max(worst, code)
     print(f"\n{BAR}")
     for step in steps:
-        print(f"  {step.title:<58}{_minutes(spent.get(step.title, 0.0)):>10}")
-    print(f"  {'all steps':<58}{_minutes(sum(spent.get(s.title, 0.0) for s in steps)):>10}")
+        print(f"  {step.title:<68}{_minutes(spent.get(step.title, 0.0)):>10}")
+    print(f"  {'all steps':<68}{_minutes(sum(spent.get(s.title, 0.0) for s in steps)):>10}")
     return worst
+
+
+def seconds_left(taken: Sequence[tuple[Step, float]], rest: Sequence[Step], passed_s: float) -> float | None:
+    """Of the steps of `rest`, the first of which has run for `passed_s`, at the pace of those that were `taken`; None
+    where a step does not say what it takes.
+    """
+    if not rest or not all(step.expected_s for step in rest):
+        return None
+    known = [(step.expected_s, s) for step, s in taken if step.expected_s and s >= TAKEN * step.expected_s]
+    expected_s = sum(expected for expected, _ in known)
+    pace = sum(s for _, s in known) / expected_s if expected_s else 1.0
+    first, *others = (step.expected_s * pace for step in rest)
+    return max(first - passed_s, 0.0) + sum(others)
+
+
+@contextmanager
+def _said_now_and_then(text: Callable[[], str], expected_s: float) -> Iterator[None]:
+    """Print a line every so often while a step runs that says how long it takes."""
+    ended = threading.Event()
+
+    def say() -> None:
+        while not ended.wait(LINE_EVERY_S):
+            start = "\r\x1b[2K" if sys.stderr.isatty() else ""  # over a progress line that is under way
+            print(f"{start}{text()}", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=say, name="time left", daemon=True)
+    if expected_s:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _minutes(seconds: float) -> str:

@@ -5,7 +5,9 @@ and detections (blue, dashed).
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import wave
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, default=CHUNK_S, metavar="S", help="seconds shown (default 10.24, one chunk)"
     )
     add("-o", "--out", type=Path, required=True, metavar="PNG", help="picture to write")
+    add("--sound", type=Path, metavar="WAV", help="also write what is shown as sound, 16 kHz")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,15 +65,33 @@ def run(args: argparse.Namespace) -> int:
     end_s = args.start + len(samples) / SAMPLE_RATE_HZ
     title = f"{args.file.name}   {args.start:g} to {end_s:g} s"
     figure = spectrogram_figure(LogMel().frames(samples), truth, detections, title, args.start)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    partial = args.out.with_name(f".{args.out.name}.tmp")
-    partial.write_bytes(png_bytes(figure))
-    os.replace(partial, args.out)
+    _write(args.out, png_bytes(figure))
+    if args.sound:
+        _write(args.sound, wav_bytes(samples))
     shown = [
         sum(box.begin_s < end_s and box.end_s > args.start for box in boxes) for boxes in (truth, detections)
     ]
     print(f"{args.out}: {end_s - args.start:.2f} s, {shown[0]} annotated and {shown[1]} detected boxes")
     return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.tmp")
+    partial.write_bytes(data)
+    os.replace(partial, path)
+
+
+def wav_bytes(samples: NDArray[np.float32]) -> bytes:
+    """16 kHz mono, 16 bit, as loud as it can be: quiet recordings are to be heard too."""
+    loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-6)
+    held = io.BytesIO()
+    with wave.open(held, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE_HZ)
+        file.writeframes(np.round(samples / loudest * 0.9 * 32767).astype("<i2").tobytes())
+    return held.getvalue()
 
 
 def _excerpt(path: Path, start_s: float, seconds: float) -> NDArray[np.float32]:

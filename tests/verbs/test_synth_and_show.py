@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import soundfile
 from matplotlib.image import imread
 
 from mast_ray.verbs.main import main
@@ -87,3 +88,18 @@ def test_show_leaves_boxes_of_the_same_name_at_another_site_out(archive, tmp_pat
     elsewhere.write_bytes(recording.read_bytes())
     assert main(["show", str(elsewhere), "-o", str(tmp_path / "x.png"), *tables]) == 3
     assert "2 recordings called" in capsys.readouterr().err
+
+
+def test_show_writes_what_it_draws_as_sound(archive, tmp_path):
+    recording = min((archive / "audio").rglob("*.wav"))
+    sound = tmp_path / "heard" / "x.wav"
+    stretch = ["--start", "2", "--seconds", "3", "--sound", str(sound)]
+    assert main(["show", str(recording), "-o", str(tmp_path / "x.png"), *stretch]) == 0
+    samples, rate_hz = soundfile.read(sound)
+    assert rate_hz == 16_000 and len(samples) == 48_000
+    whole, own_hz = soundfile.read(recording)
+    assert np.abs(samples).max() == pytest.approx(0.9, abs=0.001)
+    assert own_hz == 16_000 or len(whole) > 0
+    if own_hz == 16_000:
+        part = whole[32_000:80_000]
+        assert np.corrcoef(samples, part)[0, 1] > 0.99

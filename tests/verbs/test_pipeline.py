@@ -1,0 +1,46 @@
+"""A list of verbs run one after the other, and what it says about the time that is left."""
+
+import json
+
+import pytest
+
+from mast_ray.verbs.demo import demo_steps
+from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
+
+FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
+
+
+def test_time_left_is_what_the_steps_expect_at_the_pace_of_those_that_are_done():
+    assert seconds_left([], [FIRST, SECOND], 0.0) == 20.0
+    assert seconds_left([], [FIRST, SECOND], 4.0) == 16.0
+    assert seconds_left([(FIRST, 20.0)], [SECOND, THIRD], 0.0) == 40.0  # twice as slow as expected
+    assert seconds_left([(FIRST, 20.0)], [SECOND, THIRD], 30.0) == 20.0  # the second should have ended by now
+    assert (
+        seconds_left([(FIRST, 0.1)], [SECOND, THIRD], 0.0) == 20.0
+    )  # it was done before: no hint at the pace
+    assert seconds_left([], [Step("x", "x", ())], 0.0) is None
+    assert seconds_left([], [], 0.0) is None
+
+
+def test_every_step_says_the_time_so_far_and_the_time_left_and_times_are_kept(tmp_path, capsys):
+    clock = iter(range(0, 100, 1))
+    code = run_steps([FIRST, SECOND], lambda verb, argv: 0, tmp_path, now=lambda: float(next(clock)))
+    shown = capsys.readouterr().out
+    assert code == 0 and shown.count("so far, about 0:") == 2
+    assert "[1/2] first" in shown and "$ mast second" in shown
+    assert set(json.loads((tmp_path / "steps.json").read_text())) == {"first", "second"}
+
+
+def test_the_first_step_that_fails_ends_the_pipeline_with_its_exit_code(tmp_path, capsys):
+    ran = []
+    code = run_steps(
+        [FIRST, SECOND, THIRD], lambda verb, argv: ran.append(verb) or 3 * (verb == "second"), tmp_path
+    )
+    assert code == 3 and ran == ["first", "second"]
+    assert "stopped at step 2 of 3 (second), exit code 3" in capsys.readouterr().err
+
+
+def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):
+    expected_s = sum(step.expected_s for step in demo_steps(tmp_path, 0.5, 0, 2))
+    assert 0 < expected_s <= 300
+    assert sum(step.expected_s for step in demo_steps(tmp_path, 1.0, 0, 2)) == pytest.approx(2 * expected_s)
