@@ -37,7 +37,12 @@ SHOWN_PROBLEMS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="run folder, folder of `mast detect`, or Parquet table of detections")
-    add("--audio", default="", metavar="ROOT", help="folder of the recordings (default: RUN/archive/audio)")
+    add(
+        "--audio",
+        default="",
+        metavar="ROOT",
+        help="folder of the recordings (default: where `mast detect` found them)",
+    )
     add("--reviewer", default="", metavar="NAME", help="who reviews (default: the name you are logged in by)")
     add("--corrections", default="", metavar="FOLDER",
         help="local folder of the logs (default: corrections beside the detections)")  # fmt: skip
@@ -72,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--threshold {args.threshold:g} is not between 0 and 1")
     detections = detections_of(args.run)
     folder = Path(args.corrections) if args.corrections else corrections_folder(detections)
-    audio = audio_of(args.run, args.audio)
+    audio = audio_of(args.run, detections, args.audio)
     found = load_boxes(detections, audio, args.threshold)
     if not found.recordings:
         raise DataError(f"{args.run} names no recording:\ngive the folder of the recordings: --audio ROOT")

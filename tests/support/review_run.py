@@ -45,7 +45,7 @@ def write_run(folder: Path, embedded: bool = False) -> tuple[Path, Path]:
         soundfile.write(audio / path, samples, RATE_HZ)
         recordings.append({"recording_id": f"rec{number}", "path": path, "site": site, "duration_s": DURATION_S,
                            "sample_rate_hz": RATE_HZ, "num_channels": 1})  # fmt: skip
-    schema = DETECTIONS.append(pa.field("label", pa.string()))
+    schema = DETECTIONS
     if embedded:
         schema = schema.append(pa.field("embedding", pa.list_(pa.float32(), 4)))
     pq.write_table(pa.Table.from_pylist(detections, schema=schema), tables / "boxes.parquet")

@@ -29,7 +29,7 @@ from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parq
 from mast_ray.reporting.paper_tables import COMPARISON
 from mast_ray.reporting.report.collect_labels import labels_table
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
-from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table
+from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table, units_of
 from mast_ray.reporting.report.collect_sheets import matches_of, read_sheets, shown_sheet
 from mast_ray.reporting.report.collect_studies import (
     budget_series,
@@ -246,7 +246,7 @@ def collect_run(
     headline += scores.headline
     if scores.threshold is not None:
         headline.append(("threshold", f"{scores.threshold:.2f}"))
-    return ReportData(
+    data = ReportData(
         title=title or run.url.rstrip("/").rpartition("/")[2] or "run",
         summary=_summary(found),
         made_at=f"Made on {now:%Y-%m-%d %H:%M} UTC" if now else "",
@@ -274,6 +274,7 @@ def collect_run(
         warnings=tuple(warnings),
         **studies,
     )
+    return replace(data, units=units_of(data, bool(scores.tables), is_by_chunk=shown is not None))
 
 
 def _scores(run: Storage, found: Found, shown: str | None, threshold: float | None) -> Scores:

@@ -26,6 +26,7 @@ from mast_ray.reporting.report.contents import (
     Histogram,
     Interval,
     Reliability,
+    ReportData,
     ResultTable,
     ThresholdCurve,
 )
@@ -57,6 +58,47 @@ class Scores:
     headline: tuple[tuple[str, Interval], ...] = ()
     threshold: float | None = None
     warnings: tuple[str, ...] = ()
+
+
+def units_of(data: ReportData, has_scores: bool, is_by_chunk: bool) -> tuple[tuple[str, str], ...]:
+    """(unit, the figures of this report that are counted so), for every unit that occurs; said in one place.
+
+    `is_by_chunk`: the scores are those of `mast evaluate`, which matches chunk by chunk.
+    """
+    scored = [
+        name
+        for name, is_there in (
+            ("precision, recall, F1, AP and mIoU", has_scores),
+            ("the curves, the calibration and the overlaps", bool(data.curves)),
+        )
+        if is_there
+    ]
+    studied = [
+        name
+        for name, is_there in (
+            ("the rounds of self-training", data.rounds is not None),
+            ("the label budget", bool(data.label_budget)),
+            ("the trials of a search", data.trials is not None),
+        )
+        if is_there
+    ]
+    counted = [
+        name
+        for name, is_there in (
+            ("the column \u201cF1, whole recordings\u201d", is_by_chunk and bool(scored)),
+            ("numbers of detections and the histogram of scores", data.scores is not None),
+            ("calls per hour, sites, hours and dates", data.sites is not None),
+            ("the boxes to look at and listen to", bool(data.examples)),
+        )
+        if is_there
+    ]
+    per_chunk = [*(scored if is_by_chunk else []), *studied]
+    per_recording = [*([] if is_by_chunk else scored), *counted]
+    units = (
+        ("Per chunk of 10.24 s, half of it shared with the next: a call that lies in two chunks counts in both", per_chunk),
+        ("Per recording, stitched: every call counts once", per_recording),
+    )  # fmt: skip
+    return tuple((unit, "; ".join(names)) for unit, names in units if names)
 
 
 def split_name(split: str) -> str:

@@ -153,6 +153,7 @@ class ReportData:
     stages: ResultTable | None = None
     effort: Effort | None = None
     headline: tuple[tuple[str, Cell], ...] = ()
+    units: tuple[tuple[str, str], ...] = ()  # what is counted chunk by chunk and what on whole recordings
     tables: tuple[ResultTable, ...] = ()
     curves: tuple[ThresholdCurve, ...] = ()
     threshold: float | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from mast_ray.reporting.detection_tables import (
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.report.gallery import absolute_time, stitched
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.local_time import local_seconds
 
@@ -104,13 +104,16 @@ def detections_of(place: str) -> str:
     raise DataError(f"{place} holds no detections:\ngive a run folder, or what `mast detect` wrote")
 
 
-def audio_of(place: str, wanted: str) -> Storage:
-    """Where the recordings lie: what the user says, or else RUN/archive/audio of a demo run."""
+def audio_of(place: str, detections: str, wanted: str) -> Storage:
+    """Where the recordings lie: what the user says, what `mast detect` noted, or that of a demo run."""
     if wanted:
         return open_storage(wanted)
-    root = Path(place.removeprefix("file://")) / "archive" / "audio"
-    if "://" not in place and root.is_dir():
-        return open_storage(root)
+    manifest = None if detections.endswith(".parquet") else read_manifest(open_storage(detections))
+    noted = "" if manifest is None else str(manifest.counts.get("archive", ""))
+    own = "" if place.endswith(".parquet") else open_storage(place).at("archive/audio").url
+    for root in (noted, own):
+        if root and next(iter(open_storage(root).list()), None) is not None:
+            return open_storage(root)
     raise ConfigError("where are the recordings? give their folder: --audio ROOT")
 
 

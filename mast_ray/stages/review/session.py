@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.intervals import wilson_limits
+from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.review.corrections import (
     Action,
     ActionKind,
@@ -38,12 +39,9 @@ from mast_ray.evaluation.review.review_state import (
     merged_spans,
     random_verdicts,
 )
-from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
+from mast_ray.stages.review.box_values import NARROWEST_HZ, SHORTEST_S, clean_name, placed_inside, said_json
 from mast_ray.stages.review.found_boxes import FoundBoxes
 
-MOST_LETTERS = 200  # of a name
-SHORTEST_S = 0.01
-NARROWEST_HZ = 20.0
 CODES = {"": 0, "right": 1, "wrong": 2}
 
 
@@ -85,7 +83,7 @@ class ReviewSession:
             "low_hz": float(found.low_hz[row]), "high_hz": float(found.high_hz[row]),
             "score": round(float(found.score[row]), 4), "label": found.label[row], "verdict": "",
         }  # fmt: skip
-        return plain | _said(own)
+        return plain | said_json(own)
 
     def boxes_within(self, recording: int, begin_s: float, end_s: float) -> list[dict[str, Any]]:
         """Detections and drawn boxes that touch a stretch of a recording."""
@@ -111,7 +109,7 @@ class ReviewSession:
         """Every name known, the most frequent first."""
         counts: dict[str, int] = {}
         for text in (*self.found.label, *(box.label for box in self.boxes.values())):
-            if text:
+            if text and text != UNKNOWN:
                 counts[text] = counts.get(text, 0) + 1
         for _, actions in self._others.values():
             for action in actions:
@@ -234,7 +232,7 @@ class ReviewSession:
         if corners is None or not 0 <= recording < len(self.found.recordings):
             raise DataError("the action names no place in a recording:\nchoose a recording first")
         where = self.found.recordings[recording]
-        begin_s, low_hz, end_s, high_hz = _inside(corners, where.duration_s)
+        begin_s, low_hz, end_s, high_hz = placed_inside(corners, where.duration_s)
         band = (None, None) if kind == "looked" else (low_hz, high_hz)
         return Action(
             kind, self.reviewer, where.recording_id, where.path, begin_s=begin_s, end_s=end_s,
@@ -253,13 +251,14 @@ class ReviewSession:
         if own is None and row is None:
             raise DataError(f"there is no box {box_id!r}:\nload the page again")
         shown = self.box_json(row) if row is not None else self._drawn_json(own, -1)  # type: ignore[arg-type]
-        name = shown["label"]  # who accepts a box accepts the name that stands beside it
+        # who accepts a box accepts the name that stands beside it; "unknown" is none
+        name = "" if shown["label"] == UNKNOWN else shown["label"]
         recording_id, path, duration_s = self._home(row, own)
         before = (shown["begin_s"], shown["low_hz"], shown["end_s"], shown["high_hz"])
         if kind == "change":
             if corners is None:
                 raise DataError("a change without corners:\ndraw the box again")
-            before = _inside(corners, duration_s)
+            before = placed_inside(corners, duration_s)
         if kind == "name":
             name = clean_name(label or "")
         return Action(
@@ -365,41 +364,7 @@ class ReviewSession:
         return out
 
     def _drawn_json(self, box: ReviewedBox, recording: int) -> dict[str, Any]:
-        return {"id": box.box_id, "row": -1, "recording": recording, "score": None} | _said(box)
-
-
-def _said(box: ReviewedBox | None) -> dict[str, Any]:
-    """What a reviewer has said about a box, where it differs from the detector's word."""
-    if box is None:
-        return {}
-    values = asdict(box)
-    said = {name: values[name] for name in ("begin_s", "end_s", "low_hz", "high_hz", "label", "verdict")}
-    if box.low_hz is None:  # an imported box that only knows its time is shown over the whole band
-        said |= {"low_hz": LOW_HZ, "high_hz": HIGH_HZ}
-    return said
-
-
-def clean_name(text: str) -> str:
-    """A name as it is kept: one line, without spaces around it."""
-    name = " ".join(text.split())
-    if len(name) > MOST_LETTERS or not name.isprintable():
-        raise DataError(f"a name has at most {MOST_LETTERS} letters and no control characters")
-    return name
-
-
-def _inside(
-    corners: tuple[float, float, float, float], duration_s: float
-) -> tuple[float, float, float, float]:
-    """Corners in order, inside the recording and the band that is shown; not thinner than can be seen."""
-    if not all(np.isfinite(corners)):
-        raise DataError("a box with corners that are no numbers")
-    begin_s, end_s = sorted((corners[0], corners[2]))
-    low_hz, high_hz = sorted((corners[1], corners[3]))
-    begin_s = min(max(begin_s, 0.0), max(duration_s - SHORTEST_S, 0.0))
-    end_s = max(min(end_s, duration_s), begin_s + SHORTEST_S)
-    low_hz = min(max(low_hz, 0.0), HIGH_HZ - NARROWEST_HZ)
-    high_hz = max(min(high_hz, HIGH_HZ), low_hz + NARROWEST_HZ)
-    return round(begin_s, 4), round(low_hz, 2), round(end_s, 4), round(high_hz, 2)
+        return {"id": box.box_id, "row": -1, "recording": recording, "score": None} | said_json(box)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -217,6 +217,24 @@ def test_the_scores_of_the_model_behind_the_detections_are_the_reports_own(run, 
     assert "in-domain test: 90 calls in 8 recordings" in side_by_side.note
 
 
+def test_what_is_counted_per_chunk_and_what_per_recording_is_said_in_one_place(run, season, tmp_path):
+    (recording,) = collect_run(run, now=NOW).units  # detections against labels: on whole recordings
+    assert recording[0].startswith("Per recording") and "precision, recall, F1" in recording[1]
+    assert "whole recordings" not in recording[1]
+    sha = season.detections.column("model_sha")[0].as_py()
+    put_sheet(tmp_path / "scores" / "final", sheet(0.5, sha, ("val", "test")))
+    data = collect_run(run, now=NOW)
+    chunk, recording = data.units
+    assert chunk[0].startswith("Per chunk") and "precision, recall, F1" in chunk[1]
+    assert "F1, whole recordings" in recording[1] and "calls per hour" in recording[1]
+    assert render_report(data).count('id="units"') == 1
+
+
+def test_the_report_leads_to_the_review(run, season):
+    text = render_report(collect_run(run, open_storage(season.audio), now=NOW, num_examples=2))
+    assert 'href="#review"' in text and "<code>mast review RUN" in text
+
+
 def test_one_model_alone_and_rounds_do_not_stand_side_by_side():
     one = sheet(0.5, "sha")
     assert models_table({"scores/fcos": one}) == ()

@@ -1,5 +1,7 @@
 """In which order a review offers boxes."""
 
+import json
+
 import numpy as np
 import pytest
 from review_run import PATHS, write_run
@@ -106,4 +108,15 @@ def test_a_run_says_what_it_lacks(tmp_path):
     with pytest.raises(DataError, match="mast detect"):
         detections_of(str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="--audio"):
-        audio_of(str(tmp_path / "empty"), "")
+        audio_of(str(tmp_path / "empty"), str(tmp_path / "empty"), "")
+
+
+def test_the_recordings_are_where_detect_found_them_unless_said(tmp_path):
+    run, audio = write_run(tmp_path)
+    detections = detections_of(str(run))
+    text = json.dumps(
+        {"stage": "detect", "key": "", "inputs": {}, "counts": {"archive": str(audio)}, "config": {}}
+    )
+    (run / "detections" / "manifest.json").write_text(text)
+    assert audio_of(str(run), detections, "").url == str(audio)
+    assert audio_of(str(run), detections, str(tmp_path)).url == str(tmp_path)

@@ -115,7 +115,7 @@ def test_boxes_are_judged_drawn_and_named_by_keyboard_and_outlive_the_server(tmp
     ]
     with served(run, audio) as (address, _):
         marks, current, progress, precision = asyncio.run(second(address))
-    assert marks == ["✓", "✓", "·"] and current == "2"  # goes on where it was
+    assert marks == ["✓", "✓", "○"] and current == "2"  # goes on where it was
     assert progress.startswith("5 of 24 judged · 1 drawn")
     assert precision == "precision 1.00 [0.34, 1.00] of 2 at random"
     boxes = fold_log(read_logs(run / "corrections").actions)["Ana"].boxes

@@ -1,6 +1,7 @@
 """What a reviewer does is on disk at once and comes back as it was."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,12 @@ def test_a_name_from_the_model_is_accepted_with_its_box(found, folder):
     session = ReviewSession(found, folder, "Ana")
     (box,) = session.act("accept", "uncertain", [found.ids[23]])
     assert box["label"] == lines(folder)[0]["label"] == found.label[23] != ""
+
+
+def test_who_accepts_a_box_called_unknown_gives_it_no_name(found, folder):
+    session = ReviewSession(replace(found, label=("unknown",) * len(found)), folder, "Ana")
+    (box,) = session.act("accept", "uncertain", [found.ids[0]])
+    assert box["label"] == "" and session.names() == []
 
 
 def test_figures_count_precision_at_random_and_agreement(found, folder):

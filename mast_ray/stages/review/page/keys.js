@@ -18,7 +18,7 @@ export const KEYS = [
   ["ArrowDown", "next", "next in the queue"],
   ["k", "previous", "previous in the queue"],
   ["ArrowUp", "previous", "previous in the queue"],
-  ["g", "nextOpen", "next that nobody judged"],
+  ["g", "nextOpen", "next that is not judged"],
   ["Tab", "other", "next box in this window"],
   ["ArrowLeft", "back", "earlier"],
   ["ArrowRight", "forth", "later"],

@@ -17,7 +17,9 @@ export class LongList {
     this.turn += 1;
     this.pages.clear();
     this.current = -1;
-    this.total = (await this.load(0, 0)).total;
+    const { total, items } = await this.load(0, PAGE);
+    this.total = total;
+    this.pages.set(0, { items, ready: Promise.resolve() });
     this.spacer.style.height = `${this.total * ROW_PX}px`;
     this.place.scrollTop = 0;
     this.show();

@@ -11,7 +11,7 @@ const $ = (id) => document.getElementById(id);
 const QUEUES = { uncertain: "most uncertain", random: "random", site_hour: "site and hour", recording: "by recording",
   cluster: "look-alikes", plan: "annotation plan" };
 const SPEEDS = [1, 0.5, 0.25, 0.125];
-const MARKS = { right: "✓", wrong: "✗", "": "·" };
+const MARKS = { right: "✓", wrong: "✗", "": "○" };
 const MARGIN_S = 0.3;
 
 const run = await ask("run");
@@ -47,8 +47,7 @@ async function openQueue(name, part = 0) {
   for (const button of $("queues").children) button.setAttribute("aria-pressed", String(button.dataset.queue === name));
   $("part-place").hidden = name !== "site_hour";
   if (name === "site_hour") await fillParts();
-  await list.reset();
-  const { index } = await ask("next", { name, part, after: -1 });
+  const [{ index }] = await Promise.all([ask("next", { name, part, after: -1 }), list.reset()]);
   if (list.total) await go(index < 0 ? 0 : index); else showNothing();
   await figures();
 }
@@ -125,7 +124,7 @@ function drawRow(item) {
   first.className = "first"; second.className = "second";
   row.append(first, second);
   if (item.kind === "cluster") {
-    mark.textContent = item.judged === item.num ? "✓" : "·";
+    mark.textContent = item.judged === item.num ? "✓" : "○";
     label.textContent = `group ${item.number + 1}`;
     side.textContent = `${item.judged} of ${item.num}`;
     second.textContent = `in ${item.num_recordings} recordings`;
@@ -135,7 +134,7 @@ function drawRow(item) {
   second.textContent = `${item.begin_s.toFixed(1)} s  ${path}`;
   if (item.kind === "task") {
     row.classList.toggle("right", item.looked);
-    mark.textContent = item.looked ? "✓" : "·";
+    mark.textContent = item.looked ? "✓" : "○";
     label.textContent = item.reason || "look through";
     return row;
   }
