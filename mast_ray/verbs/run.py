@@ -5,6 +5,7 @@ budgets that fit data and hardware.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -57,8 +58,10 @@ def run(args: argparse.Namespace) -> int:
 
     gpu = has_gpu(args.config)
     recipe = args.recipe or (None if args.config_file else ("field" if gpu else "tiny"))
-    config = config_of(recipe, args.config_file, args.sets)
-    knobs = knobs_of(recipe, args.config_file, args.sets)
+    fixed = gpu or args.config_file or "RAY_ADDRESS" in os.environ  # or a cluster, which has other cores
+    sets = [*args.sets, *(() if fixed else workers_for_cores(args.sets, os.cpu_count() or 1))]
+    config = config_of(recipe, args.config_file, sets)
+    knobs = knobs_of(recipe, args.config_file, sets)
     # a recipe or a file of settings says what to train: only without one does the shipped detector stand in
     args.start = args.start or (SCRATCH if args.recipe or args.config_file else SHIPPED)
     out = Path(args.out)
@@ -175,6 +178,15 @@ def knobs_of(recipe: str | None, config_file: str | None, sets: list[str]) -> tu
     parts: list[str] = ["--recipe", recipe] if recipe else []
     parts += ["--config", config_file] if config_file else []
     return (*parts, *(part for item in sets for part in ("--set", item)))
+
+
+def workers_for_cores(sets: list[str], num_cores: int) -> list[str]:
+    """A training process for every core without a GPU, up to the four chunks of a batch; nothing where a user has said
+    how many.
+    """
+    if any(item.startswith("cluster.num_workers=") for item in sets):
+        return []
+    return [f"cluster.num_workers={4 if num_cores >= 4 else 2 if num_cores >= 2 else 1}"]
 
 
 def has_gpu(config: Config) -> bool:

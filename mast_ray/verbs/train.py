@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Literal
 
 Section = Literal["detector", "self_train.stage1", "self_train.stage2"]
@@ -84,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
-    from mast_ray.training.files.shipped import SCRATCH, model_folder
+    from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
     from mast_ray.verbs.main import config_of
-    from mast_ray.verbs.run import has_gpu
+    from mast_ray.verbs.run import has_gpu, workers_for_cores
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
@@ -98,9 +99,14 @@ def run(args: argparse.Namespace) -> int:
     gpu = has_gpu(args.config)
     if not args.start:
         args.start, why = chosen_start(args)
-        if args.start != SCRATCH and not gpu:
-            args.config = config_of("tiny", None, args.sets)
         print(why)
+    if args.start.startswith(SHIPPED) and not (gpu or args.recipe or args.config_file):
+        on_cluster = "RAY_ADDRESS" in os.environ
+        cores = [] if on_cluster else workers_for_cores(args.sets, os.cpu_count() or 1)
+        args.config = config_of("tiny", None, [*args.sets, *cores])
+        print(
+            f"recipe tiny, because there is no GPU here; {args.config.cluster.num_workers} training processes"
+        )
     args.start = "" if args.start == SCRATCH else model_folder(args.start, gpu)
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
