@@ -94,7 +94,7 @@ class AskedQueues:
         with self._lock:
             if self._cells is None:
                 found = self.found
-                self._cells = site_hour_cells(found.site, found.hour, found.score, found.threshold)
+                self._cells = site_hour_cells(found.site.tolist(), found.hour, found.score, found.threshold)
             return self._cells
 
     def clusters(self) -> list[Cluster]:

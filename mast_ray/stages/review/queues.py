@@ -55,7 +55,9 @@ def uncertain_order(score: Floats, threshold: float) -> Ints:
 def random_order(ids: Sequence[str], score: Floats, threshold: float) -> Ints:
     """Rows at or above the threshold, in an order that has nothing to do with what they are."""
     kept = np.flatnonzero(score >= threshold)
-    rank = [hashlib.sha1(f"review|{ids[row]}".encode(), usedforsecurity=False).digest() for row in kept]
+    rank = [
+        hashlib.sha1(f"review|{ids[row]}".encode(), usedforsecurity=False).digest() for row in kept.tolist()
+    ]
     return kept[sorted(range(len(kept)), key=rank.__getitem__)].astype(np.int64)
 
 

@@ -202,7 +202,8 @@ class ReviewServer:
             raise ValueError("corners are not four numbers")
         if not isinstance(label, str | None):
             raise ValueError("a name is not a text")
-        place = None if corners is None else tuple(float(corner) for corner in corners)
+        begin_s, low_hz, end_s, high_hz = map(float, corners or (0.0,) * 4)
+        place = None if corners is None else (begin_s, low_hz, end_s, high_hz)
         work = partial(self.session.act, kind, queue, ids, recording, place, label)
         return _json({"changed": await self._here(work)})
 

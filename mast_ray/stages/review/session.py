@@ -349,7 +349,7 @@ class ReviewSession:
 
     def _changed(self, press: Sequence[Action]) -> list[dict[str, Any]]:
         """What a press was about, as it is now; a drawn box that is gone is marked so."""
-        out = []
+        out: list[dict[str, Any]] = []
         for action in press:
             recording = self.found.row_of_path.get(action.path, -1)
             row, own = self.found.row_of_id.get(action.box_id), self.boxes.get(action.box_id)
@@ -364,7 +364,8 @@ class ReviewSession:
         return out
 
     def _drawn_json(self, box: ReviewedBox, recording: int) -> dict[str, Any]:
-        return {"id": box.box_id, "row": -1, "recording": recording, "score": None} | said_json(box)
+        plain: dict[str, Any] = {"id": box.box_id, "row": -1, "recording": recording, "score": None}
+        return plain | said_json(box)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

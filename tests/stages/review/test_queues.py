@@ -10,6 +10,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.stages.review.asked import AskedQueues
 from mast_ray.stages.review.found_boxes import audio_of, detections_of, load_boxes
 from mast_ray.stages.review.queues import (
+    Task,
     look_alikes,
     plan_tasks,
     random_order,
@@ -95,6 +96,17 @@ def test_a_group_is_open_until_all_of_it_is_judged(asked):
     assert asked.next_open("cluster", 0, -1) == 0
     asked.session.act("reject", "cluster", members[-1:])
     assert asked.next_open("cluster", 0, -1) != 0
+
+
+def test_a_task_of_the_plan_is_open_until_its_whole_stretch_was_looked_at(asked):
+    path = asked.found.recordings[1].path
+    planned = AskedQueues(asked.session, [Task(path, 0.0, 10.24, "dawn"), Task(path, 20.0, 30.0, "late")])
+    assert planned.available()[-1] == "plan" and planned.items("plan", 0, 0, 9)["total"] == 2
+    asked.session.act("looked", "plan", recording=1, corners=(0.0, 0.0, 5.0, 8000.0))
+    assert planned.next_open("plan", 0, -1) == 0
+    asked.session.act("looked", "plan", recording=1, corners=(5.0, 0.0, 10.24, 8000.0))
+    assert planned.next_open("plan", 0, -1) == 1
+    assert [item["looked"] for item in planned.items("plan", 0, 0, 9)["items"]] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["", "mine", "../random"])
