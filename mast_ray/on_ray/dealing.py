@@ -47,7 +47,9 @@ STORE_SHARE = 0.6  # of the object store: what is in flight needs the rest
 class Pool(Protocol):
     """What is to be dealt. It travels."""
 
-    def storage(self) -> Storage: ...
+    def places(self) -> tuple[Storage, ...]:
+        """Where the frames lie: of one archive, or of several that are one."""
+        ...
 
     def plan(self) -> PoolPlan: ...
 
@@ -72,13 +74,13 @@ def datasets_of(pool: Pool, cluster: ClusterConfig) -> Datasets:
     quiet_ray_data()
     found = ray.cluster_resources()
     refuse_no_core(found.get("CPU", 0.0), cluster)
-    plan, storage = pool.plan(), pool.storage()
+    plan, places = pool.plan(), pool.places()
     fits, text = fit_text(plan, found.get("object_store_memory", 0.0), cluster.num_workers)
     log.info("%s", text)
     kept = None
     if fits:
         try:
-            kept = dataset_of(plan.bundles, storage).materialize()
+            kept = dataset_of(plan.bundles, places).materialize()
         except (ray.exceptions.RayError, RuntimeError) as error:
             raise worker_error(error) from error
     whole = partial(_whole, pool, None if kept is not None else plan.bundles, kept)
@@ -113,19 +115,20 @@ def fit_text(plan: PoolPlan, store_bytes: float, num_workers: int) -> tuple[bool
 
 
 def dataset_of(
-    bundles: Sequence[Bundle], storage: Storage, order: ray.data.RandomSeedConfig | None = None
+    bundles: Sequence[Bundle], places: tuple[Storage, ...], order: ray.data.RandomSeedConfig | None = None
 ) -> ray.data.Dataset:
     """One block per bundle, read when asked for."""
     rows = [{"bundle": pickle.dumps(bundle)} for bundle in bundles]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     if order is not None:
         dataset = dataset.randomize_block_order(seed=order)
-    return dataset.map_batches(_read, fn_kwargs={"storage": storage}, batch_size=1, num_cpus=1)
+    return dataset.map_batches(_read, fn_kwargs={"places": places}, batch_size=1, num_cpus=1)
 
 
-def _read(batch: dict[str, np.ndarray], storage: Storage) -> pa.Table:
+def _read(batch: dict[str, np.ndarray], places: tuple[Storage, ...]) -> pa.Table:
     (bundle,) = batch["bundle"]
-    reader = _READERS.setdefault(storage.url, BlockReader(storage))
+    name = "\n".join(place.url for place in places)
+    reader = _READERS.setdefault(name, BlockReader(places))
     return read_bundle(pickle.loads(bundle), reader)
 
 
@@ -135,12 +138,12 @@ def _whole(pool: Pool, bundles: list[Bundle] | None, kept: ray.data.Dataset | No
     if kept is not None:
         return kept.randomize_block_order(seed=order)
     assert bundles is not None
-    return dataset_of(bundles, pool.storage(), order)
+    return dataset_of(bundles, pool.places(), order)
 
 
 def _rest(pool: Pool) -> ray.data.Dataset:
     bundles = pool.rest()
-    return dataset_of(bundles, pool.storage()) if bundles else ray.data.range(1)
+    return dataset_of(bundles, pool.places()) if bundles else ray.data.range(1)
 
 
 class EvenDeal(ray.train.DataConfig):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.decoding.reading import read_blocks
+from mast_ray.recordings.decoding.reading import ANY_RATE, read_blocks
 from mast_ray.spectrogram.grid import NUM_BINS, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel, one_thread
 from mast_ray.storage.storage import Storage
@@ -61,7 +61,7 @@ def read_window(audio: Storage, path: str, begin_s: float, end_s: float) -> Samp
             rate_hz = sound.samplerate
     except soundfile.LibsndfileError:
         with audio.open_read(key) as file:
-            return _by_blocks(read_blocks(file, block_s=30.0), begin_s, end_s)
+            return _by_blocks(read_blocks(file, block_s=30.0, limits=ANY_RATE), begin_s, end_s)
     if rate_hz != SAMPLE_RATE_HZ:
         samples = soxr.resample(samples, rate_hz, SAMPLE_RATE_HZ)
     skip = round((begin_s - first / rate_hz) * SAMPLE_RATE_HZ)

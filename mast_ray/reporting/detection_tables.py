@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
-from mast_ray.recordings.decoding.reading import probe
+from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
 from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.storage.units import read_commits
@@ -199,7 +199,7 @@ def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
     for path, row in sorted(rows.items()):
         try:
             with audio.open_read(safe_key(path, audio)) as file:
-                info = probe(file)
+                info = probe(file, limits=ANY_RATE)
         except (UnreadableRecording, OSError):
             continue
         found.append(

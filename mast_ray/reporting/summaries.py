@@ -140,7 +140,7 @@ def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
     right = None
     if len(detections) and probability.null_count == 0:
         weights = probability.to_numpy()[piece >= 0].astype(np.float64)
-        right = np.bincount(piece[piece >= 0], weights, minlength=len(pieces.slot))
+        right = np.bincount(piece[piece >= 0], weights, minlength=len(pieces.slot)).astype(np.float64)
     return _Season(
         [str(s) for s in sites],
         site_of[pieces.recording],
@@ -189,7 +189,14 @@ def _rates(
         calls, effort_s = _per_recording(season.recording[group], season.calls[group], season.effort_s[group])
         effort_h = effort_s / HOUR_S
         low, high = ratio_intervals(calls[None], effort_h, rng)[0]
-        row = (len(calls), effort_h.sum(), int(calls.sum()), calls.sum() / effort_h.sum(), low, high)
+        row: tuple[float | None, ...] = (
+            len(calls),
+            effort_h.sum(),
+            int(calls.sum()),
+            calls.sum() / effort_h.sum(),
+            low,
+            high,
+        )
         if season.right is not None:
             (right,) = _per_recording(season.recording[group], season.right[group])
             row += _right_rates(calls, right, effort_h, rng, num_verdicts)

@@ -163,7 +163,7 @@ class _Preparation:
         units = _units(items, config)
         pending = pending_units(units, read_commits(stage))
         left = sum(len(unit.items) for unit in pending)
-        if len(pending) == len(units):
+        if left == len(items):
             inventory = take_inventory(self.archive, items, config.audio, self.sites, sample=SAMPLED_HEADERS)
             print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
         else:

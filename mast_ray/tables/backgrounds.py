@@ -8,8 +8,9 @@ from its stored frames, once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from mast_ray.config.errors import MastError
 from mast_ray.spectrogram.background import Backgrounds, BackgroundStream, Stretch
 from mast_ray.spectrogram.chunking import Segment
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES
-from mast_ray.spectrogram.normalisation import Background
+from mast_ray.spectrogram.normalisation import Background, Moments
 from mast_ray.spectrogram.storage import dequantise
 from mast_ray.tables.prepared import Prepared, read_table, write_table
 from mast_ray.tables.reading.blocks import BlockReader, block_map
@@ -92,6 +93,8 @@ def with_background(prepared: Prepared, background: Background) -> Prepared:
 
 def backgrounds_of(prepared: Prepared) -> Backgrounds:
     """The backgrounds of an archive; those its table lacks are measured in the stored frames."""
+    if prepared.members:
+        return _joined([backgrounds_of(member) for member in prepared.members])
     table = stored_backgrounds(prepared)
     has_frames = prepared.num_chunks > 0
     known = np.unique(prepared.rows_of(table.column("recording_id")))
@@ -116,6 +119,17 @@ def backgrounds_of(prepared: Prepared) -> Backgrounds:
     )
 
 
+def _joined(parts: Sequence[Backgrounds]) -> Backgrounds:
+    """Backgrounds of archives that are one: recordings one after the other, statistics of all pools."""
+    before = np.cumsum([0, *(len(part.levels) for part in parts)])
+    first = [part.first[:-1] + start for part, start in zip(parts, before[:-1], strict=True)]
+    return Backgrounds(
+        np.concatenate([*first, before[-1:]]).astype(np.int64),
+        np.concatenate([part.levels for part in parts]),
+        reduce(Moments.merge, (part.moments for part in parts)),
+    )
+
+
 def stored_backgrounds(prepared: Prepared) -> pa.Table:
     """The table as it lies there; empty in an archive that was prepared without one."""
     if prepared.storage.stat(TABLE) is None:
@@ -133,7 +147,7 @@ def _keep(prepared: Prepared, table: pa.Table) -> None:
 
 def _measured(prepared: Prepared, recordings: NDArray[np.int64]) -> pa.Table:
     """Rows of some recordings from their stored frames, one after the other."""
-    rows, reader = BackgroundRows(), BlockReader(prepared.storage)
+    rows, reader = BackgroundRows(), BlockReader(prepared.places)
     for recording in recordings.tolist():
         for _ in rows.measuring(prepared.recording_ids[recording], _segments(prepared, recording, reader)):
             pass

@@ -1,14 +1,16 @@
 """A prepared archive, opened: its small tables in memory, its frames where they lie.
 
-Rows of `recordings` number the recordings everywhere in this room; tables speak seconds and hertz.
+Rows of `recordings` number the recordings everywhere in this room; tables speak seconds and hertz. Several archives that a
+folder joins (tables/joining.py) are one: their tables one after the other, recordings told apart by the archive's number.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from mast_ray.storage.stage_folders import MANIFEST, SCHEMA_VERSION, Manifest, r
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import IGNORED
 
+JOIN = "join"  # the stage of a folder that stands for several archives
 MEND = "run the command that wrote this folder again: it finds what is damaged and does just that again"
 
 
@@ -41,6 +44,14 @@ class Prepared:
     moments: Moments  # over valid frames of the training pool
     backgrounds: Backgrounds | None = None  # set by `with_background`: chunks are read with theirs
     ignored: pa.Table = field(default_factory=IGNORED.empty_table)  # neither call nor background
+    members: tuple[
+        Prepared, ...
+    ] = ()  # where several are joined: a file of the index begins with a member's number
+
+    @property
+    def places(self) -> tuple[Storage, ...]:
+        """Where the frames lie that the index names: here, or in each of the joined archives."""
+        return tuple(member.storage for member in self.members) or (self.storage,)
 
     @cached_property
     def recording_ids(self) -> list[str]:
@@ -85,6 +96,10 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
             else "holds no prepared archive"
         )
         raise DataError(f"{storage.url} {what}\n(there is no manifest.json)")
+    if manifest.stage == JOIN:
+        return joined_archives(
+            storage, [open_prepared(url, settings) for url in manifest.counts["archives"]], manifest
+        )
     if manifest.stage != "prepare":
         raise DataError(f"{storage.url} is the output of `{manifest.stage}`: give a prepared archive")
     if manifest.schema_version != SCHEMA_VERSION:
@@ -99,6 +114,48 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
     if storage.stat("ignored.parquet") is not None:  # archives that were prepared before there were any
         ignored = read_table(storage, "ignored.parquet")
     return Prepared(storage, manifest, **tables, moments=Moments.from_dict(stats), ignored=ignored)
+
+
+def joined_archives(storage: Storage, members: Sequence[Prepared], manifest: Manifest) -> Prepared:
+    """Several archives as one that `storage` stands for: pools, labels and splits of all, and statistics of all pools."""
+    names = [member.storage.url.rstrip("/").rpartition("/")[2] for member in members]
+    paths = [set(member.recordings.column("path").to_pylist()) for member in members]
+    is_ambiguous = len(set().union(*paths)) < sum(map(len, paths))
+
+    def of_all(name: str) -> pa.Table:
+        tables = []
+        for number, member in enumerate(members):
+            table = _with_prefix(getattr(member, name), "recording_id", f"{number}.")
+            table = _with_prefix(table, "file", f"{number}/")
+            table = _with_prefix(table, "group", f"{number}.")
+            if name == "recordings" and is_ambiguous:
+                own = names[number] if names.count(names[number]) == 1 else f"{names[number]}-{number}"
+                table = _with_prefix(table, "path", f"{own}/")
+            tables.append(table)
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+
+    first = json.loads(json.dumps(dict(members[0].manifest.config)))
+    if len({member.storage_type for member in members}) > 1:
+        first["spectrogram"]["storage"] = "float16"  # holds every stored byte as it is
+    if any(member.manifest.config["split"]["unit"] == "chunk" for member in members):
+        first["split"]["unit"] = "chunk"
+    tables = {name: of_all(name) for name in ("recordings", "index", "labels", "splits", "ignored")}
+    return Prepared(
+        storage,
+        replace(manifest, config=first),
+        **tables,
+        moments=reduce(Moments.merge, (member.moments for member in members)),
+        members=tuple(members),
+    )
+
+
+def _with_prefix(table: pa.Table, column: str, prefix: str) -> pa.Table:
+    """Texts of a column with something before them, empty ones as they are; the same table without that column."""
+    if column not in table.column_names:
+        return table
+    texts = table.column(column)
+    longer = pc.if_else(pc.not_equal(texts, ""), pc.binary_join_element_wise(prefix, texts, ""), texts)
+    return table.set_column(table.column_names.index(column), column, longer)
 
 
 def read_table(storage: Storage, key: str) -> pa.Table:
@@ -133,6 +190,8 @@ def write_table(storage: Storage, key: str, table: pa.Table) -> bytes:
 
 def data_hash(prepared: Prepared) -> str:
     """Names the content of a prepared archive: what was prepared, how it was dealt out, who labelled what."""
+    if prepared.members:
+        return text_hash("\n".join(data_hash(member) for member in prepared.members))
     parts = [json.dumps([prepared.manifest.key, prepared.manifest.inputs], sort_keys=True)]
     parts += [
         text_hash(prepared.storage.read_bytes(f"{name}.parquet"))

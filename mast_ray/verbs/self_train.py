@@ -13,11 +13,19 @@ the threshold frozen from validation. The best round on `ood_dev` (where it is l
 worse there than its teacher. Curricula by name: `--set self_train.curriculum=two_stage|stage1_only|stage2_only|union|mixed|mixed_then_expert`, and
 what they are measured against: `control` (as long on expert labels) and `ceiling` (the pool's labels from --truth). Policies for the threshold:
 `--set self_train.policy=fixed|tuned|per_group_mixture|per_group_quantile|precision|precision_pool`. When pseudo-labels collapse between rounds, the
-governor stops and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do."""
+governor stops and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do.
+
+Several archives are one: `mast self-train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
+them in every other verb (mast evaluate MODEL DIR/archives)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    parser.add_argument(
+        "prepared",
+        nargs="+",
+        metavar="PREPARED",
+        help="folder or s3:// prefix written by `mast prepare`; several are taken together",
+    )
     parser.add_argument("--detector", required=True, help="folder written by `mast train`: round 0")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
@@ -34,10 +42,12 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.self_train.plan import plan_text
     from mast_ray.stages.self_train.round_table import rounds_text
     from mast_ray.stages.self_train.self_train import run_self_train
+    from mast_ray.tables.joining import archive_to_plan
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.dry_run:
-        print(plan_text(args.config, args.prepared, args.detector, args.out))
+        with archive_to_plan(args.prepared, args.config) as archive:
+            print(plan_text(args.config, archive, args.detector, args.out))
         return 0
     result = run_self_train(
         args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner

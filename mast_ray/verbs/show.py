@@ -19,7 +19,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
-from mast_ray.recordings.decoding.reading import open_recording
+from mast_ray.recordings.decoding.reading import ANY_RATE, open_recording
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
@@ -99,7 +99,7 @@ def _excerpt(path: Path, start_s: float, seconds: float) -> NDArray[np.float32]:
     first, last = round(start_s * SAMPLE_RATE_HZ), round((start_s + seconds) * SAMPLE_RATE_HZ)
     pieces, position = [], 0
     try:
-        with open_recording(path) as reading:
+        with open_recording(path, limits=ANY_RATE) as reading:
             for block in reading.blocks(60.0):
                 pieces.append(block[max(first - position, 0) : max(last - position, 0)])
                 position += len(block)

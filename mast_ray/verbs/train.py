@@ -17,11 +17,19 @@ and its tuned score threshold. `--set model.name=fcos` trains a baseline on the 
 command goes on where it was; finished, it has nothing to do.
 
 `mast train NEW --start MODEL --out DIR` adapts a detector to another archive: NEW is read with the statistics of MODEL, nothing is prepared again,
-and its validation figures before and after are printed (with --remember OLD also those on the archive it came from)."""
+and its validation figures before and after are printed (with --remember OLD also those on the archive it came from).
+
+Several archives are one: `mast train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
+them in every other verb (mast evaluate MODEL DIR/archives)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
+    parser.add_argument(
+        "prepared",
+        nargs="+",
+        metavar="PREPARED",
+        help="folder or s3:// prefix written by `mast prepare`; several are taken together",
+    )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
         "--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)"
@@ -82,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.train.summary import result_text
     from mast_ray.stages.train.train import run_train_detector
     from mast_ray.stages.train.work import DetectorTask
+    from mast_ray.tables.joining import archive_to_plan, one_archive
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
@@ -116,8 +125,9 @@ def run(args: argparse.Namespace) -> int:
         config = args.config
         if start:
             config = with_model_of(config, read_card(start, config.storage), start)
-        task = DetectorTask(config, args.prepared, args.out, section, labels, init_detector=start)
-        print(plan_text(task))
+        with archive_to_plan(args.prepared, config) as archive:
+            task = DetectorTask(config, archive, args.out, section, labels, init_detector=start)
+            print(plan_text(task))
         return 0
     summary = run_train_detector(
         args.config,
@@ -131,8 +141,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(result_text(summary, args.out))
     if args.start:
-        found = adaptations(
-            args.config, args.start, args.out, args.prepared, args.remember, runner=args.runner
-        )
+        archive = one_archive(args.prepared, args.out, "train", args.config)
+        found = adaptations(args.config, args.start, args.out, archive, args.remember, runner=args.runner)
         print(adaptation_text(found))
     return 0

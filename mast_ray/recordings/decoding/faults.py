@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -128,8 +128,12 @@ KNOBS = {
 def reasons_line(reasons: Iterable[str], rejects: str) -> str:
     """Why recordings were not taken, most common first, with the setting that would, and where each is named."""
     counts = Counter(map(str, reasons))
-    named = [
+    return f"rejected: {reasons_text(counts)}; see {rejects}" if counts else ""
+
+
+def reasons_text(counts: Mapping[str, int]) -> str:
+    """Reasons with their counts, most common first, each with the setting that would take such a recording."""
+    return ", ".join(
         f"{reason} {count:,}" + (f" ({KNOBS[Reason(reason)]})" if reason in KNOBS else "")
-        for reason, count in counts.most_common()
-    ]
-    return f"rejected: {', '.join(named)}; see {rejects}" if named else ""
+        for reason, count in Counter(counts).most_common()
+    )

@@ -46,6 +46,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+ANY_RATE = Limits(min_rate_hz=1)  # for looking at what was taken with a lower audio.min_sample_rate_hz
 
 
 @dataclass(frozen=True)

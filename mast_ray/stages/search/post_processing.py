@@ -123,8 +123,8 @@ def search_post(
         place = (setting.nms_overlap, setting.score_weight)
         if place not in suppressed:
             scores = weighed(found, setting.score_weight)
-            kept = survivors(scores, setting.nms_overlap, config.evaluate.max_detections)
-            suppressed[place] = scores.where(kept)
+            survive = survivors(scores, setting.nms_overlap, config.evaluate.max_detections)
+            suppressed[place] = scores.where(survive)
         possible = suppressed[place]
         possible = possible.where(is_valid(possible, setting.validity))
         scored = score_chunks(prepared, chunks, possible, config)

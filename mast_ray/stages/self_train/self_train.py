@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,7 @@ from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.joining import one_archive
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -81,15 +83,21 @@ class SelfTrainResult:
 
 
 def run_self_train(
-    config: Config, prepared: str, detector: str, out: str, *, truth: str = "", runner: Runner = ON_RAY
+    config: Config,
+    prepared: str | Sequence[str],
+    detector: str,
+    out: str,
+    *,
+    truth: str = "",
+    runner: Runner = ON_RAY,
 ) -> SelfTrainResult:
-    """Self-train a detector on the pool of a prepared archive."""
+    """Self-train a detector on the pool of a prepared archive, or of several."""
     if needs_truth(config.self_train.curriculum) and not truth:
         raise ConfigError(
             "self_train.curriculum=ceiling trains on the truth of the pool: give it by --truth (truth.csv of `mast synth`)"
         )
     stage = open_output(out, STAGE, config.storage)
-    archive = open_prepared(prepared, config.storage)
+    archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     card = read_card(detector, config.storage)
     config = as_trained(config, card)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}

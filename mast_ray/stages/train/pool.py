@@ -10,6 +10,7 @@ import numpy as np
 from mast_ray.config.errors import ConfigError
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, run_files
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.bundles import Bundle, PoolPlan, num_bundles
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.dealt_feed import bits_of
@@ -43,8 +44,14 @@ class TaskPool:
 
     task: PretrainTask | DetectorTask
 
-    def storage(self) -> Storage:
-        return open_storage(self.task.prepared, self.task.config.storage)
+    def places(self) -> tuple[Storage, ...]:
+        prepared = open_prepared(self.task.prepared, self.task.config.storage)
+        if len({member.storage_type for member in prepared.members}) > 1:
+            raise ConfigError(
+                "cluster.feed=ray_data deals values of one kind, and these archives are stored in uint8 and float16:\n"
+                "use --set cluster.feed=reader"
+            )
+        return prepared.places
 
     def plan(self) -> PoolPlan:
         reader = self._reader()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -29,6 +30,7 @@ from mast_ray.stages.train.work import (
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url
+from mast_ray.tables.joining import one_archive
 from mast_ray.tables.prepared import data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import with_model_of
 from mast_ray.training.data.labels import LabelSource
@@ -40,14 +42,17 @@ log = logging.getLogger("mast.training")
 Task = PretrainTask | DetectorTask
 
 
-def run_pretrain(config: Config, prepared: str, out: str, *, runner: Runner = ON_RAY) -> TrainSummary:
-    """Masked pretraining of a prepared archive's pool into a model folder."""
-    return run_task(PretrainTask(config, full_url(prepared), full_url(out)), "pretrain", runner)
+def run_pretrain(
+    config: Config, prepared: str | Sequence[str], out: str, *, runner: Runner = ON_RAY
+) -> TrainSummary:
+    """Masked pretraining of the pool of a prepared archive, or of several, into a model folder."""
+    archive = one_archive(prepared, out, "pretrain", config)
+    return run_task(PretrainTask(config, archive, full_url(out)), "pretrain", runner)
 
 
 def run_train_detector(
     config: Config,
-    prepared: str,
+    prepared: str | Sequence[str],
     out: str,
     *,
     section: Literal["detector", "self_train.stage1", "self_train.stage2"] = "detector",
@@ -65,7 +70,7 @@ def run_train_detector(
     labels = replace(labels, folder=full_url(labels.folder))
     task = DetectorTask(
         config,
-        full_url(prepared),
+        one_archive(prepared, out, "train", config),
         full_url(out),
         section,
         labels,

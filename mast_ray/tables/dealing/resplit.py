@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
@@ -18,6 +19,11 @@ from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write
 def resplit(uri: str, config: Config) -> SplitSummary:
     """Deal again with `config.split` and `config.seed`; everything else stays as it was prepared."""
     prepared = open_prepared(uri, config.storage)
+    if prepared.members:
+        own = ", ".join(member.storage.url for member in prepared.members)
+        raise DataError(
+            f"{uri} stands for several archives, each with its own splits:\ndeal these instead: {own}"
+        )
     as_prepared = Config.model_validate(prepared.manifest.config)
     changed = as_prepared.model_copy(update={"split": config.split, "seed": config.seed})
     tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))

@@ -10,6 +10,7 @@ come from the sums kept in the index.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from mast_ray.spectrogram.grid import CHUNK_S, FRAME_SHIFT_S, fractional_hops, s
 from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.schemas import SPLITS
 
+DEALT = ("train", "val", "test")  # by share
 HELD_OUT = ("val", "test", "site_ood", "temporal_ood", "ood_dev")
 _SLACK_S = FRAME_SHIFT_S  # rounding of times is no reason to lose a chunk
 LONG_S = 1200.0  # a recording of 20 minutes has two blocks of ten and can be dealt in blocks
@@ -68,8 +70,14 @@ def recordings_of(table: pa.Table) -> list[Recording]:
     ]
 
 
-def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> list[BlockRow]:
-    """Deal every recording; the same recordings, knobs and seed give the same table."""
+def deal_splits(
+    recordings: list[Recording], knobs: SplitConfig, seed: int, before: Sequence[BlockRow] = ()
+) -> list[BlockRow]:
+    """Deal every recording; the same recordings, knobs and seed give the same table.
+
+    What was dealt `before` stays where it is, and new recordings fill up the shares: an archive may grow, and nothing that
+    a model was trained on is ever tested.
+    """
     _check_names(recordings, knobs)
     _check_tested(recordings, knobs)
     fixed: dict[str, BlockRow] = {}
@@ -82,7 +90,9 @@ def deal_splits(recordings: list[Recording], knobs: SplitConfig, seed: int) -> l
             free.append(recording)
     dealt: dict[str, list[BlockRow]] = defaultdict(list)
     if free:
-        for row in _dealt(free, knobs, np.random.default_rng([seed, 5])):
+        is_free = {recording.recording_id for recording in free}
+        kept = [row for row in before if row.recording_id in is_free and row.split in DEALT]
+        for row in _dealt(free, knobs, np.random.default_rng([seed, 5]), kept):
             dealt[row.recording_id].append(row)
     rows: list[BlockRow] = []
     for recording in recordings:
@@ -166,7 +176,10 @@ def _out_of_domain(recording: Recording, knobs: SplitConfig) -> str:
     return "temporal_ood" if recording.local_date and recording.local_date in knobs.ood_dates else ""
 
 
-def _dealt(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) -> list[BlockRow]:
+def _dealt(
+    free: list[Recording], knobs: SplitConfig, rng: np.random.Generator, kept: list[BlockRow]
+) -> list[BlockRow]:
+    of_kept = {row.recording_id for row in kept}
     unit = knobs.unit
     if unit == "auto":
         unit = "block" if len(free) < 3 and max(r.duration_s for r in free) >= LONG_S else "recording"
@@ -174,25 +187,41 @@ def _dealt(free: list[Recording], knobs: SplitConfig, rng: np.random.Generator) 
         case "recording" | "group" | "day" | "site":
             groups = _bound_together(free, unit)
             _check_units(groups, free, unit, knobs)
-            names = _names_by_share([r.num_chunks for r in free], knobs, rng, groups)
+            known = _names_before(free, groups, kept)
+            names = _names_by_share([r.num_chunks for r in free], knobs, rng, groups, known)
             return [
                 BlockRow(r.recording_id, 0.0, r.duration_s, name, _in_pool(name, knobs))
                 for r, name in zip(free, names, strict=True)
             ]
         case "block":
-            return [row for recording in free for row in _blocks(recording, knobs, rng)]
+            new = [row for r in free if r.recording_id not in of_kept for row in _blocks(r, knobs, rng)]
+            return kept + new
         case "chunk":
-            return _chunk_rows(free, knobs, rng)
+            return kept + _chunk_rows([r for r in free if r.recording_id not in of_kept], knobs, rng)
+
+
+def _names_before(free: list[Recording], groups: list[int], kept: list[BlockRow]) -> dict[int, str]:
+    """Group -> where it was dealt before; one that was parted then, and may not be now, is dealt anew."""
+    name_of = {row.recording_id: row.split for row in kept}
+    found: dict[int, set[str]] = defaultdict(set)
+    for recording, group in zip(free, groups, strict=True):
+        if recording.recording_id in name_of:
+            found[group].add(name_of[recording.recording_id])
+    return {group: next(iter(names)) for group, names in found.items() if len(names) == 1}
 
 
 def _names_by_share(
-    sizes: list[int], knobs: SplitConfig, rng: np.random.Generator, groups: list[int] | None = None
+    sizes: list[int],
+    knobs: SplitConfig,
+    rng: np.random.Generator,
+    groups: list[int] | None = None,
+    known: Mapping[int, str] | None = None,
 ) -> list[str]:
     """train, val or test for each thing; shares are of the total size, and the
     largest leftovers are filled first.
 
     Things of one group (the same audio under two names) go together. From three groups on, no split
-    stays empty unless its share is 0.
+    stays empty unless its share is 0. Groups whose name is known keep it.
     """
     groups = groups if groups is not None else list(range(len(sizes)))
     group_size: dict[int, int] = defaultdict(int)
@@ -201,9 +230,11 @@ def _names_by_share(
     shares = {"train": knobs.train, "val": knobs.val, "test": max(0.0, 1 - knobs.train - knobs.val)}
     total = sum(group_size.values())
     wanted = {name: share * total for name, share in shares.items() if share > 1e-9}
+    name_of = {group: name for group, name in (known or {}).items() if name in wanted}
     given = dict.fromkeys(wanted, 0)
-    order = rng.permutation(sorted(group_size)).tolist()
-    name_of: dict[int, str] = {}
+    for group, name in name_of.items():
+        given[name] += group_size[group]
+    order = rng.permutation(sorted(set(group_size) - set(name_of))).tolist()
     for place, group in enumerate(order):
         empty = [name for name in wanted if not given[name]]
         left = len(order) - place
@@ -336,6 +367,11 @@ def _without_copies_in_pool(
 
 def splits_table(rows: list[BlockRow]) -> pa.Table:
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=SPLITS)
+
+
+def rows_of_table(table: pa.Table) -> list[BlockRow]:
+    """Rows of splits.parquet."""
+    return [BlockRow(**row) for row in table.select(list(BlockRow._fields)).to_pylist()]
 
 
 def pick_budget(

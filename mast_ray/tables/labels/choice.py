@@ -148,7 +148,7 @@ def role_of(label: str, knobs: LabelsConfig) -> Role:
         return "call" if _matches(label, knobs.include) else "left_out"
     if knobs.no_animal == "leave_out":
         name = _plain(label)
-        if name in NO_ANIMAL:
+        if name.removesuffix(" noise") in NO_ANIMAL:  # "boat noise", but not "frog noise"
             return "no_animal"
         if name in UNKNOWN:
             return "uncertain"

@@ -21,7 +21,7 @@ from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, HOP_S, LOW_HZ
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.outputs import seal_of
-from mast_ray.storage.stage_folders import MANIFEST, text_hash
+from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
@@ -32,6 +32,7 @@ from mast_ray.tables.dealing.splits import (
     chunk_ranges,
     deal_splits,
     recordings_of,
+    rows_of_table,
     splits_table,
 )
 from mast_ray.tables.labels.choice import ChosenLabels
@@ -60,6 +61,8 @@ SEALED = (
     ("splits.parquet", "stats.json", BACKGROUNDS_TABLE),
 )
 
+SPLIT_KEY = b"mast.split"  # in the metadata of splits.parquet: by which settings it was dealt
+DEALT_BY = ("split", "seed")
 LEAST_STD = 1e-3  # of log-mel values; quiet recordings have about 1, the rounding of sums 1e-6
 
 
@@ -138,6 +141,16 @@ def background_table(
     return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
 
 
+def earlier_split(stage: Storage, config: Config) -> list[BlockRow]:
+    """The split of an earlier run into this folder with the same settings; empty where there was none."""
+    try:
+        table = read_table(stage, "splits.parquet")
+    except DataError:  # none, or damaged: everything is dealt anew
+        return []
+    known = (table.schema.metadata or {}).get(SPLIT_KEY, b"").decode()
+    return rows_of_table(table) if known == sections_hash(config, *DEALT_BY) else []
+
+
 def write_split(
     stage: Storage,
     config: Config,
@@ -145,11 +158,14 @@ def write_split(
     index: pa.Table,
     backgrounds: pa.Table | None = None,
     dealt: list[BlockRow] | None = None,
+    before: Sequence[BlockRow] = (),
 ) -> SplitSummary:
-    """Deal (unless that is done), audit, and write splits.parquet and stats.json."""
+    """Deal (unless that is done), audit, and write splits.parquet and stats.json; what was dealt `before` stays where it
+    is.
+    """
     dealt_from = recordings_of(recordings)
-    rows = deal_splits(dealt_from, config.split, config.seed) if dealt is None else dealt
-    splits = splits_table(rows)
+    rows = deal_splits(dealt_from, config.split, config.seed, before) if dealt is None else dealt
+    splits = splits_table(rows).replace_schema_metadata({SPLIT_KEY: sections_hash(config, *DEALT_BY)})
     moments = pool_moments(index, recordings, splits)
     above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)
     if above is not None and above.count != moments.count:
@@ -215,7 +231,7 @@ def finish(
     tables = {"recordings": recordings, "labels": labels, "ignored": ignored, "index": index}
     for name, table in tables.items():
         hashes[name] = text_hash(write_table(stage, f"{name}.parquet", table))
-    split = write_split(stage, config, recordings, index, backgrounds)
+    split = write_split(stage, config, recordings, index, backgrounds, before=earlier_split(stage, config))
     refuse_constant(split, stage)
     statuses = rejects.column("status").to_pylist()
     counts = {

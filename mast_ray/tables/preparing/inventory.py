@@ -20,7 +20,7 @@ from mast_ray.config.shown import shown
 from mast_ray.config.tree import AudioConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.clock_and_site.sites import CLASS_FOLDER, is_junk, is_recording_name
-from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
+from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording, reasons_text
 from mast_ray.recordings.decoding.reading import probe
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
 from mast_ray.storage.entries import LOCKED
@@ -217,7 +217,7 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
             "  names carry no time zone: hours and dates are local, zone unknown; --set audio.timezone=Region/City names it"
         )
     if inventory.faults:
-        lines.append(f"unreadable: {_listed(inventory.faults)}")
+        lines.append(f"unreadable: {reasons_text(inventory.faults)}")
     if inventory.salvageable:
         lines.append(f"damaged but readable: {_listed(inventory.salvageable)}")
     minutes = inventory.core_hours() / max(1, cores) * 60

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -114,8 +115,8 @@ def _joined(keys: NDArray[np.int64], rows: NDArray[np.int64], most_rows: int) ->
 class BlockReader:
     """Reads blocks from any thread; keeps the footers of the files it has seen."""
 
-    def __init__(self, storage: Storage, deadline_s: float = 300.0) -> None:
-        self._filesystem, self._root = storage.arrow()
+    def __init__(self, places: Sequence[Storage], deadline_s: float = 300.0) -> None:
+        self._places = [place.arrow() for place in places]  # of Prepared.places
         self._deadline_s = deadline_s
         self._footers: dict[str, pq.FileMetaData] = {}
         self._lock = threading.Lock()
@@ -123,29 +124,35 @@ class BlockReader:
     def read(self, block: Block) -> NDArray[np.generic]:
         """(rows, 512, F) stored values; retried until the deadline, because networks fail."""
         started_s, pause_s = time.monotonic(), 0.1
+        filesystem, path = self._place(block.file)
         while True:
             try:
-                return self._read(block)
+                return self._read(block, filesystem, path)
             except FileNotFoundError as error:
-                raise DataError(f"{self._root}/{block.file} is missing:\n{MEND}") from error
+                raise DataError(f"{path} is missing:\n{MEND}") from error
             except pa.ArrowInvalid as error:
-                raise DataError(f"{self._root}/{block.file} is damaged:\n{MEND}") from error
+                raise DataError(f"{path} is damaged:\n{MEND}") from error
             except OSError as error:
                 if "CRC checksum" in str(error):  # bytes that were changed after they were written
                     raise DataError(
-                        f"{self._root}/{block.file} is damaged:\nrun the same `mast prepare` with --verify, which does it again"
+                        f"{path} is damaged:\nrun the same `mast prepare` with --verify, which does it again"
                     ) from error
                 if time.monotonic() - started_s > self._deadline_s:
                     raise TemporaryError(
-                        f"cannot read {self._root}/{block.file}: {str(error)[:200]}\nrun the same command again later"
+                        f"cannot read {path}: {str(error)[:200]}\nrun the same command again later"
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(5.0, pause_s * 2)
 
-    def _read(self, block: Block) -> NDArray[np.generic]:
-        path = f"{self._root}/{block.file}"
+    def _place(self, file: str) -> tuple[pa.fs.FileSystem, str]:
+        """Where a file of the index lies; that of joined archives begins with the number of its archive."""
+        number, _, own = file.partition("/") if len(self._places) > 1 else ("0", "", file)
+        filesystem, root = self._places[int(number)]
+        return filesystem, f"{root}/{own}"
+
+    def _read(self, block: Block, filesystem: pa.fs.FileSystem, path: str) -> NDArray[np.generic]:
         footer = self._footers.get(path)
-        source = self._filesystem.open_input_file(path)
+        source = filesystem.open_input_file(path)
         with pq.ParquetFile(
             source,
             metadata=footer,

@@ -121,7 +121,7 @@ class ChunkReader:
         )
         self._valid = valid.clip(0, CHUNK_FRAMES).astype(np.int32)
         self._names, self._backgrounds = prepared.recording_ids, prepared.backgrounds
-        self._blocks, self._reader = found.blocks, BlockReader(prepared.storage, _deadline_of(prepared))
+        self._blocks, self._reader = found.blocks, BlockReader(prepared.places, _deadline_of(prepared))
         self._shuffle_chunks, self._pin_memory = shuffle_chunks, pin_memory
         self._dtype = {"uint8": torch.uint8, "float16": torch.float16}[prepared.storage_type]
         used = np.unique(self._block).tolist()

@@ -298,3 +298,44 @@ def test_an_unlabelled_microphone_of_a_held_out_bird_is_kept_from_the_pool():
 def test_units_that_cannot_be_dealt_are_refused(unit, recordings, told):
     with pytest.raises(ConfigError, match=told):
         deal_splits(recordings, SplitConfig(unit=unit), seed=0)
+
+
+@pytest.mark.parametrize("unit", ["recording", "day"])
+def test_an_archive_that_grows_keeps_what_was_dealt_and_fills_up_the_shares(unit):
+    old = [recording(n, date=f"2024-05-{n // 2 + 1:02d}") for n in range(20)]
+    new = [recording(n, date=f"2024-06-{n // 2 - 9:02d}") for n in range(20, 40)]
+    knobs = SplitConfig(unit=unit)
+    first = deal_splits(old, knobs, 0)
+    rows = deal_splits([*new[:10], *old, *new[10:]], knobs, 0, first)
+    kept, grown = splits_of(first), splits_of(rows)
+    assert all(grown[rid] == name for rid, name in kept.items())
+    assert Counter(grown.values()) == Counter(train=28, val=6, test=6)
+    fresh = splits_of(deal_splits([*old, *new], knobs, 0))
+    assert any(
+        fresh[rid] != name for rid, name in kept.items()
+    )  # as it was: tested recordings were trained on
+    assert not audit_leaks(rows, [*old, *new], unit)
+
+
+def test_blocks_of_recordings_that_were_there_stay_as_they_are():
+    old = [recording(0, duration_s=7200.0, chunks=1400)]
+    first = deal_splits(old, SplitConfig(unit="block"), 0)
+    rows = deal_splits(
+        [*old, recording(1, duration_s=7200.0, chunks=1400)], SplitConfig(unit="block"), 0, first
+    )
+    assert rows[: len(first)] == first and len(rows) == 2 * len(first)
+
+
+def test_a_group_that_was_parted_is_dealt_anew_and_a_label_that_is_gone_is_pool():
+    old = [recording(n) for n in range(10)]
+    first = deal_splits(old, SplitConfig(), 0)
+    names = splits_of(first)
+    train, test = (next(r for r in old if names[r.recording_id] == name) for name in ("train", "test"))
+    bound = [replace(r, group="bird") if r in (train, test) else r for r in old]
+    rows = deal_splits(bound, SplitConfig(), 0, first)
+    assert splits_of(rows)[train.recording_id] == splits_of(rows)[test.recording_id]
+    unlabelled = [replace(r, is_annotated=False) if r is train else r for r in old]
+    row = next(
+        r for r in deal_splits(unlabelled, SplitConfig(), 0, first) if r.recording_id == train.recording_id
+    )
+    assert (row.split, row.in_pool) == ("", True)

@@ -27,6 +27,8 @@ def found(*labels):
         ("unknown bird", {}, "call"),  # an animal, whatever it is
         ("alarm", {}, "call"),
         ("NOISE", {}, "no_animal"),
+        ("boat noise", {}, "no_animal"),
+        ("frog noise", {}, "call"),
         ("Human_non-vocal", {}, "no_animal"),
         ("no  call", {}, "no_animal"),
         ("NoID", {}, "uncertain"),

@@ -75,6 +75,7 @@ def test_recordings_that_prepare_would_call_too_short_are_counted_as_such(tmp_pa
     storage = open_storage(tmp_path)
     found = take_inventory(storage, list_archive(storage).items, field().audio)
     assert found.faults == {"TOO_SHORT": 1} and found.rates_hz == {16_000: 1}
+    assert "unreadable: TOO_SHORT 1 (audio.min_seconds)" in inventory_lines(list_archive(storage), found, 1)
 
 
 def test_the_verb_prints_and_writes_json(archive, tmp_path, capsys):

@@ -59,7 +59,7 @@ def test_bundles_have_the_same_number_of_rows_and_of_chunks_to_within_one(prepar
 def test_a_bundle_read_and_dealt_holds_the_chunks_that_the_reader_reads(prepared):
     reader = ChunkReader(prepared, chunks_of_split(prepared, "pool"), batch_size=25, num_threads=1)
     whole = next(reader.sequential())
-    blocks, found = BlockReader(prepared.storage), 0
+    blocks, found = BlockReader(prepared.places), 0
     for bundle in reader.bundles(4).bundles:
         rows = dealt_rows(read_bundle(bundle, blocks))
         assert not rows.values.flags.owndata  # a view of the table

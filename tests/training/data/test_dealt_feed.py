@@ -51,7 +51,7 @@ class Dealer:
     """Bundles in turn, in another order every time, as Ray deals them."""
 
     def __init__(self, bundles, storage, rank, world_size, seed=0):
-        self.bundles, self.reader, self.seed = bundles, BlockReader(storage), seed
+        self.bundles, self.reader, self.seed = bundles, BlockReader((storage,)), seed
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self):
