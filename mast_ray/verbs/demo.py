@@ -35,7 +35,8 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
     labelled = ("--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv"))
     gently = _sets({"self_train.stage2.epochs": 2, "self_train.stage2.validate_every_epochs": 2,
                     "self_train.stage2.min_steps": 0})  # fmt: skip
-    brief = _sets({"detector.epochs": 4, "detector.validate_every_epochs": 4, "detector.warmup_epochs": 0.5})
+    # as long as the training and the self-training of ours together: a pass of FCOS takes half as long
+    brief = _sets({"detector.epochs": 6, "detector.validate_every_epochs": 6, "detector.warmup_epochs": 0.5})
     short = _sets({"self_train.rounds": 1, "self_train.max_chunks": 48, "self_train.stage2.epochs": 1,
                    "self_train.stage2.min_steps": 0})  # fmt: skip
     few = _sets({"tune.trials": 2, "tune.epochs_stage2": 1, "self_train.max_chunks": 64})
@@ -62,7 +63,7 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
              prepared, "--start", "shipped:tiny", "--out", own, *knobs, *gently),
         step(70, "self-train on the unlabelled pool: pseudo-labels, stage 1, stage 2", "self-train",
              prepared, "--detector", own, "--out", trained, *knobs, *short),
-        step(50, "train a plain FCOS on the same day for the same time", "train",
+        step(65, "train a plain FCOS on the same day for the same time", "train",
              prepared, "--start", "scratch", "--out", fcos, *knobs, *brief, "--set", "model.name=fcos"),
         *(step(12 if name == "fcos" else 2, f"evaluate {name}", "evaluate",
                model, prepared, "--out", str(out / "scores" / name), "--known", known, *knobs)
