@@ -40,6 +40,18 @@ from mast_ray.storage.units import (
     unit_to_json,
 )
 
+# of Ray's own errors: a process, a machine or what lay in its memory is gone, and another start may find others
+LOST = (
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.ObjectStoreFullError,
+    ray.exceptions.OutOfDiskError,
+    ray.exceptions.OutOfMemoryError,
+)
 TOLD = "error "  # a result that begins so is an error
 
 
@@ -180,6 +192,10 @@ def worker_error(error: BaseException) -> BaseException:
     ]
     if wanted:
         return wanted[0]
-    if isinstance(error, ray.exceptions.RaySystemError) or "GCS" in str(error)[:2000]:
-        return TemporaryError("the Ray cluster went away: run the same command again to go on where it was")
+    lost = next((e for e in chain if isinstance(e, LOST)), None)
+    if lost is not None or "GCS" in str(error)[:2000]:
+        return TemporaryError(
+            f"Ray lost processes or machines that the work needed ({type(lost or error).__name__}):\n"
+            "run the same command again to go on where it was"
+        )
     return error
