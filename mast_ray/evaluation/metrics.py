@@ -7,6 +7,7 @@ without detections, anything without truth) is NaN, never a flattering 0 or 1.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
@@ -88,7 +89,7 @@ def summarise(
         ap_area=average_precision(is_hit, num_truth, "area"),
         ap_11_point=average_precision(is_hit, num_truth, "11_point"),
         ap_101_point=average_precision(is_hit, num_truth, "101_point"),
-        mean_iou=_ratio(float(matches.iou[hits].sum()), num_hits),
+        mean_iou=_ratio(math.fsum(matches.iou[hits]), num_hits),  # exact: units come in any order
         num_time_only_truth=int(matches.truth_is_time_only.sum()),
         time_precision=_ratio(time_hits, time_kept),
         time_recall=_ratio(time_hits, num_truth),

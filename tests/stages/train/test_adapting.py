@@ -94,7 +94,7 @@ def test_a_model_is_evaluated_and_labels_the_pool_of_another_archive_and_says_so
     assert scores.sheet.whole("val").num_truth > 0
     assert "is read as" in caplog.text and "was trained: mean" in caplog.text
     made = run_pseudo_label(config, str(model / "detector"), far, str(tmp_path / "pool"), runner=HERE)
-    assert made["counts"]["chunks"] == len(chunks_of_split(open_prepared(far), "pool"))
+    assert made.manifest.counts["chunks"] == len(chunks_of_split(open_prepared(far), "pool"))
 
 
 def test_the_models_own_archive_needs_no_word(near, model, caplog):

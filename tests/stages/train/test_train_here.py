@@ -22,6 +22,7 @@ from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -53,7 +54,7 @@ def detector(prepared, encoder, tmp_path_factory):
 def test_pretraining_leaves_a_model_folder_with_its_normalisation_metrics_and_manifest(prepared, encoder):
     out, summary = encoder
     _, card = load_autoencoder(out)
-    assert card.normaliser() == open_prepared(prepared).normalisation()
+    assert card.normaliser() == with_background(open_prepared(prepared), "median").normalisation()
     assert card.weights_sha256 == summary.weights_sha256 and card.data_hash
     assert json.loads((out / "manifest.json").read_text())["stage"] == "pretrain"
     table = pq.read_table(out / "metrics.parquet").to_pylist()
