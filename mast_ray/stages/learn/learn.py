@@ -15,7 +15,7 @@ import logging
 import math
 import shutil
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ from mast_ray.training.files.model_files import CARD, WEIGHTS
 
 log = logging.getLogger("mast.learn")
 
-SECTION = "self_train.stage2"
+SECTION: Literal["self_train.stage2"] = "self_train.stage2"
 ADAPTED, SCORES, RECORD = "adapted", "scores", "learn.json"
 WANTED_PASSES = 900  # chunks shown in all: few corrections are shown more often
 MOST_EPOCHS = 12
