@@ -29,7 +29,7 @@ BOXES = (25, 50, 100)
 ARMS = ("uncertain", "random", "from scratch")
 NOTHING = "nothing"
 SAME_IOU, GOOD_IOU = 0.2, 0.7
-HOURS, MINUTES = 0.6, 0.5
+HOURS, MINUTES = 0.3, 0.5
 
 
 def main() -> None:
@@ -55,18 +55,18 @@ def arguments() -> argparse.Namespace:
         "--sites",
         type=int,
         nargs="*",
-        default=[101, 102],
+        default=[7, 101],
         help="seeds of the synthetic sites; none: tables only",
     )
     add("--boxes", type=int, nargs="+", default=list(BOXES))
     add("--arms", nargs="+", default=list(ARMS), choices=(*ARMS, NOTHING))
     add("--model", default="shipped:tiny")
-    add(
-        "--snr-db",
-        type=float,
-        default=10.0,
-        help="of the calls: harder than those the detector was trained on",
-    )
+    add("--snr-db", type=float, default=4.0, help="of the calls: harder than the detector was trained on")
+    add("--density", type=float, default=40.0, help="calls per minute")
+    add("--site-shift", type=float, default=2.5, help="how far the sites are from those of other archives")
+    add("--clips-dir", default="", help="cut the calls from real clips, as `mast synth` does it")
+    add("--scenes-dir", default="", help="backgrounds from real scenes")
+    add("--hours", type=float, default=HOURS, help="of sound per site, half of it to review")
     add("--minutes", type=float, default=3.0, help="of training per point")
     add("--picture", type=Path)
     return parser.parse_args()
@@ -91,9 +91,12 @@ class Site:
         """Audio of two days; each day is an archive of its own."""
         if (self.folder / "score").exists():
             return
-        run("synth", "--out", self.folder / "archive", "--hours", HOURS, "--sites", 1, "--days", 2, "--minutes", MINUTES,
-            "--seed", self.seed, "--snr-db", self.args.snr_db, "--site-shift", 1.5, "--labelled-share", 0.5,
-            "--processes", 1)  # fmt: skip
+        words = ("--hours", self.args.hours, "--sites", 1, "--days", 2, "--minutes", MINUTES, "--seed", self.seed,
+                 "--snr-db", self.args.snr_db, "--site-shift", self.args.site_shift, "--density", self.args.density,
+                 "--labelled-share", 0.5, "--processes", 1)  # fmt: skip
+        real = [(f"--{name}-dir", getattr(self.args, f"{name}_dir")) for name in ("clips", "scenes")]
+        given = [word for option, folder in real if folder for word in (option, folder)]
+        run("synth", "--out", self.folder / "archive", *words, *given)
         with (self.folder / "archive" / "recordings.csv").open() as file:
             roles = {row["path"]: row["role"] for row in csv.DictReader(file)}
         for path, role in roles.items():
@@ -249,7 +252,6 @@ class Site:
             "held_out_gain": compared.gain.estimate,
             "kept": "adapted" if compared.is_better else "present",
         }
-        about["adapted_f1"] = self.scored(adapted)["f1"]
         return (adapted if compared.is_better else place.model), about
 
     def scored(self, model: str) -> dict[str, Any]:
@@ -326,6 +328,8 @@ def tables_of(files: list[Path], num_draws: int = 2000) -> dict[str, Any]:
         row: dict[str, Any] = {"arm": arm, "boxes": number, "f1": f1(own), "low": low, "high": high,
                                "by_site": [whole[arm, number][s]["f1"] for s in sites],
                                "kept": [whole[arm, number][s].get("kept", "-") for s in sites]}  # fmt: skip
+        said = [whole[arm, number][s].get("right", 0) + whole[arm, number][s].get("wrong", 0) for s in sites]
+        row["judged"] = float(np.mean(said))  # a day may hold fewer calls than there were to be drawn
         for rival in ("from scratch", "start"):
             other = (rival, number if rival != "start" else 0)
             if other in counts and arm != rival:
@@ -394,10 +398,10 @@ def svg_of(results: dict[str, Any]) -> str:
     for place, arm in enumerate(name for name in COLOURS if any(row["arm"] == name for row in rows)):
         own = sorted((row for row in rows if row["arm"] == arm), key=lambda row: row["boxes"])
         shift, colour = 4 * (place - 1), COLOURS[arm]
-        line = " ".join(f"{x(row['boxes']) + shift:.1f},{y(row['f1']):.1f}" for row in own)
+        line = " ".join(f"{x(row['judged']) + shift:.1f},{y(row['f1']):.1f}" for row in own)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for row in own:
-            at = x(row["boxes"]) + shift
+            at = x(row["judged"]) + shift
             parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(row["low"]):.1f}" y2="{y(row["high"]):.1f}" stroke="{colour}"/>'
                          f'<circle cx="{at:.1f}" cy="{y(row["f1"]):.1f}" r="4" fill="{colour}"/>')  # fmt: skip
         at = height - bottom - 12 - 18 * place

@@ -163,7 +163,9 @@ def dealt_rows(archive: Prepared, lesson: Lesson, seed: int) -> list[BlockRow]:
     for recording_id, path, duration_s in zip(ids, paths, durations, strict=True):
         stretches = _neighbourhoods(spans[path], duration_s) if path in spans else [(0.0, duration_s)]
         side = sides[path]
-        rows += [BlockRow(recording_id, begin_s, end_s, side, side == "train") for begin_s, end_s in stretches]
+        rows += [
+            BlockRow(recording_id, begin_s, end_s, side, side == "train") for begin_s, end_s in stretches
+        ]
     return rows
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.review.corrections import corrections_folder
+from mast_ray.stages.review.found_boxes import audio_of
 from mast_ray.storage.stage_folders import Manifest, read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
 from mast_ray.training.files.shipped import SIZES, shipped_model
 
 DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
-AUDIO_OF_A_DEMO = "archive/audio"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") 
         stage.url,
         manifest,
         _model_of(manifest, root if is_whole_run else stage, model),
-        _audio_of(manifest, root, audio),
+        audio_of(run, stage.url, audio).url,
         Path(corrections) if corrections else corrections_folder(stage.url),
         root.at(PREPARED).url if is_whole_run and read_manifest(root.at(PREPARED)) is not None else "",
     )
@@ -71,17 +71,6 @@ def _model_of(manifest: Manifest, root: Storage, wanted: str) -> str:
         if folder.stat(CARD) is not None and read_card(folder).weights_sha256 == sha:
             return folder.url
     raise ConfigError(f"which model made {root.url}? It does not lie in it:\ngive its folder, --model MODEL")
-
-
-def _audio_of(manifest: Manifest, root: Storage, wanted: str) -> str:
-    """The archive of the detections: what the user says, what `mast detect` noted, or that of a demo."""
-    noted = str(manifest.counts.get("archive", ""))
-    for place in (wanted, noted, root.at(AUDIO_OF_A_DEMO).url):
-        if place and next(iter(open_storage(place).list()), None) is not None:
-            return open_storage(place).url
-    raise ConfigError(
-        f"the recordings of {root.url} are not at {wanted or noted or 'a known place'}:\ngive their folder, --audio FOLDER"
-    )
 
 
 def next_name(run: str) -> str:
