@@ -1,17 +1,18 @@
-"""Pseudo-labels of a pool of the paper's size from stored detections: time and memory of the
-operator by policy, no model involved.
+"""Pseudo-labels of a pool from a hundred million stored detections: time and memory of the operator by policy, in the
+driver and in its workers; no model involved.
 
-    python benchmarks/pseudo_operator.py --out pseudo_operator.json       # 481,245 chunks, 170 detections
-each: 3 GB of disk, up to 14 GB of memory
+    python benchmarks/pseudo_operator.py --out pseudo_operator.json       # 588,236 chunks, 170 detections each: 4 GB of disk
+    python benchmarks/pseudo_operator.py --chunks 58824 --runner here
 
-Detections are drawn at random, with scores like a detector's (most are low) and as many
-files as `mast pseudo-label` writes.
+Detections are drawn at random, with scores like a detector's (most are low) and as many files as `mast pseudo-label`
+writes. Memory: the most that a process held at any time beside what it shares with others, read five times a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -28,46 +29,52 @@ import pyarrow.parquet as pq
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.spectrogram.grid import CHUNK_S, HOP_S, bin_to_hertz
-from mast_ray.spectrogram.normalisation import Moments
-from mast_ray.stages.self_train.pseudo_stage import Teacher, make_pseudo_labels
+from mast_ray.stages.runner import RUNNERS
+from mast_ray.stages.self_train.operator_task import Teacher
+from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
-from mast_ray.storage.units import Commit, DataFile, put_commit
-from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, SPLITS
+from mast_ray.storage.units import Commit, DataFile, Outcome, put_commit
+from mast_ray.tables.prepared import open_prepared, write_table
+from mast_ray.tables.schemas import DETECTIONS, INDEX, LABELS, RECORDINGS, SPLITS
 
-CHUNKS_PER_RECORDING, NUM_SITES, RECORDINGS_PER_FILE = 11, 30, 372
+CHUNKS_PER_RECORDING, NUM_SITES, RECORDINGS_PER_FILE = 11, 30, 1489
+POLICIES = ["fixed", "tuned", "precision_pool", "per_group_quantile", "per_group_mixture", "precision"]
+TEACHER = Teacher("model", threshold=0.4, kept_share=0.02, round=1, saturated=0.15)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--chunks", type=int, default=481_245)
+    parser.add_argument("--chunks", type=int, default=588_236)
     parser.add_argument("--per-chunk", type=int, default=170)
-    parser.add_argument("--policies", nargs="+", default=["tuned", "per_group_quantile"])
+    parser.add_argument("--policies", nargs="+", default=POLICIES)
+    parser.add_argument("--runner", choices=sorted(RUNNERS), default="ray")
     parser.add_argument("--folder", help="where the tables go (default: a temporary folder)")
     parser.add_argument("--out", help="JSON to write")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        run_policy(Path(args.one[0]), args)
+        run_policy(Path(args.one[0]), args.one[1], args.runner)
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         began = time.perf_counter()
+        write_prepared(folder, args.chunks)
         write_detections(folder, args.chunks, args.per_chunk)
-        print(
-            f"{args.chunks:,} chunks, {args.chunks * args.per_chunk:,} detections written in {time.perf_counter() - began:.0f} s"
-        )
+        count = args.chunks * args.per_chunk
+        print(f"{args.chunks:,} chunks, {count:,} detections written in {time.perf_counter() - began:.0f} s")
         result = {
             "configuration": {
                 "machine": platform.machine(),
+                "cores": os.cpu_count(),
+                "runner": args.runner,
                 "chunks": args.chunks,
-                "detections": args.chunks * args.per_chunk,
+                "detections": count,
             },
             "bytes_on_disk": sum(p.stat().st_size for p in folder.rglob("*.parquet")),
-            "policies": {policy: measured(folder, policy, args) for policy in args.policies},
+            "policies": {policy: measured(folder, policy, args.runner) for policy in args.policies},
         }
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
@@ -94,8 +101,10 @@ def recordings_table(num_chunks: int) -> pa.Table:
     )
 
 
-def fake_prepared(folder: Path, num_chunks: int) -> Prepared:
-    recordings = recordings_table(num_chunks)
+def write_prepared(folder: Path, num_chunks: int, recordings: pa.Table | None = None) -> str:
+    """A prepared archive without frames, all of it pool."""
+    stage = open_storage(folder / "prepared")
+    recordings = recordings_table(num_chunks) if recordings is None else recordings
     count = len(recordings)
     splits = pa.table(
         {
@@ -107,23 +116,22 @@ def fake_prepared(folder: Path, num_chunks: int) -> Prepared:
         },
         schema=SPLITS,
     )
-    empty = pa.table({}, schema=pa.schema([]))
-    return Prepared(
-        open_storage(folder / "prepared"),
-        {},
-        recordings,
-        empty,
-        LABELS.empty_table(),
-        splits,
-        Moments(1.0, 0.0, 1.0),
-    )
+    tables = {"recordings": recordings, "index": INDEX.empty_table(), "labels": LABELS.empty_table()}
+    for name, table in (tables | {"splits": splits}).items():
+        write_table(stage, f"{name}.parquet", table)
+    stage.write_atomic("stats.json", json.dumps({"count": 1, "mean": 0.0, "m2": 1.0}).encode())
+    write_manifest(stage, "prepare", field(), "key", {}, {}, datetime.now(UTC))
+    return stage.url
 
 
-def write_detections(folder: Path, num_chunks: int, per_chunk: int) -> None:
+def write_detections(
+    folder: Path, num_chunks: int, per_chunk: int, recordings_per_file: int = RECORDINGS_PER_FILE
+) -> None:
+    """A finished stage of detections, as `mast pseudo-label` leaves it."""
     stage, rng = open_storage(folder / "detections"), np.random.default_rng(0)
     ids = recordings_table(num_chunks).column("recording_id").to_pylist()
-    for first in range(0, len(ids), RECORDINGS_PER_FILE):
-        some = ids[first : first + RECORDINGS_PER_FILE]
+    for first in range(0, len(ids), recordings_per_file):
+        some = ids[first : first + recordings_per_file]
         count = len(some) * CHUNKS_PER_RECORDING * per_chunk
         recording = np.repeat(np.arange(len(some)), CHUNKS_PER_RECORDING * per_chunk)
         chunk = np.tile(np.repeat(np.arange(CHUNKS_PER_RECORDING), per_chunk), len(some))
@@ -141,43 +149,62 @@ def write_detections(folder: Path, num_chunks: int, per_chunk: int) -> None:
         path = folder / "detections" / key
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, path, compression="zstd")
-        put_commit(stage, Commit(f"{first:016x}", "t", (DataFile(key, count, ""),), (), {}))
+        spans = [f"{name}-0-{CHUNKS_PER_RECORDING}" for name in some]
+        outcomes = tuple(Outcome(span, "done") for span in spans)
+        commit = Commit(
+            f"{first:016x}", "t", (DataFile(key, count, key),), outcomes, dict.fromkeys(spans, "")
+        )
+        put_commit(stage, commit)
     write_manifest(stage, "pseudo-label", field(), "key", {}, {}, datetime.now(UTC))
 
 
-def measured(folder: Path, policy: str, args: argparse.Namespace) -> dict[str, float]:
+def measured(folder: Path, policy: str, runner: str) -> dict[str, float]:
     """A process of its own, so that its largest memory is that of the policy."""
-    command = [sys.executable, __file__, "--one", str(folder), policy, "--chunks", str(args.chunks)]
+    command = [sys.executable, __file__, "--one", str(folder), policy, "--runner", runner]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    watched, most = psutil.Process(process.pid), 0
+    most = {"driver": 0, "worker": 0, "all_workers": 0}
     while process.poll() is None:
-        try:
-            most = max(most, watched.memory_info().rss)
-        except psutil.Error:
-            break
-        time.sleep(0.1)
+        own, workers = private_bytes(process.pid)
+        most["driver"] = max(most["driver"], own)
+        most["worker"] = max(most["worker"], *workers, 0)
+        most["all_workers"] = max(most["all_workers"], sum(workers))
+        time.sleep(0.2)
     answer, _ = process.communicate()
     if process.returncode:
         sys.exit(process.returncode)
-    figures = json.loads(answer.splitlines()[-1]) | {"most_mb": round(most / 1e6)}
+    figures = json.loads(answer.splitlines()[-1])
+    figures |= {f"{name}_gb": round(value / 1e9, 3) for name, value in most.items()}
     print(policy, figures, flush=True)
     return figures
 
 
-def run_policy(folder: Path, args: argparse.Namespace) -> None:
-    policy = args.one[1]
-    prepared = fake_prepared(folder, args.chunks)
+def private_bytes(pid: int) -> tuple[int, list[int]]:
+    """Of a driver, and of the Ray workers below it."""
+    try:
+        driver = psutil.Process(pid)
+        workers = [child for child in driver.children(recursive=True) if "ray::" in child.name()]
+        return _private(driver), [_private(worker) for worker in workers]
+    except psutil.Error:
+        return 0, []
+
+
+def _private(process: psutil.Process) -> int:
+    try:
+        info = process.memory_info()
+    except psutil.Error:
+        return 0
+    return info.rss - info.shared
+
+
+def run_policy(folder: Path, policy: str, runner: str) -> None:
     config = apply_overrides(field(), {"self_train.policy": policy})
-    began = time.perf_counter()
-    made = make_pseudo_labels(
-        config,
-        prepared,
-        open_storage(folder / "detections"),
-        str(folder / policy),
-        Teacher("model", 0.4, 0.02, 1),
-    )
-    seconds = time.perf_counter() - began
-    print(json.dumps({"seconds": round(seconds, 1), "boxes": len(made.boxes.score)}))
+    places = (open_prepared(folder / "prepared"), open_storage(folder / "detections"), str(folder / policy))
+    with RUNNERS[runner].session():
+        began = time.perf_counter()
+        made = make_pseudo_labels(config, *places, TEACHER, runner=RUNNERS[runner])
+        seconds = time.perf_counter() - began
+    boxes = round(made.figures["figures"]["boxes_per_chunk"] * made.figures["figures"]["num_chunks"])
+    print(json.dumps({"seconds": round(seconds, 1), "boxes": boxes}))
 
 
 if __name__ == "__main__":

@@ -35,11 +35,18 @@ class Verdict:
 def pool_figures(pseudo: PoolDetections) -> PoolFigures:
     """Figures of one set of pseudo-boxes."""
     count = np.bincount(pseudo.chunk, minlength=pseudo.num_chunks)
+    return figures_of_counts(
+        len(pseudo.score), int((count == 0).sum()), float(pseudo.score.sum()), pseudo.num_chunks
+    )
+
+
+def figures_of_counts(num_boxes: int, num_empty: int, score_sum: float, num_chunks: int) -> PoolFigures:
+    """The same from what was counted in parts; `num_empty` chunks have no box."""
     return PoolFigures(
-        boxes_per_chunk=float(count.mean()) if len(count) else 0.0,
-        empty_share=float((count == 0).mean()) if len(count) else 1.0,
-        mean_score=float(pseudo.score.mean()) if len(pseudo.score) else 0.0,
-        num_chunks=pseudo.num_chunks,
+        boxes_per_chunk=num_boxes / num_chunks if num_chunks else 0.0,
+        empty_share=num_empty / num_chunks if num_chunks else 1.0,
+        mean_score=score_sum / num_boxes if num_boxes else 0.0,
+        num_chunks=num_chunks,
     )
 
 

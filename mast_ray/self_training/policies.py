@@ -7,13 +7,15 @@ the source of every group's threshold is kept, so that a report can say where q 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mast_ray.self_training.order_statistics import InMemory, Scores, quantiles
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,7 +37,17 @@ class GroupThresholds:
     source: tuple[str, ...]  # (G,)
 
 
-def mixture_threshold(score: Floats) -> float | None:
+class Found(NamedTuple):
+    """A threshold and whose scores it is of; None: they were too few."""
+
+    threshold: float | None
+    source: str
+
+
+Estimate = Callable[[Scores], float | None]
+
+
+def mixture_threshold(score: Scores) -> float | None:
     """Score at which a two-component Gaussian mixture on the logits turns from
     background to event; None if unclear.
 
@@ -45,12 +57,14 @@ def mixture_threshold(score: Floats) -> float | None:
 
     if len(score) < FEWEST_SCORES:
         return None
-    clipped = np.clip(score, 1e-4, 1 - 1e-4)
-    logit = np.log(clipped / (1 - clipped))
-    if np.ptp(logit) < 1e-6:
+    if len(score) > MOST_SCORES:
+        shares = (np.arange(MOST_SCORES) + 0.5) / MOST_SCORES
+        ends = _logit(score.at(np.array([0, len(score) - 1])))
+        logit = quantiles(score, shares, _logit)
+    else:
+        logit = ends = _logit(score.at(np.arange(len(score))))
+    if np.ptp(ends) < 1e-6:
         return None
-    if len(logit) > MOST_SCORES:
-        logit = np.quantile(logit, (np.arange(MOST_SCORES) + 0.5) / MOST_SCORES)
     weights, centres, variances = two_parts(logit)
     model = GaussianMixture(
         2, reg_covar=REGULARISATION, weights_init=weights, means_init=centres[:, None],
@@ -64,6 +78,11 @@ def mixture_threshold(score: Floats) -> float | None:
     is_event = model.predict_proba(line[:, None])[:, high] >= 0.5
     crossing = line[np.argmax(is_event)] if is_event.any() else means[high]
     return float(1 / (1 + np.exp(-crossing)))
+
+
+def _logit(score: Floats) -> Floats:
+    clipped = np.clip(score, 1e-4, 1 - 1e-4)
+    return np.log(clipped / (1 - clipped))
 
 
 def two_parts(values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -83,9 +102,9 @@ def two_parts(values: Floats) -> tuple[Floats, Floats, Floats]:
     return shares, np.array([part.mean() for part in parts]), np.array([part.var() for part in parts])
 
 
-def quantile_threshold(score: Floats, kept_share: float) -> float:
+def quantile_threshold(score: Scores, kept_share: float) -> float:
     """Score above which `kept_share` of the detections lie."""
-    return float(np.quantile(score, 1.0 - np.clip(kept_share, 0.0, 1.0)))
+    return float(quantiles(score, np.array([1.0 - np.clip(kept_share, 0.0, 1.0)]))[0])
 
 
 def precision_threshold(
@@ -118,6 +137,49 @@ def kept_share(score: Floats, threshold: float) -> float:
     return float((score >= threshold).mean()) if len(score) else 0.0
 
 
+def is_by_group(policy: Policy) -> bool:
+    """Whether every group has a threshold of its own, made of its scores."""
+    return policy in ("per_group_mixture", "per_group_quantile", "precision")
+
+
+def estimator(policy: Policy, kept_share: float, fewest: int) -> Estimate:
+    """What a policy makes of the scores of a group, a site or the pool; None where they are fewer than `fewest`, or
+    do not show two kinds.
+    """
+
+    def estimate(score: Scores) -> float | None:
+        if len(score) < max(1, fewest):
+            return None
+        return (
+            mixture_threshold(score)
+            if policy == "per_group_mixture"
+            else quantile_threshold(score, kept_share)
+        )
+
+    return estimate
+
+
+def site_thresholds(estimate: Estimate, groups: Sequence[Scores], whole: Scores) -> list[Found]:
+    """One threshold per group of a site, from its own scores or from those of the `whole` site."""
+    at_site = cache(lambda: estimate(whole))
+    found = []
+    for score in groups:
+        own = Found(estimate(score), "group")
+        found.append(own if own.threshold is not None else Found(at_site(), "site"))
+    return found
+
+
+def with_last_resorts(
+    found: Sequence[Found], at_pool: Callable[[], float | None], threshold: float
+) -> list[Found]:
+    """Groups without a threshold take that of the whole pool, or else the given one."""
+    if all(one.threshold is not None for one in found):
+        return list(found)
+    of_pool = at_pool()
+    resort = Found(threshold, "fixed") if of_pool is None else Found(of_pool, "pool")
+    return [one if one.threshold is not None else resort for one in found]
+
+
 def group_thresholds(
     policy: Policy,
     score: Floats,
@@ -133,35 +195,19 @@ def group_thresholds(
     that the tuned threshold keeps (quantile matching).
     """
     num_groups = len(site_of_group)
-    if policy in ("fixed", "tuned", "precision_pool"):
+    if not is_by_group(policy):
         return GroupThresholds(np.full(num_groups, threshold), (policy,) * num_groups)
-    if policy in ("per_group_quantile", "precision"):
-        estimate: Callable[[Floats], float | None] = lambda values: quantile_threshold(values, kept_share)  # noqa: E731
-    else:
-        estimate = mixture_threshold
+    estimate = estimator(policy, kept_share, min_detections)
     own, of_site = _parts(score, group, num_groups), np.asarray(site_of_group)
-
-    @cache
-    def at_site(site: int) -> float | None:
-        members = np.flatnonzero(of_site == site)
-        return _estimate(estimate, np.concatenate([own[index] for index in members]), min_detections)
-
-    @cache
-    def at_pool() -> float | None:
-        return _estimate(estimate, score, min_detections)
-
-    values, sources = np.empty(num_groups), []
-    for index in range(num_groups):
-        value, source = _estimate(estimate, own[index], min_detections), "group"
-        if value is None:
-            value, source = at_site(int(of_site[index])), "site"
-        if value is None:
-            value, source = at_pool(), "pool"
-        if value is None:
-            value, source = threshold, "fixed"
-        values[index] = value
-        sources.append(source)
-    return GroupThresholds(values, tuple(sources))
+    found = [Found(None, "site")] * num_groups
+    for site in np.unique(of_site).tolist():
+        members = np.flatnonzero(of_site == site).tolist()
+        parts = [InMemory(own[index]) for index in members]
+        whole = InMemory(np.concatenate([part.values for part in parts]))
+        for index, one in zip(members, site_thresholds(estimate, parts, whole), strict=True):
+            found[index] = one
+    found = with_last_resorts(found, lambda: estimate(InMemory(score)), threshold)
+    return GroupThresholds(np.array([one.threshold for one in found]), tuple(one.source for one in found))
 
 
 def _parts(score: Floats, group: Ints, num_groups: int) -> list[Floats]:
@@ -169,7 +215,3 @@ def _parts(score: Floats, group: Ints, num_groups: int) -> list[Floats]:
     order = np.argsort(group, kind="stable")
     ends = np.searchsorted(group[order], np.arange(num_groups), side="right")
     return np.split(score[order], ends)[:num_groups]
-
-
-def _estimate(estimate: Callable[[Floats], float | None], score: Floats, fewest: int) -> float | None:
-    return estimate(score) if len(score) >= max(1, fewest) else None

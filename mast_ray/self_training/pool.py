@@ -34,6 +34,7 @@ from mast_ray.tables.schemas import LABELS
 Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
 PARTS = ["classification", "centerness"]
+NO_SITE = "(no site)"
 PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32()), ("is_ignored", pa.bool_())])
 
 
@@ -45,14 +46,17 @@ def read_pool(
     overlap: float | None = None,
     score_weight: float = EVEN_WEIGHT,
     with_parts: bool = False,
+    files: Sequence[str] | None = None,
 ) -> PoolDetections:
     """Detections of a finished pseudo-label stage in some chunks, from `min_score` on.
 
     File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory
     holds survivors only. Leaving out low scores first is exact, because they never suppress higher ones.
-    Scores are made anew for another weight.
+    Scores are made anew for another weight. `files`: only these of the stage.
     """
-    keys = sorted(file.key for commit in read_commits(stage) for file in commit.files)
+    keys = files
+    if keys is None:
+        keys = sorted(file.key for commit in read_commits(stage) for file in commit.files)
     if not keys:
         raise DataError(f"{stage.url} holds no detections: give a folder written by `mast pseudo-label`")
     filesystem, root = stage.arrow()
@@ -151,7 +155,8 @@ class ChunkGroups:
 
     group: Ints  # (C,)
     site_of_group: Ints  # (G,)
-    names: tuple[str, ...]  # (G,) "SITE01 06 h"
+    names: tuple[str, ...]  # (G,) "SITE01 06 h": the same in every part of an archive
+    site_names: tuple[str, ...]  # (G,)
 
 
 def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
@@ -169,15 +174,17 @@ def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
         f"{names[code // 25]} {f'{code % 25:02d} h' if code % 25 < 24 else 'any hour'}".strip()
         for code in codes.tolist()
     ]
-    return ChunkGroups(group.astype(np.int64), codes // 25, tuple(labels))
+    own = tuple(names[code // 25] for code in codes.tolist())
+    return ChunkGroups(group.astype(np.int64), codes // 25, tuple(labels), own)
 
 
 def site_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     """One group per site."""
     sites = pc.fill_null(prepared.recordings.column("site"), "").combine_chunks().dictionary_encode()
     codes, group = np.unique(sites.indices.to_numpy()[chunks.recording], return_inverse=True)
-    names = tuple(sites.dictionary[int(code)].as_py() or "(no site)" for code in codes)
-    return ChunkGroups(group.astype(np.int64), codes.astype(np.int64), names)
+    own = tuple(sites.dictionary[int(code)].as_py() for code in codes)
+    names = tuple(name or NO_SITE for name in own)
+    return ChunkGroups(group.astype(np.int64), codes.astype(np.int64), names, own)
 
 
 def _floats(column: pa.ChunkedArray) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mast_ray.self_training.order_statistics import InMemory
 from mast_ray.self_training.policies import (
     FEWEST_KEPT,
     group_thresholds,
@@ -25,19 +26,19 @@ def two_kinds(rng, low, high, count=600):
 
 def test_mixture_threshold_lies_between_the_two_kinds():
     score = two_kinds(np.random.default_rng(0), -3.0, 1.0)
-    q = mixture_threshold(score)
+    q = mixture_threshold(InMemory(score))
     assert sigmoid(-2.0) < q < sigmoid(0.0)
     assert abs(np.log(q / (1 - q)) - (-1.0)) < 0.15  # equal spread and count: the crossing is the midpoint
 
 
 @pytest.mark.parametrize("score", [np.full(100, 0.2), np.linspace(0.1, 0.2, 5)])
 def test_scores_without_two_kinds_give_no_threshold(score):
-    assert mixture_threshold(score) is None
+    assert mixture_threshold(InMemory(score)) is None
 
 
 def test_quantile_threshold_keeps_the_asked_share():
     score = np.random.default_rng(1).random(10_000)
-    assert (score >= quantile_threshold(score, 0.25)).mean() == pytest.approx(0.25, abs=0.001)
+    assert (score >= quantile_threshold(InMemory(score), 0.25)).mean() == pytest.approx(0.25, abs=0.001)
 
 
 def test_each_group_gets_its_own_threshold_and_thin_groups_fall_back_to_their_site():
@@ -48,7 +49,7 @@ def test_each_group_gets_its_own_threshold_and_thin_groups_fall_back_to_their_si
     result = group_thresholds("per_group_mixture", score, group, np.array([0, 1, 1]), 0.1, min_detections=100)
     assert result.source == ("group", "group", "site")
     assert result.threshold[0] > result.threshold[1]
-    assert result.threshold[2] == pytest.approx(mixture_threshold(score[group > 0]))
+    assert result.threshold[2] == pytest.approx(mixture_threshold(InMemory(score[group > 0])))
 
 
 def test_without_enough_scores_anywhere_the_given_threshold_stands():
@@ -67,8 +68,8 @@ def test_a_mixture_of_very_many_scores_is_fitted_to_their_quantiles():
     logit = np.concatenate([rng.normal(-3, 0.6, 60_000), rng.normal(1.5, 0.8, 9_000)])
     score = 1 / (1 + np.exp(-logit))
     few = rng.choice(score, 2_000, replace=False)
-    assert mixture_threshold(score) == pytest.approx(mixture_threshold(few), abs=0.02)
-    assert mixture_threshold(score) == mixture_threshold(rng.permutation(score))
+    assert mixture_threshold(InMemory(score)) == pytest.approx(mixture_threshold(InMemory(few)), abs=0.02)
+    assert mixture_threshold(InMemory(score)) == mixture_threshold(InMemory(rng.permutation(score)))
 
 
 def test_groups_are_found_in_any_order_of_the_scores():

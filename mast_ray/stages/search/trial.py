@@ -20,7 +20,8 @@ from mast_ray.config.stage_knobs import rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.self_training.curriculum import steps_of
 from mast_ray.self_training.trial_records import FOLDER, LAST, RESULT, Diary, Report, trial_name
-from mast_ray.stages.self_train.pseudo_stage import Teacher, make_pseudo_labels
+from mast_ray.stages.self_train.operator_task import Teacher
+from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
 from mast_ray.stages.train.summary import SUMMARY, read_summary
 from mast_ray.stages.train.work import CHECKPOINTS, DetectorTask
 from mast_ray.storage.storage import Storage, open_storage

@@ -35,8 +35,8 @@ from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
+from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
-from mast_ray.stages.self_train.pseudo_stage import Teacher
 from mast_ray.storage.stage_folders import sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage

@@ -210,9 +210,8 @@ class _SelfTraining:
         held_out = HeldOut(self.config, self.archive, self._candidates(teacher))
         about = teacher_of(held_out, teacher.scores, teacher.card, number)
         detections = open_storage(found, self.config.storage)
-        return make_pseudo_labels(
-            self.config, self.archive, detections, self._folder(number, "pseudo"), about
-        )
+        out = self._folder(number, "pseudo")
+        return make_pseudo_labels(self.config, self.archive, detections, out, about, runner=self.runner)
 
     def _candidates(self, teacher: _Generation) -> Storage:
         """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it
@@ -233,9 +232,7 @@ class _SelfTraining:
         if pseudo is None:
             return Verdict(True), None
         knobs = self.config.self_train
-        agreement = (
-            agreement_f1(pseudo.boxes, before.boxes, self.config.evaluate.iou) if before is not None else None
-        )
+        agreement = agreement_f1(pseudo, before, self.config.evaluate.iou) if before is not None else None
         now, last = (PoolFigures(**p.figures["figures"]) if p is not None else None for p in (pseudo, before))
         assert now is not None
         return judge(

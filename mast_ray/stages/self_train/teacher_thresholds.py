@@ -19,7 +19,7 @@ from mast_ray.self_training.operator import PoolDetections, is_valid
 from mast_ray.self_training.policies import kept_share, precision_threshold, saturation_threshold
 from mast_ray.self_training.pool import read_pool
 from mast_ray.stages.score.evaluate import ModelScores
-from mast_ray.stages.self_train.pseudo_stage import Teacher, validity_of
+from mast_ray.stages.self_train.operator_task import Teacher, validity_of
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split

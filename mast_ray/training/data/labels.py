@@ -35,6 +35,15 @@ from mast_ray.tables.reading.reader import ChunkReader
 
 NO_LIMITS = (1.0, 1.0)  # thresholds of a chunk that no teacher labels
 PSEUDO_LABELS, PSEUDO_CHUNKS = "pseudo_labels.parquet", "pseudo_chunks.parquet"
+CHOSEN_CHUNKS = pa.schema(
+    [
+        ("recording_id", pa.string()),
+        ("chunk", pa.int32()),
+        ("weight", pa.float32()),
+        ("threshold", pa.float32()),
+        ("ignore_above", pa.float32()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -210,20 +219,29 @@ def pseudo_label_tables(
     chosen: NDArray[np.int64],
     weight: NDArray[np.float64],
     boxes: pa.Table,
-    limits: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> dict[str, pa.Table]:
-    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks` with weights, and their
-    boxes. `limits`: upper and lower threshold of every one of `chunks`, for a teacher that labels them again.
+    """The two tables of a pseudo-label folder by file name: rows `chosen` of `chunks` with weights, and their boxes."""
+    return {PSEUDO_LABELS: boxes, PSEUDO_CHUNKS: chosen_chunks_table(prepared, chunks, chosen, weight)}
+
+
+def chosen_chunks_table(
+    prepared: Prepared,
+    chunks: ChunkSet,
+    chosen: NDArray[np.int64],
+    weight: NDArray[np.float64],
+    limits: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+) -> pa.Table:
+    """Rows `chosen` of `chunks` with weights. `limits`: upper and lower threshold of every one of `chunks`, for a
+    teacher that labels them again.
     """
-    ids = np.array(prepared.recording_ids, object)[chunks.recording[chosen]]
-    columns = {
-        "recording_id": pa.array(ids.tolist(), pa.string()),
-        "chunk": pa.array(chunks.chunk[chosen], pa.int32()),
-    }
-    columns["weight"] = pa.array(np.asarray(weight, np.float32))
-    for name, values in zip(("threshold", "ignore_above"), limits or (), strict=False):
-        columns[name] = pa.array(values[chosen].astype(np.float32))
-    return {PSEUDO_LABELS: boxes, PSEUDO_CHUNKS: pa.table(columns)}
+    ids = prepared.recordings.column("recording_id").combine_chunks()
+    columns = [
+        ids.take(pa.array(chunks.recording[chosen])),
+        pa.array(chunks.chunk[chosen], pa.int32()),
+        pa.array(np.asarray(weight, np.float32)),
+        *(pa.array(values[chosen].astype(np.float32)) for values in limits or ()),
+    ]
+    return pa.table(columns, schema=pa.schema(list(CHOSEN_CHUNKS)[: len(columns)]))
 
 
 def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> BoxTable:

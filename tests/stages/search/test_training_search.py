@@ -12,7 +12,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
-from mast_ray.stages.self_train.pseudo_stage import Teacher
+from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.storage.storage import open_storage
 
 pytest.importorskip("ray.tune")

@@ -1,0 +1,172 @@
+"""The operator in parts keeps and ignores just what it keeps and ignores of the whole pool in one array."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pseudo_operator import CHUNKS_PER_RECORDING, recordings_table, write_detections, write_prepared
+
+from mast_ray.config.errors import TemporaryError
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import field
+from mast_ray.evaluation.matching import match
+from mast_ray.self_training.governor import pool_figures
+from mast_ray.self_training.operator import at_threshold, chunk_weights, in_band, is_valid
+from mast_ray.self_training.policies import group_thresholds, is_by_group
+from mast_ray.self_training.pool import chunk_groups, pseudo_table, read_pool, site_groups
+from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.stages.self_train import spread_operator
+from mast_ray.stages.self_train.operator_shards import LabelWork
+from mast_ray.stages.self_train.operator_task import Teacher, validity_of
+from mast_ray.stages.self_train.pseudo_stage import agreement_f1, drawn_places, make_pseudo_labels
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+
+TEACHER = Teacher("abc", threshold=0.4, kept_share=0.03, round=2, saturated=0.2)
+NUM_CHUNKS = 40 * CHUNKS_PER_RECORDING
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Forty recordings: two sites with many around some hours, one with a single recording, one of unknown name."""
+    folder = tmp_path_factory.mktemp("pool")
+    recordings = recordings_table(NUM_CHUNKS)
+    site = ["A"] * 18 + ["B"] * 20 + ["C"] + [None]
+    start = [datetime(2024, 5, 1, tzinfo=UTC) + timedelta(minutes=20 * (number % 18)) for number in range(40)]
+    start[20] += timedelta(hours=15)  # alone in its hour
+    for name, values in (("site", site), ("start_utc", [*start[:39], None])):
+        place = recordings.schema.get_field_index(name)
+        recordings = recordings.set_column(
+            place, name, pa.array(values).cast(recordings.schema.field(name).type)
+        )
+    write_prepared(folder, NUM_CHUNKS, recordings)
+    write_detections(folder, NUM_CHUNKS, per_chunk=30, recordings_per_file=3)
+    return folder
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """As many units as a large pool has."""
+    monkeypatch.setattr(spread_operator, "ROWS_PER_UNIT", 3_000)
+    monkeypatch.setattr(spread_operator, "SCORES_PER_UNIT", 5_000)
+
+
+def config_of(policy, **knobs):
+    knobs = {"policy": policy, "min_group_detections": 400, "empty_chunks": "drop"} | knobs
+    return apply_overrides(field(), {f"self_train.{name}": value for name, value in knobs.items()})
+
+
+def in_one_array(config, prepared, detections):
+    """The operator without parts: (table of pseudo-labels, chunks with weights and limits, boxes, thresholds)."""
+    knobs, chunks = config.self_train, chunks_of_split(prepared, "pool")
+    threshold = knobs.threshold if knobs.policy == "fixed" else TEACHER.threshold
+    first_ignored = TEACHER.saturated if knobs.ignore_above == "auto" else float(knobs.ignore_above) or 1.0
+    lowest = 0.0 if is_by_group(knobs.policy) else min(threshold, first_ignored)
+    found = read_pool(detections, prepared, chunks, lowest, knobs.nms_overlap)
+    is_possible = is_valid(found, validity_of(knobs))
+    possible = found.where(is_possible)
+    groups = (site_groups if knobs.policy == "precision" else chunk_groups)(prepared, chunks)
+    likely = possible
+    if knobs.policy == "precision":
+        likely = possible.where(possible.score >= TEACHER.saturated)
+    chosen = group_thresholds(
+        knobs.policy, likely.score, groups.group[likely.chunk], groups.site_of_group, threshold,
+        TEACHER.kept_share, knobs.min_group_detections,
+    )  # fmt: skip
+    limit = chosen.threshold[groups.group]
+    low = np.minimum(first_ignored, limit)
+    is_object = is_possible & (found.score >= limit[found.chunk])
+    ignored = in_band(found, low if knobs.ignore_above else np.full(len(chunks), np.inf), is_object)
+    boxes = at_threshold(possible, limit)
+    lineage = {"model": "abc", "policy": knobs.policy, "round": "2"}
+    table = pseudo_table(prepared, chunks, boxes, limit, lineage, ignored)
+    rows, weight = chunk_weights(boxes, knobs.empty_chunks, knobs.empty_weight)
+    kept = drawn_places(len(rows), knobs.max_chunks, np.random.default_rng([config.seed, 2, 7]))
+    rows, weight = rows[kept], weight[kept]
+    ids = np.array(prepared.recording_ids)[chunks.recording[rows]]
+    columns = (weight, limit[rows], low[rows])
+    listed = [ids.tolist(), chunks.chunk[rows].tolist(), *(c.astype(np.float32).tolist() for c in columns)]
+    sources = dict(zip(groups.names, zip(chosen.threshold, chosen.source, strict=True), strict=True))
+    return table, listed, boxes, sources
+
+
+def check(folder, tmp_path, config, runner=HERE):
+    prepared, detections = open_prepared(folder / "prepared"), open_storage(folder / "detections")
+    made = make_pseudo_labels(config, prepared, detections, str(tmp_path / "out"), TEACHER, runner=runner)
+    table, listed, boxes, sources = in_one_array(config, prepared, detections)
+    found = pq.read_table(tmp_path / "out" / "pseudo_labels.parquet")
+    assert found.equals(table) and found.schema.metadata[b"policy"] == config.self_train.policy.encode()
+    chunks = pq.read_table(tmp_path / "out" / "pseudo_chunks.parquet")
+    assert [column.to_pylist() for column in chunks.columns] == listed
+    said = {
+        row["group"]: (row["threshold"], row["source"])
+        for row in json.loads((tmp_path / "out" / "figures.json").read_text())["thresholds"]
+    }
+    assert said == sources
+    expected = pool_figures(boxes)
+    assert made.figures["figures"] == pytest.approx(vars(expected))
+    read_back = made.boxes_of(made.chunks)
+    assert read_back.chunk.tolist() == np.sort(boxes.chunk).tolist()
+    assert not list((tmp_path / "out").glob("work/**/*.parquet"))
+    return made, sources
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"),
+    [
+        ("fixed", {"threshold": 0.3}),
+        ("tuned", {"ignore_above": "0.1", "empty_chunks": "negative"}),
+        ("precision_pool", {"ignore_above": "auto", "max_chunks": 50}),
+        ("per_group_quantile", {}),
+        ("per_group_quantile", {"ignore_above": "0.3", "min_group_detections": 300}),
+        ("per_group_mixture", {"empty_chunks": "negative", "max_chunks": 200}),
+        ("precision", {"min_group_detections": 100}),
+    ],
+)
+def test_parts_give_what_one_array_gives(folder, tmp_path, small_units, policy, knobs):
+    _, sources = check(folder, tmp_path, config_of(policy, **knobs))
+    if policy == "per_group_quantile" and not knobs:  # every fallback was met
+        assert {source for _, source in sources.values()} == {"group", "site", "pool"}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_on_ray_the_parts_are_the_same(folder, tmp_path, small_units, monkeypatch):
+    monkeypatch.setattr(spread_operator, "SCORES_PER_UNIT", 10**9)  # sites in one unit: in this process
+    check(folder, tmp_path, config_of("per_group_mixture"), ON_RAY)
+
+
+def test_interrupted_it_goes_on_with_the_parts_that_are_left(folder, tmp_path, small_units, monkeypatch):
+    config, done = config_of("per_group_quantile"), []
+    work = LabelWork.__call__
+
+    def dies_at_the_third(self, attempt, items):
+        if len(done) == 2:
+            raise TemporaryError("the store is away")
+        done.append(attempt.unit.unit_id)
+        return work(self, attempt, items)
+
+    monkeypatch.setattr(LabelWork, "__call__", dies_at_the_third)
+    with pytest.raises(TemporaryError):
+        check(folder, tmp_path, config)
+    again = []
+    monkeypatch.setattr(
+        LabelWork, "__call__", lambda self, attempt, items: again.append(attempt.unit.unit_id) or work(self, attempt, items)
+    )  # fmt: skip
+    check(folder, tmp_path, config)
+    assert len(done) == 2 and not set(done) & set(again) and len(again) == 3
+
+
+def test_agreement_in_stretches_is_that_of_the_whole(folder, tmp_path, small_units):
+    first, _ = check(folder, tmp_path / "1", config_of("fixed", threshold=0.2, nms_overlap=0.3))
+    second, _ = check(folder, tmp_path / "2", config_of("per_group_quantile", nms_overlap=0.6))
+    assert sum(1 for _ in first.stretches()) == 5
+    now, before = (made.boxes_of(made.chunks) for made in (second, first))
+    hits = match(now.chunk, now.boxes, now.score, before.chunk, before.boxes, 0.5).is_true_positive.sum()
+    expected = 2 * hits / (len(now.score) + len(before.score))
+    assert agreement_f1(second, first, 0.5) == pytest.approx(expected) and 0 < expected < 1
+    assert agreement_f1(first, first, 0.5) == 1.0
