@@ -66,8 +66,11 @@ def run_steps(
             left = "" if left_s is None else f", about {_minutes(left_s)} left"
             return f"{_minutes(now() - begun)} so far{left}"
 
+        def place_and_time(place: str = place, so_far: Callable[[], str] = so_far) -> str:
+            return f"{place} {so_far()}"
+
         print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {step.command}", flush=True)
-        with _said_now_and_then(lambda place=place, so_far=so_far: f"{place} {so_far()}", step.expected_s):
+        with _said_now_and_then(place_and_time, step.expected_s):
             code = run_verb(step.verb, list(step.argv))
         sys.stdout.flush()
         taken.append((step, now() - started))
