@@ -92,7 +92,7 @@ def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prep
     model, card = load_detector(out)
     assert card.kind == "detector" and set(card.metrics) >= {"f1", "ap_area", "threshold"}
     assert summary.best["num_truth"] > 0
-    opened = open_prepared(prepared)
+    opened = with_background(open_prepared(prepared), "median")
     reader = ChunkReader(opened, chunks_of_split(opened, "val"), batch_size=4, num_threads=1)
     # The exported weights are those that were validated.
     validation = DetectionValidation(model, opened, reader, inputs_of(card), small_config())
@@ -106,7 +106,7 @@ def inputs_of(card):
 
 def test_a_split_shared_by_two_workers_gives_the_detections_of_one(prepared, detector):
     model, card = load_detector(detector[0])
-    opened, config = open_prepared(prepared), small_config()
+    opened, config = with_background(open_prepared(prepared), "median"), small_config()
     reader = ChunkReader(opened, chunks_of_split(opened, "val", "test"), batch_size=1, num_threads=1)
     found = ChunkDetector(model, inputs_of(card), 1, as_detected(config))
     whole = found_in_chunks(opened, found, reader)
