@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ingest import make_prepared
+from train_throughput import steady_rate
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
@@ -53,16 +53,10 @@ def trained(feed: str, settings: dict[str, Any], prepared: Path, work: Path) -> 
     shutil.rmtree(out, ignore_errors=True)
     run_pretrain(config_of(feed, settings), str(prepared), str(out))
     rows = [row for row in read_metrics(open_storage(out)) if row["kind"] == "train"]
-    steady = [(row, before) for before, row in pairwise(rows) if before["step"] >= settings["warmup"]]
-    samples = sum(row["samples"] - before["samples"] for row, before in steady)
-    seconds = sum((row["samples"] - before["samples"]) / row["chunks_per_s"] for row, before in steady)
-    waited = sum(
-        row["wait_share"] * (row["samples"] - before["samples"]) / row["chunks_per_s"]
-        for row, before in steady
-    )
+    rate, _ = steady_rate(rows, settings["warmup"])
     return {
-        "chunks_per_s": samples / seconds,
-        "wait_share": round(waited / seconds, 4),
+        "chunks_per_s": rate.chunks_per_s,
+        "wait_share": round(rate.wait_share, 4),
         "first_loss": rows[0]["loss"],
         "last_loss": rows[-1]["loss"],
     }

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -153,28 +153,38 @@ def trained(what: str, engine: str, prepared: str, args: argparse.Namespace) -> 
     else:
         summary = run_train_detector(config, prepared, str(out), runner=RUNNERS[args.runner])
     rows = [row for row in read_metrics(open_storage(out)) if row["kind"] == "train"]
-    start = {"step": 0, "samples": 0}
-    steady = [(row, before) for before, row in pairwise([start, *rows]) if before["step"] >= args.warmup]
-    steady = steady or [(rows[-1], ([start, *rows])[-2])]
-    samples = sum(row["samples"] - before["samples"] for row, before in steady)
-    seconds = sum((row["samples"] - before["samples"]) / row["chunks_per_s"] for row, before in steady)
-    waited = sum(
-        row["wait_share"] * (row["samples"] - before["samples"]) / row["chunks_per_s"]
-        for row, before in steady
-    )
+    rate, steady = steady_rate(rows, args.warmup)
     label = engine if engine == "torch" else f"deepspeed ZeRO-{args.zero_stage}"
-    shares = [row["model_flops_share"] for row, _ in steady if "model_flops_share" in row]
+    shares = [row["model_flops_share"] for row in steady if "model_flops_share" in row]
     return {
         "what": what,
         "engine": label,
-        "chunks_per_s": round(samples / seconds, 1),
-        "wait_share": round(waited / seconds, 4),
+        "chunks_per_s": round(rate.chunks_per_s, 1),
+        "wait_share": round(rate.wait_share, 4),
         "model_flops_share": round(sum(shares) / len(shares), 3) if shares else None,
-        "measured_steps": samples // args.batch,
+        "measured_steps": rate.samples // args.batch,
         "first_loss": rows[0]["loss"],
         "last_loss": rows[-1]["loss"],
         "validation": summary.last,
     }
+
+
+class Rate(NamedTuple):
+    chunks_per_s: float
+    wait_share: float  # of the time
+    samples: int
+
+
+def steady_rate(rows: list[dict[str, Any]], warmup: int) -> tuple[Rate, list[dict[str, Any]]]:
+    """The rate after the first `warmup` steps by the metrics of a run, and the rows that count."""
+    start = {"step": 0, "samples": 0}
+    steady = [(row, before) for before, row in pairwise([start, *rows]) if before["step"] >= warmup]
+    steady = steady or [(rows[-1], ([start, *rows])[-2])]
+    samples = [row["samples"] - before["samples"] for row, before in steady]
+    seconds = [count / row["chunks_per_s"] for count, (row, _) in zip(samples, steady, strict=True)]
+    waited = sum(row["wait_share"] * spent for spent, (row, _) in zip(seconds, steady, strict=True))
+    rate = Rate(sum(samples) / sum(seconds), waited / sum(seconds), sum(samples))
+    return rate, [row for row, _ in steady]
 
 
 def config_of(what: str, engine: str, args: argparse.Namespace) -> Config:
