@@ -50,6 +50,43 @@ def fit_toy(worker, folder, engine="torch", zero_stage=1, precision="fp32", stop
     return feed.seen
 
 
+def hand_over(worker, folder, engines, steps_each=2) -> dict:
+    """A toy run whose engines take turns, each with the state of the one before; how far a state was from the one that
+    was loaded, and the weights of the head in the end.
+    """
+    state, lost = None, []
+    for turn, (name, zero_stage) in enumerate(engines):
+        engine = toy_engine(name, num_processes=worker.world_size, zero_stage=zero_stage)
+        if state is not None:
+            engine.load_state(state)
+            lost.append(largest_loss(state, engine.state()))
+        first = turn * steps_each
+        feed = ToyFeed(SCHEDULE, worker.rank, worker.world_size)
+        for step, (batch, _) in enumerate(feed.micro_batches(first, first + steps_each, None), first):
+            engine.set_epoch(SCHEDULE.epoch_of_step(step))
+            weight = len(batch.weight) * worker.world_size / SCHEDULE.batch_size
+            engine.backward(batch, is_last=True, weight=weight)
+            engine.step(SCHEDULE.rate_at(step * SCHEDULE.batch_size))
+        state = engine.state()
+    return {
+        "lost": lost,
+        "head": state.weights["head.weight"].flatten().tolist(),
+        "steps": state.optimizer_steps,
+    }
+
+
+def largest_loss(first, second) -> float:
+    """Between two engine states; infinite where one has what the other has not."""
+    if first.optimizer_steps != second.optimizer_steps:
+        return float("inf")
+    parts = ("weights", "average", "first_moment", "second_moment")
+    return max(
+        float((getattr(first, part)[name] - getattr(second, part)[name]).abs().max())
+        for part in parts
+        for name in getattr(first, part)
+    )
+
+
 def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     """Losses of the first steps of a real detector on the archive of noise below
     `folder`, means over workers.
