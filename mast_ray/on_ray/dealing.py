@@ -8,7 +8,6 @@ number of rows, so that Ray, which deals by rows, deals them in turn.
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -118,7 +117,7 @@ def dataset_of(
     bundles: Sequence[Bundle], places: tuple[Storage, ...], order: ray.data.RandomSeedConfig | None = None
 ) -> ray.data.Dataset:
     """One block per bundle, read when asked for."""
-    rows = [{"bundle": pickle.dumps(bundle)} for bundle in bundles]
+    rows = [{"bundle": bundle.to_json()} for bundle in bundles]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
     if order is not None:
         dataset = dataset.randomize_block_order(seed=order)
@@ -129,7 +128,7 @@ def _read(batch: dict[str, np.ndarray], places: tuple[Storage, ...]) -> pa.Table
     (bundle,) = batch["bundle"]
     name = "\n".join(place.url for place in places)
     reader = _READERS.setdefault(name, BlockReader(places))
-    return read_bundle(pickle.loads(bundle), reader)
+    return read_bundle(Bundle.from_json(str(bundle)), reader)
 
 
 def _whole(pool: Pool, bundles: list[Bundle] | None, kept: ray.data.Dataset | None) -> ray.data.Dataset:

@@ -23,11 +23,11 @@ from mast_ray.training.ema import MovingAverage, running_statistics
 from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
+    Autocast,
     EngineState,
     Objective,
     OptimizerSettings,
-    Precision,
-    autocast,
+    adam_of,
     detached,
     freeze_ungrouped,
     poisoned,
@@ -72,18 +72,7 @@ class DeepSpeedEngine:
         self.average: MovingAverage | None = None
         if settings.average_decay is not None and zero_stage < 3:
             self.average = MovingAverage(self._averaged(), settings.average_decay)
-        self._adam = torch.optim.AdamW(
-            [
-                {
-                    "params": [self.parameters[name] for name in group.names],
-                    "weight_decay": group.weight_decay,
-                }
-                for group in self.groups
-            ],
-            lr=0.0,
-            betas=settings.betas,
-            fused=True,
-        )
+        self._adam = adam_of(self.parameters, self.groups, settings)
         config = _deepspeed_config(
             settings,
             samples_per_worker,
@@ -96,7 +85,7 @@ class DeepSpeedEngine:
         # All parameters are trainable and grouped here; freezing comes after, in set_epoch. A group frozen at
         # initialise raises IndexError, and a parameter outside the groups would silently never train.
         self.engine, self.optimizer, _, _ = deepspeed.initialize(
-            model=_Autocast(objective, device, settings.precision), optimizer=self._adam, config=config
+            model=Autocast(objective, device, settings.precision), optimizer=self._adam, config=config
         )
         self._loss_scale = FIRST_LOSS_SCALE if settings.precision == "fp16" else 1.0
         self._growth = 0
@@ -360,24 +349,6 @@ class DeepSpeedEngine:
             self._loss_scale, self._growth = self._loss_scale * 2.0, 0
         else:
             self._growth += 1
-
-
-class _Autocast(nn.Module):
-    """The objective under autocast. DeepSpeed's own mixed precisions cast the module, or (torch_autocast with
-    fp16, 0.19) clip the scaled gradient and never lower the scale after an overflow.
-    """
-
-    def __init__(self, objective: Objective, device: torch.device, precision: Precision) -> None:
-        super().__init__()
-        self.objective, self.device, self.precision = objective, device, precision
-
-    def forward(self, batch: ChunkBatch | None) -> dict[str, Tensor]:
-        """Without a batch: a loss of zero whose gradient is zero everywhere."""
-        if batch is None:
-            parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-            return {"loss": torch.stack([parameter.flatten()[0] for parameter in parameters]).sum() * 0.0}
-        with autocast(self.device, self.precision):
-            return self.objective(batch)
 
 
 def _deepspeed_config(

@@ -120,6 +120,24 @@ def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractC
     return torch.autocast(device.type, dtype=AUTOCAST_DTYPE[precision])
 
 
+class Autocast(nn.Module):
+    """The objective under autocast. DeepSpeed's own mixed precisions cast the module, or (torch_autocast with
+    fp16, 0.19) clip the scaled gradient and never lower the scale after an overflow.
+    """
+
+    def __init__(self, objective: Objective, device: torch.device, precision: Precision) -> None:
+        super().__init__()
+        self.objective, self.device, self.precision = objective, device, precision
+
+    def forward(self, batch: ChunkBatch | None) -> dict[str, Tensor]:
+        """Without a batch: a loss of zero whose gradient is zero everywhere."""
+        if batch is None:
+            parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+            return {"loss": torch.stack([parameter.flatten()[0] for parameter in parameters]).sum() * 0.0}
+        with autocast(self.device, self.precision):
+            return self.objective(batch)
+
+
 def poisoned(loss: Tensor) -> Tensor:
     """A loss that is not finite gives every parameter a NaN gradient, so that
     all ranks skip the same step.
@@ -132,6 +150,17 @@ def detached(losses: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
     return {
         name: value.detach() if weight == 1.0 else value.detach() * weight for name, value in losses.items()
     }
+
+
+def adam_of(
+    parameters: dict[str, Tensor], groups: Sequence[ParameterGroup], settings: OptimizerSettings
+) -> torch.optim.AdamW:
+    """The fused optimizer of all groups; rates are set before every step."""
+    members = [
+        {"params": [parameters[name] for name in group.names], "weight_decay": group.weight_decay}
+        for group in groups
+    ]
+    return torch.optim.AdamW(members, lr=0.0, betas=settings.betas, fused=True)
 
 
 def freeze_ungrouped(parameters: dict[str, Tensor], groups: Sequence[ParameterGroup]) -> None:

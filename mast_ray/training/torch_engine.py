@@ -20,6 +20,7 @@ from mast_ray.training.engine import (
     EngineState,
     Objective,
     OptimizerSettings,
+    adam_of,
     autocast,
     detached,
     freeze_ungrouped,
@@ -52,18 +53,7 @@ class TorchEngine:
         self.parameters = dict(objective.named_parameters())
         self._statistics = running_statistics(objective)
         freeze_ungrouped(self.parameters, self.groups)
-        self.optimizer = torch.optim.AdamW(
-            [
-                {
-                    "params": [self.parameters[name] for name in group.names],
-                    "weight_decay": group.weight_decay,
-                }
-                for group in self.groups
-            ],
-            lr=0.0,
-            betas=settings.betas,
-            fused=True,
-        )
+        self.optimizer = adam_of(self.parameters, self.groups, settings)
         self.trainable: list[Tensor] = []
         self._forward: Callable[..., dict[str, Tensor]] = objective
         self._open_groups: frozenset[int] = frozenset()

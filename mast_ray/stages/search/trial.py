@@ -22,8 +22,9 @@ from mast_ray.self_training.curriculum import steps_of
 from mast_ray.self_training.trial_records import FOLDER, LAST, RESULT, Diary, Report, trial_name
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
+from mast_ray.stages.train.export import CHECKPOINTS
 from mast_ray.stages.train.summary import SUMMARY, read_summary
-from mast_ray.stages.train.work import CHECKPOINTS, DetectorTask
+from mast_ray.stages.train.work import DetectorTask
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.data.labels import LabelSource

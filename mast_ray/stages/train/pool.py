@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.stages.train.work import DetectorTask, PretrainTask, run_files
+from mast_ray.stages.train.export import run_files
+from mast_ray.stages.train.work import DetectorTask, PretrainTask
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.bundles import Bundle, PoolPlan, num_bundles

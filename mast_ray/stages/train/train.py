@@ -16,6 +16,7 @@ from typing import Literal
 from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
+from mast_ray.stages.train.export import run_files
 from mast_ray.stages.train.pool import TaskPool, choose_feed
 from mast_ray.stages.train.summary import SUMMARY, TrainSummary, read_summary
 from mast_ray.stages.train.work import (
@@ -24,7 +25,6 @@ from mast_ray.stages.train.work import (
     archive_inputs_of,
     identity_of,
     init_hash,
-    run_files,
     run_identity,
 )
 from mast_ray.storage.stage_folders import text_hash

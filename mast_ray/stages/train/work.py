@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
 from mast_ray.stages.train.data import chunk_reader, training_data
+from mast_ray.stages.train.export import card_of, export, run_files
 from mast_ray.stages.train.student import (
     WORTH_COMPILING_STEPS,
     augment_of,
@@ -32,8 +33,7 @@ from mast_ray.stages.train.student import (
     weighting_of,
 )
 from mast_ray.stages.train.summary import TrainSummary
-from mast_ray.storage.stage_folders import code_version
-from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -42,7 +42,6 @@ from mast_ray.training.assembly import (
     engine_of,
     load_detector_weights,
     load_encoder_weights,
-    network_weights,
     reconstruction,
     with_finest_level,
 )
@@ -57,17 +56,14 @@ from mast_ray.training.data.labels import (
 )
 from mast_ray.training.data.mixed_reader import MixedReader
 from mast_ray.training.engine import Objective, choose_precision
-from mast_ray.training.files.checkpoints import Checkpoints
-from mast_ray.training.files.metrics_log import MetricsLog
-from mast_ray.training.files.model_files import BestWeights, Card, read_card, write_model
-from mast_ray.training.loop import FitOptions, FitResult, RunFiles, Validation, fit
+from mast_ray.training.files.model_files import read_card
+from mast_ray.training.loop import FitOptions, FitResult, Validation, fit
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
 from mast_ray.training.schedule import Schedule, schedule_of
 from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
 
-CHECKPOINTS = "checkpoints"
 HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
@@ -118,8 +114,8 @@ class PretrainTask:
         feed = feed_of(reader, worker, schedule, normalisation, tail=tail)
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = _card("autoencoder", config, inputs, prepared, result)
-        return _export(self, worker, objective, card, result, schedule, len(pool))
+        card = card_of("autoencoder", config, inputs, prepared, result)
+        return export(open_storage(self.out, config.storage), worker, objective, card, result, len(pool))
 
 
 @dataclass(frozen=True)
@@ -211,8 +207,10 @@ class DetectorTask:
         )
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = _card("detector", config, inputs, prepared, result)
-        return _export(self, worker, objective, card, result, schedule, len(data.reader))
+        card = card_of("detector", config, inputs, prepared, result)
+        return export(
+            open_storage(self.out, config.storage), worker, objective, card, result, len(data.reader)
+        )
 
     @property
     def can_be_dealt(self) -> bool:
@@ -352,78 +350,3 @@ def _fit(
         section=task.section,
     )
     return fit(worker, engine, feed, schedule, validation, run_files(storage, worker.rank), identity, options)
-
-
-def run_files(storage: Storage, rank: int) -> RunFiles:
-    """Where a run below `storage` keeps its state."""
-    folder = storage.at(CHECKPOINTS)
-    return RunFiles(Checkpoints(folder), BestWeights(folder), MetricsLog(storage) if rank == 0 else None)
-
-
-def _card(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result: FitResult) -> Card:
-    best = result.position.extra
-    threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else None
-    takes = inputs.normalisation
-    used = {"divisor": takes.divisor, "background": takes.background, "tail": inputs.tail}
-    config = config.model_copy(update={"spectrogram": config.spectrogram.model_copy(update=used)})
-    return Card(
-        kind=kind,
-        model=config.model.model_dump(mode="json"),
-        normalisation=inputs.normalisation.to_dict(),
-        tail=inputs.tail,
-        score_threshold=threshold,
-        data_hash=data_hash(prepared),
-        config=config.model_dump(mode="json"),
-        metrics=best,
-        code_version=code_version(),
-    )
-
-
-def _export(
-    task: PretrainTask | DetectorTask,
-    worker: Worker,
-    objective: Objective,
-    card: Card,
-    result: FitResult,
-    schedule: Schedule,
-    num_chunks: int,
-) -> TrainSummary:
-    """Export the best weights (the last ones where nothing was validated) and say how it went."""
-    position, pace = result.position, result.pace
-    summary = TrainSummary(
-        position.steps_done,
-        position.samples_seen,
-        num_chunks,
-        position.skipped_steps,
-        position.best_step,
-        position.extra,
-        result.validation,
-        result.resumed_from_step,
-        worker.world_size,
-        pace.chunks_per_s if pace is not None else None,
-        pace.wait_share if pace is not None else None,
-    )
-    if worker.rank == 0:
-        storage = open_storage(task.out, task.config.storage)
-        files = run_files(storage, 1)
-        card = write_model(
-            storage, network_weights(objective, _best_weights(files, position.best_step)), card
-        )
-        summary = replace(summary, weights_sha256=card.weights_sha256)
-        summary.write(storage)
-    return summary
-
-
-def _best_weights(files: RunFiles, best_step: int) -> dict[str, Any]:
-    if best_step >= 0:
-        try:
-            return files.best.read(best_step)
-        except DataError as error:
-            log.warning("%s: exporting the last weights instead", error)
-    newest = files.checkpoints.newest_good()
-    if newest is None:
-        raise DataError(
-            f"{files.checkpoints.storage.url} holds no good checkpoint to export: run the same command again"
-        )
-    engine = files.checkpoints.read(newest).engine
-    return engine.average if engine.average is not None else engine.weights

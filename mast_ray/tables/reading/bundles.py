@@ -7,8 +7,9 @@ are cut into bundles, so that a bundle is made of many places. Whoever deals by 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -38,6 +39,19 @@ class Bundle:
 
     reads: tuple[BlockRows, ...]
     chunk: NDArray[np.int64]  # (S,)
+
+    def to_json(self) -> str:
+        reads = [[*astuple(read.block), read.rows.tolist()] for read in self.reads]
+        return json.dumps({"reads": reads, "chunk": self.chunk.tolist()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Bundle:
+        made = json.loads(text)
+        reads = [
+            BlockRows(Block(file, tuple(groups), num_rows), np.array(rows, np.int64))
+            for file, groups, num_rows, rows in made["reads"]
+        ]
+        return cls(tuple(reads), np.array(made["chunk"], np.int64))
 
 
 class PoolPlan(NamedTuple):

@@ -7,6 +7,7 @@ from archive_of_noise import write_archive
 from mast_ray.tables.reading.blocks import Block, BlockReader
 from mast_ray.tables.reading.bundles import (
     NO_CHUNK,
+    Bundle,
     dealt_rows,
     make_bundles,
     most_repeated,
@@ -61,7 +62,7 @@ def test_a_bundle_read_and_dealt_holds_the_chunks_that_the_reader_reads(prepared
     whole = next(reader.sequential())
     blocks, found = BlockReader(prepared.places), 0
     for bundle in reader.bundles(4).bundles:
-        rows = dealt_rows(read_bundle(bundle, blocks))
+        rows = dealt_rows(read_bundle(Bundle.from_json(bundle.to_json()), blocks))  # as it travels
         assert not rows.values.flags.owndata  # a view of the table
         for row in np.flatnonzero(rows.chunk != NO_CHUNK):
             chunk = np.array([rows.chunk[row]])
