@@ -1,4 +1,4 @@
-"""Detector training end to end on one device: eager, compiled, and compiled with the step recorded as a graph.
+"""Detector training end to end on one device: eager, recorded as a CUDA graph, compiled, and both (`graphs`).
 
 The step is the one that `mast train` runs: stored bytes travel to the device, are normalised and augmented
 there, then forward, losses, backward, clipping, fused AdamW and moving average. Only the tables are missing:
@@ -31,7 +31,7 @@ from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.assembly import detection, engine_of
 from mast_ray.training.data.augmenting import StepAugmentation
 from mast_ray.training.data.feed import ReaderFeed
-from mast_ray.training.loop import MicroBatch, begin_step, seed_draws
+from mast_ray.training.loop import MicroBatch, seed_draws
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import schedule_of
 from mast_ray.training.step_notes import StepNotes
@@ -79,7 +79,9 @@ def arguments() -> argparse.Namespace:
         default=["small:32", "base:256"] if has_gpu else ["tiny:4"],
         metavar="SIZE:BATCH",
     )
-    add("--variants", nargs="+", default=["eager", "compiled", "graphs"] if has_gpu else ["eager"])
+    add(
+        "--variants", nargs="+", default=["eager", "recorded", "compiled", "graphs"] if has_gpu else ["eager"]
+    )
     add("--steps", type=int, default=0, help="measured steps; 0: about 2,500 chunks")
     add("--boxes", type=int, default=12, help="boxes per chunk")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any knob, e.g. model.adapter=hybrid")
@@ -93,6 +95,9 @@ def measure(
     """Rows of one case. Compiled and recorded share one network, so that it is compiled once."""
     if "eager" in args.variants:
         yield Run(size, batch, "off", args, device).row("eager", args)
+    if "recorded" in args.variants:
+        run = Run(size, batch, "graph", args, device)
+        yield run.row("recorded", args) | {"recorded": run.engine.graphs.num_recorded}
     if "compiled" in args.variants or "graphs" in args.variants:
         run = Run(size, batch, "on", args, device)
         graphs, run.engine.graphs = run.engine.graphs, None
@@ -132,7 +137,7 @@ class Run:
             self.schedule,
             NORMALISATION,
             augmentation=self._augmentation(),
-            least_slots=16 if compiles == "on" else 0,
+            least_slots=16 if compiles != "off" else 0,
         )
         self.batches = feed.micro_batches(0, MANY_STEPS, Stopwatch(1))
         self.watch, self.num_steps = StepNotes(device), 0
@@ -151,7 +156,7 @@ class Run:
     def step(self) -> None:
         part: MicroBatch = next(self.batches)
         self.engine.set_epoch(0.0)
-        begin_step(self.engine.objective, [part])
+        self.engine.objective.begin_step([])
         seed_draws(self.engine.objective, self.num_steps, part.rows, self.batch, 0)
         losses = self.engine.backward(part.batch, is_last=True)
         norm = self.engine.step(1e-4)

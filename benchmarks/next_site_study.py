@@ -100,17 +100,38 @@ ROWS = _rows(
         ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0"),
         with_rows=("field",),
     ),
-    Row("encoder", (), "pretrain", with_rows=("field",)),
-    Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
+    *(Row(f"median_{kind}", sets, with_rows=("hybrid_median",)) for kind, sets in KINDS.items()),
+    Row("median_4x4", ("model.finest_level=4x4",), with_rows=("hybrid_median",)),
+    Row("median_strong", STRONG, with_rows=("hybrid_median",)),
+    Row("median_long", (), with_rows=("hybrid_median",)),
+    Row("median_strong_long", STRONG, with_rows=("hybrid_median",)),
+    Row("deep_median", ("model.adapter=deep",), with_rows=("hybrid_median",)),
+    Row("deep_bn_median", ("model.adapter=deep_bn",), with_rows=("hybrid_median",)),
+    Row("deep_bn", ("model.adapter=deep_bn",), with_rows=("hybrid",)),
+    Row("resnet_fpn_median", ("spectrogram.background=median",), with_rows=("resnet_fpn",)),
+    Row("encoder", (), "pretrain", with_rows=("hybrid_median",)),
+    Row(
+        "encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("hybrid_median",)
+    ),
     Row(
         "encoder_random",
         ("pretrain.target=patch_normalised", "pretrain.masking=random"),
         "pretrain",
-        with_rows=("field",),
+        with_rows=("hybrid_median",),
     ),
-    Row("field_pretrained", (), start="encoder", with_rows=("field",)),
-    Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
-    Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
+    Row("median_pretrained", (), start="encoder", with_rows=("hybrid_median",)),
+    Row("median_pretrained_normalised", (), start="encoder_normalised", with_rows=("hybrid_median",)),
+    Row("median_pretrained_random", (), start="encoder_random", with_rows=("hybrid_median",)),
+    Row("deep_bn_pretrained", (), start="encoder", with_rows=("deep_bn_median",)),
+    Row("deep_bn_pretrained_normalised", (), start="encoder_normalised", with_rows=("deep_bn_median",)),
+    Row("deep_bn_pretrained_random", (), start="encoder_random", with_rows=("deep_bn_median",)),
+    Row("deep_pretrained_random", (), start="encoder_random", with_rows=("deep_median",)),
+    Row(
+        "median_pretrained_random_decay",
+        ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75"),
+        start="encoder_random",
+        with_rows=("hybrid_median",),
+    ),
     Row("self_trained_old", OLD_STAGES, "self-train", "field", ("field",)),
     Row("self_trained", NEW_STAGES, "self-train", "field", ("field",)),
     Row("self_trained_control", ("self_train.curriculum=control",), "self-train", "field", ("self_trained",)),
@@ -384,7 +405,8 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
 
 def sets_of(row: Row, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
     """Knobs of a row: those all rows share, its own, and those of the command line."""
-    epochs, often = args.epochs, max(1.0, args.epochs / args.validations)
+    epochs = args.epochs * (3 if row.name.endswith("_long") else 1)
+    often = max(1.0, epochs / args.validations)
     pretrain_epochs = args.pretrain_epochs
     stage1_epochs = args.self_train_epochs
     shared = [

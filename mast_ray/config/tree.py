@@ -168,7 +168,7 @@ class ModelConfig(Section):
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
     float16); large and huge are ViT-L (303 M) and ViT-H (630 M).
     """
-    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "hybrid"
+    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn"] = "hybrid"
     """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid adds a convolutional
     path from the spectrogram to upsampling.
     """
@@ -184,19 +184,26 @@ class ModelConfig(Section):
     """Classification loss."""
     decoder: Literal["local", "global"] = "global"
     """Decoder of the masked autoencoder: 16 shifted-window blocks or 8 global blocks."""
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
+    compile: Annotated[Literal["auto", "on", "graph", "off"], BeforeValidator(_on_or_off)] = "auto"
     """torch.compile the training step (and replay it as one CUDA graph), and inference; auto: training on GPUs,
-    inference where it is long enough to pay.
+    inference where it is long enough to pay; graph: the step is replayed without having been compiled (no minutes
+    of waiting, for short trainings).
     """
 
     def compiles_on(self, device_type: str) -> bool:
         """Whether training compiles its step on a device of this type (`cuda`, `cpu`)."""
         return self.compile == "on" or (self.compile == "auto" and device_type == "cuda")
 
+    def records_on(self, device_type: str) -> bool:
+        """Whether training replays its step as a CUDA graph, which wants fixed shapes."""
+        return self.compiles_on(device_type) or (self.compile == "graph" and device_type == "cuda")
+
     @property
     def can_be_finer(self) -> bool:
         """Whether the network has a finest level to choose."""
-        return self.name == "resnet_fpn" or (self.name == "mast" and self.adapter in ("upsampling", "hybrid"))
+        return self.name == "resnet_fpn" or (
+            self.name == "mast" and self.adapter in ("upsampling", "hybrid", "deep", "deep_bn")
+        )
 
 
 class ClusterConfig(Section):

@@ -8,6 +8,7 @@ convolutional path from the spectrogram itself.
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 import torch
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.boxes.points import FINEST_STRIDES, FinestLevel
-from mast_ray.models.convolutions import ConvNormAct, MapNorm, ResidualBlock
+from mast_ray.models.convolutions import ConvNormAct, MapNorm, Norm, ResidualBlock
 from mast_ray.models.encoder import PATCH
 
-AdapterName = Literal["none", "conv", "anisotropic", "upsampling", "hybrid"]
+AdapterName = Literal["none", "conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn"]
 
 # Strides of the side path's three stages; together they are those of the finest level.
 SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
@@ -37,7 +38,7 @@ def adapter_stride(name: AdapterName, finest: FinestLevel = "8x4") -> tuple[int,
             return PATCH, PATCH
         case "anisotropic":
             return PATCH, PATCH // 4
-        case "upsampling" | "hybrid":
+        case "upsampling" | "hybrid" | "deep" | "deep_bn":
             return FINEST_STRIDES[finest]
 
 
@@ -133,7 +134,50 @@ class HybridAdapter(nn.Module):
         return self.tokens(tokens) + self.side(logmel.to(self.side[0].conv.weight.dtype))
 
 
-def build_adapter(name: AdapterName, inputs: int, channels: int, finest: FinestLevel = "8x4") -> nn.Module:
+class DeepAdapter(nn.Module):
+    """Upsampled tokens at the finest map, and a residual network from the spectrogram that reaches every level."""
+
+    def __init__(
+        self, inputs: int, channels: int, finest: FinestLevel, num_levels: int, norm: Norm = MapNorm
+    ) -> None:
+        super().__init__()
+        first, second, third = SIDE_STRIDES[finest]
+        narrow = channels // 2
+        self.tokens = UpsamplingAdapter(inputs, channels, finest)
+        self.side = nn.Sequential(
+            ConvNormAct(1, narrow, (7, 7), first, norm),
+            ResidualBlock(narrow, norm=norm),
+            ConvNormAct(narrow, narrow, (3, 3), second, norm),
+            ResidualBlock(narrow, norm=norm),
+            ConvNormAct(narrow, channels, (3, 3), third, norm),
+            ResidualBlock(channels, norm=norm),
+            ResidualBlock(channels, norm=norm),
+        )
+        widths = [channels, *([channels * 3 // 2] * (num_levels - 1))]
+        self.stages = nn.ModuleList(
+            nn.Sequential(
+                ConvNormAct(before, after, (3, 3), 2, norm),
+                ResidualBlock(after, norm=norm),
+                ResidualBlock(after, norm=norm),
+            )
+            for before, after in itertools.pairwise(widths)
+        )
+        self.joints = nn.ModuleList(nn.Conv2d(width, channels, 1, bias=False) for width in widths[1:])
+
+    def forward(self, tokens: Tensor, logmel: Tensor) -> list[Tensor]:
+        """(B, inputs, 64, 8), (B, 1, T, F) -> the finest map, and what is added to every coarser level"""
+        logmel = logmel.contiguous(memory_format=torch.channels_last)
+        features = self.side(logmel.to(self.side[0].conv.weight.dtype))
+        maps = [self.tokens(tokens) + features]
+        for stage, joint in zip(self.stages, self.joints, strict=True):
+            features = stage(features)
+            maps.append(joint(features))
+        return maps
+
+
+def build_adapter(
+    name: AdapterName, inputs: int, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4
+) -> nn.Module:
     """(B, inputs, 64, 8) -> (B, channels, time, frequency); `hybrid` takes the spectrogram too."""
     match name:
         case "none":
@@ -146,3 +190,7 @@ def build_adapter(name: AdapterName, inputs: int, channels: int, finest: FinestL
             return UpsamplingAdapter(inputs, channels, finest)
         case "hybrid":
             return HybridAdapter(inputs, channels, finest)
+        case "deep":
+            return DeepAdapter(inputs, channels, finest, num_levels)
+        case "deep_bn":
+            return DeepAdapter(inputs, channels, finest, num_levels, nn.BatchNorm2d)

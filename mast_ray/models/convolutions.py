@@ -6,6 +6,8 @@ Norms have 8 channels per group, which is GroupNorm-32 at the paper's 256 channe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,6 +27,9 @@ class MapNorm(nn.GroupNorm):
             return functional.group_norm(features, self.num_groups, weight, bias, self.eps)
 
 
+Norm = Callable[[int], nn.Module]  # channels -> a norm of maps
+
+
 class ConvNormAct(nn.Module):
     """Convolution, norm, ReLU; padding keeps the size (halves an axis with stride 2)."""
 
@@ -34,11 +39,12 @@ class ConvNormAct(nn.Module):
         outputs: int,
         kernel: tuple[int, int] = (3, 3),
         stride: int | tuple[int, int] = 1,
+        norm: Norm = MapNorm,
     ) -> None:
         super().__init__()
         padding = (kernel[0] // 2, kernel[1] // 2)
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-        self.norm = MapNorm(outputs)
+        self.norm = norm(outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         return functional.relu(self.norm(self.conv(features)))
@@ -49,15 +55,15 @@ class ResidualBlock(nn.Module):
     between 1 x 1 ones (a bottleneck).
     """
 
-    def __init__(self, channels: int, inner: int | None = None) -> None:
+    def __init__(self, channels: int, inner: int | None = None, norm: Norm = MapNorm) -> None:
         super().__init__()
         if inner is None:
-            self.body: nn.Module = ConvNormAct(channels, channels)
+            self.body: nn.Module = ConvNormAct(channels, channels, norm=norm)
             self.last = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         else:
             self.body = nn.Sequential(ConvNormAct(channels, inner, (1, 1)), ConvNormAct(inner, inner))
             self.last = nn.Conv2d(inner, channels, 1, bias=False)
-        self.norm = MapNorm(channels)
+        self.norm = norm(channels)
 
     def forward(self, features: Tensor) -> Tensor:
         return functional.relu(features + self.norm(self.last(self.body(features))))

@@ -27,7 +27,7 @@ from mast_ray.boxes.points import (
 )
 from mast_ray.boxes.suppression import suppress
 from mast_ray.config.errors import ConfigError
-from mast_ray.models.adapters import AdapterName, HybridAdapter, adapter_stride, build_adapter
+from mast_ray.models.adapters import AdapterName, DeepAdapter, HybridAdapter, adapter_stride, build_adapter
 from mast_ray.models.encoder import PATCH, EncoderSize, build_encoder
 from mast_ray.models.head import FcosHead
 from mast_ray.models.pyramid import Pyramid, StagePyramid
@@ -79,7 +79,7 @@ class DetectorArchitecture:
     def levels(self) -> tuple[PyramidLevel, ...]:
         if self.name == "resnet_fpn":
             return pyramid_levels(levels_from(self.finest, self.num_levels), FINEST_STRIDES[self.finest])
-        chooses = self.used_adapter in ("upsampling", "hybrid")
+        chooses = self.used_adapter in ("upsampling", "hybrid", "deep", "deep_bn")
         count = levels_from(self.finest, self.num_levels) if chooses else self.num_levels
         return pyramid_levels(count, adapter_stride(self.used_adapter, self.finest))
 
@@ -208,7 +208,9 @@ class MastDetector(PointDetector):
         super().__init__(architecture)
         channels, name = architecture.channels, architecture.used_adapter
         self.encoder = build_encoder(architecture.size)
-        self.adapter = build_adapter(name, self.encoder.shape.width, channels, architecture.finest)
+        self.adapter = build_adapter(
+            name, self.encoder.shape.width, channels, architecture.finest, len(self.levels)
+        )
         self.pyramid = Pyramid(channels, len(self.levels))
         self.head = FcosHead(channels, len(self.levels), _TOWER_DEPTH[architecture.size])
         self.projection = ProjectionHead(channels) if architecture.name == "mast" else None
@@ -217,6 +219,9 @@ class MastDetector(PointDetector):
 
     def maps(self, logmel: Tensor) -> list[Tensor]:
         tokens = self.backbone_map(logmel)[0]
+        if isinstance(self.adapter, DeepAdapter):
+            finest, *coarser = self.adapter(tokens, logmel)
+            return self.pyramid(finest, coarser)
         with_sound = isinstance(self.adapter, HybridAdapter)
         return self.pyramid(self.adapter(tokens, logmel) if with_sound else self.adapter(tokens))
 

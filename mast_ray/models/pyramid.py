@@ -58,11 +58,12 @@ class Pyramid(nn.Module):
         self.fuse = nn.ModuleList(WeightedSum() for _ in range(num_levels - 1))
         self.smooth = nn.ModuleList(SmoothingBlock(channels) for _ in range(num_levels))
 
-    def forward(self, features: Tensor) -> list[Tensor]:
-        """(B, C, time, frequency) -> one map per level"""
+    def forward(self, features: Tensor, coarser: Sequence[Tensor] = ()) -> list[Tensor]:
+        """(B, C, time, frequency) -> one map per level; `coarser` is added to the levels above the finest"""
         maps = [features]
-        for down in self.down:
-            maps.append(down(maps[-1]))
+        for level, down in enumerate(self.down):
+            below = down(maps[-1])
+            maps.append(below + coarser[level] if coarser else below)
         return fused_top_down(maps, self.lateral, self.fuse, self.smooth)
 
 

@@ -235,9 +235,12 @@ def engine_of(
     if worker.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.benchmark = True
-    compiled = config.model.compiles_on(worker.device.type) and not isinstance(objective, BaselineObjective)
+    compiled, recorded = (
+        test(worker.device.type) and not isinstance(objective, BaselineObjective)
+        for test in (config.model.compiles_on, config.model.records_on)
+    )
     if choice.name == "deepspeed" and config.cluster.zero_stage == 3:
-        compiled = False  # its weights come and go between the layers
+        compiled = recorded = False  # its weights come and go between the layers
     if config.cluster.checkpoint_activations == "on" and not recompute_blocks(objective) and worker.rank == 0:
         log.warning(
             "cluster.checkpoint_activations=on is left aside: model.name=%s has no such blocks",
@@ -266,6 +269,7 @@ def engine_of(
         zero_stage=config.cluster.zero_stage,
         offload=config.cluster.offload,
         compiled=compiled,
+        recorded=recorded,
     )
 
 

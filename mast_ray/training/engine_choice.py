@@ -48,6 +48,7 @@ def make_engine(
     zero_stage: int = 1,
     offload: Offload = "none",
     compiled: bool = False,
+    recorded: bool = False,
 ) -> Engine:
     """An engine around an objective that already lies on `device`; a process group
     must exist when processes > 1.
@@ -62,6 +63,7 @@ def make_engine(
                 num_processes=num_processes,
                 accumulate=accumulate,
                 compiled=compiled,
+                recorded=recorded,
             )
         case "deepspeed":
             return DeepSpeedEngine(

@@ -46,6 +46,7 @@ class TorchEngine:
         num_processes: int = 1,
         accumulate: int = 1,
         compiled: bool = False,
+        recorded: bool = False,
     ) -> None:
         self.name = "torch" if num_processes == 1 else "torch-ddp"
         self.objective, self.groups, self.settings = objective, tuple(groups), settings
@@ -65,7 +66,7 @@ class TorchEngine:
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
         self._compiled = compiled and num_processes == 1
         self._is_new = self._compiled  # the compiled step has not run yet
-        can_record = compiled and device.type == "cuda" and num_processes == accumulate == 1
+        can_record = recorded and device.type == "cuda" and num_processes == accumulate == 1
         self.graphs = StepGraphs(objective, self._forward_backward) if can_record else None
 
     def set_epoch(self, epoch: float) -> tuple[str, ...]:

@@ -184,7 +184,9 @@ class DetectorTask:
             noise_bank=bank,
             hidden_boxes=strengths.hidden_boxes,
         )
-        compiled = config.model.compiles_on(worker.device.type)
+        compiled, recorded = (
+            test(worker.device.type) for test in (config.model.compiles_on, config.model.records_on)
+        )
         taught_slots = config.self_train.teacher_boxes if is_taught_online(config, self.labels) else 0
         feed = feed_of(
             data.reader,
@@ -194,7 +196,7 @@ class DetectorTask:
             tail=tail,
             augmentation=augmentation if knobs.augment_probability > 0 else None,
             weighting=weighting_of(knobs, self.labels),
-            least_slots=max(data.least_slots(), taught_slots) if compiled else 0,
+            least_slots=max(data.least_slots(), taught_slots) if recorded else 0,
             labeller=online_teacher(
                 config,
                 self.labels,
