@@ -20,6 +20,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,9 +82,13 @@ OLD_STAGES = (
     "self_train.average_with_teacher=0", "self_train.keep=last",
 )  # fmt: skip
 NEW_STAGES = (
-    "self_train.curriculum=mixed", "self_train.policy=precision", "self_train.ignore_above=auto", "self_train.contrastive_on_pseudo=false",
+    "self_train.curriculum=mixed", "self_train.policy=precision", "self_train.contrastive_on_pseudo=false",
     "self_train.teacher=moving_average", "self_train.average_with_teacher=auto", "self_train.keep=best",
+    "self_train.precision_target=0.7", "self_train.ignore_above=0.35", "self_train.empty_chunks=negative",
 )  # fmt: skip
+
+TEACHER = "deep_bn_median"
+DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 
 ROWS = _rows(
     Row("fcos", (*PRINTED[2:], "model.name=fcos", "detector.learning_rate=3e-3")),
@@ -107,6 +112,8 @@ ROWS = _rows(
     Row("median_strong_long", STRONG, with_rows=("hybrid_median",)),
     Row("deep_median", ("model.adapter=deep",), with_rows=("hybrid_median",)),
     Row("deep_bn_median", ("model.adapter=deep_bn",), with_rows=("hybrid_median",)),
+    Row("deep_ln_median", ("model.adapter=deep_ln",), with_rows=("hybrid_median",)),
+    Row("deep_ws_median", ("model.adapter=deep_ws",), with_rows=("hybrid_median",)),
     Row("deep_bn", ("model.adapter=deep_bn",), with_rows=("hybrid",)),
     Row("resnet_fpn_median", ("spectrogram.background=median",), with_rows=("resnet_fpn",)),
     Row("encoder", (), "pretrain", with_rows=("hybrid_median",)),
@@ -126,26 +133,21 @@ ROWS = _rows(
     Row("deep_bn_pretrained_normalised", (), start="encoder_normalised", with_rows=("deep_bn_median",)),
     Row("deep_bn_pretrained_random", (), start="encoder_random", with_rows=("deep_bn_median",)),
     Row("deep_pretrained_random", (), start="encoder_random", with_rows=("deep_median",)),
-    Row(
-        "median_pretrained_random_decay",
-        ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75"),
-        start="encoder_random",
-        with_rows=("hybrid_median",),
-    ),
-    Row("self_trained_old", OLD_STAGES, "self-train", "field", ("field",)),
-    Row("self_trained", NEW_STAGES, "self-train", "field", ("field",)),
-    Row("self_trained_control", ("self_train.curriculum=control",), "self-train", "field", ("self_trained",)),
-    Row("self_trained_ceiling", ("self_train.curriculum=ceiling",), "self-train", "field", ("self_trained",)),
-    Row(
-        "self_trained_fixed_teacher", ("self_train.teacher=fixed",), "self-train", "field", ("self_trained",)
-    ),
-    Row("self_trained_no_band", ("self_train.ignore_above=0",), "self-train", "field", ("self_trained",)),
-    Row(
-        "self_trained_unaveraged",
-        ("self_train.average_with_teacher=0",),
-        "self-train",
-        "field",
-        ("self_trained",),
+    Row("median_pretrained_random_decay", DECAYED, start="encoder_random", with_rows=("hybrid_median",)),
+    Row("deep_bn_pretrained_decay", DECAYED, start="encoder", with_rows=("deep_bn_median",)),
+    *(
+        Row(f"self_trained{name}", sets, "self-train", TEACHER, (TEACHER,))
+        for name, sets in {
+            "_old": OLD_STAGES,
+            "": NEW_STAGES,
+            "_strict": (*NEW_STAGES, "self_train.precision_target=0.85", "self_train.ignore_above=auto"),
+            "_strong": (*NEW_STAGES, "self_train.augmentation=own"),
+            "_control": (*NEW_STAGES, "self_train.curriculum=control"),
+            "_ceiling": (*NEW_STAGES, "self_train.curriculum=ceiling"),
+            "_fixed_teacher": (*NEW_STAGES, "self_train.teacher=fixed"),
+            "_no_band": (*NEW_STAGES, "self_train.ignore_above=0"),
+            "_unaveraged": (*NEW_STAGES, "self_train.average_with_teacher=0"),
+        }.items()
     ),
 )
 SUPERVISED = (
@@ -251,7 +253,7 @@ def arguments() -> argparse.Namespace:
         help="of stage 1 and of mixed batches, in passes over the pool",
     )
     add("--rounds", type=int, default=1)
-    add("--self-train-from", default="field", metavar="ROW", help="whose detector self-training begins with")
+    add("--self-train-from", default=TEACHER, metavar="ROW", help="whose detector self-training begins with")
     add("--validations", type=int, default=3, help="times a run is validated")
     add(
         "--set",
@@ -348,9 +350,12 @@ def run_all(args: argparse.Namespace) -> None:
                 failed.add(job.name)
                 print(f"-- {job.name}: left out, what it starts from failed", flush=True)
             free = args.parallel - len(running)
+            compiling = {one.row.name for one in running if is_compiling(one, args)}
             left_s = args.deadline_s - time.monotonic()
             for job in [
-                job for job in waiting if is_ready(job, args) and expected_s(job, args, seen_s) < left_s
+                job
+                for job in first_of_rows(waiting, compiling)
+                if is_ready(job, args) and expected_s(job, args, seen_s) < left_s
             ][:free]:
                 waiting.remove(job)
                 start(job, args)
@@ -460,6 +465,25 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
 def is_ready(job: Job, args: argparse.Namespace) -> bool:
     before = start_of(job, args)
     return before is None or is_done(before, args)
+
+
+def is_compiling(job: Job, args: argparse.Namespace) -> bool:
+    """Whether a training has not shown a step yet: the next one of its row finds in the cache what it compiles."""
+    log = folder_of(job, args) / "log.txt"
+    return (
+        job.row.verb == "train"
+        and log.exists()
+        and not re.search(r"step \d+/", log.read_text(errors="replace"))
+    )
+
+
+def first_of_rows(jobs: list[Job], compiling: set[str]) -> list[Job]:
+    """Jobs in their order without those of a row that is being compiled, and one of a row at a time."""
+    chosen: dict[str, Job] = {}
+    for job in jobs:
+        if job.row.name not in compiling:
+            chosen.setdefault(job.row.name, job)
+    return list(chosen.values())
 
 
 def known_seconds(args: argparse.Namespace) -> dict[str, float]:

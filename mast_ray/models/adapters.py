@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.boxes.points import FINEST_STRIDES, FinestLevel
-from mast_ray.models.convolutions import ConvNormAct, MapNorm, Norm, ResidualBlock
+from mast_ray.models.convolutions import ConvNormAct, MapNorm, Norm, PlaceNorm, ResidualBlock, standardised
 from mast_ray.models.encoder import PATCH
 
-AdapterName = Literal["none", "conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn"]
+AdapterName = Literal[
+    "none", "conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws"
+]
 
 # Strides of the side path's three stages; together they are those of the finest level.
 SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
@@ -38,7 +40,7 @@ def adapter_stride(name: AdapterName, finest: FinestLevel = "8x4") -> tuple[int,
             return PATCH, PATCH
         case "anisotropic":
             return PATCH, PATCH // 4
-        case "upsampling" | "hybrid" | "deep" | "deep_bn":
+        case "upsampling" | "hybrid" | "deep" | "deep_bn" | "deep_ln" | "deep_ws":
             return FINEST_STRIDES[finest]
 
 
@@ -194,3 +196,10 @@ def build_adapter(
             return DeepAdapter(inputs, channels, finest, num_levels)
         case "deep_bn":
             return DeepAdapter(inputs, channels, finest, num_levels, nn.BatchNorm2d)
+        case "deep_ln":
+            return DeepAdapter(inputs, channels, finest, num_levels, PlaceNorm)
+        case "deep_ws":
+            adapter = DeepAdapter(inputs, channels, finest, num_levels)
+            standardised(adapter.side)
+            standardised(adapter.stages)
+            return adapter

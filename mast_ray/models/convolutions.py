@@ -67,3 +67,33 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return functional.relu(features + self.norm(self.last(self.body(features))))
+
+
+class PlaceNorm(nn.LayerNorm):
+    """LayerNorm over the channels of every place of a map: nothing of a chunk or a batch enters."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            weight, bias = self.weight.to(features.dtype), self.bias.to(features.dtype)
+            last = features.permute(0, 2, 3, 1)
+            return functional.layer_norm(last, self.normalized_shape, weight, bias, self.eps).permute(
+                0, 3, 1, 2
+            )
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose kernels have mean 0 and variance 1 / fan-in (Qiao et al. 2019)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        weight = self.weight.float()
+        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        weight = (weight - mean) * torch.rsqrt(variance * weight[0].numel() + 1e-6)
+        return functional.conv2d(features, weight, self.bias, self.stride, self.padding)
+
+
+def standardised(module: nn.Module) -> nn.Module:
+    """A module whose convolutions became standardised ones, in place."""
+    for part in module.modules():
+        if type(part) is nn.Conv2d:
+            part.__class__ = StandardisedConv2d
+    return module

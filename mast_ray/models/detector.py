@@ -79,7 +79,7 @@ class DetectorArchitecture:
     def levels(self) -> tuple[PyramidLevel, ...]:
         if self.name == "resnet_fpn":
             return pyramid_levels(levels_from(self.finest, self.num_levels), FINEST_STRIDES[self.finest])
-        chooses = self.used_adapter in ("upsampling", "hybrid", "deep", "deep_bn")
+        chooses = self.used_adapter in ("upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws")
         count = levels_from(self.finest, self.num_levels) if chooses else self.num_levels
         return pyramid_levels(count, adapter_stride(self.used_adapter, self.finest))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ log = logging.getLogger("mast.training")
 WARM_UPS = 3  # the compiler, cuDNN's search and the allocator settle before a graph is recorded
 MOST_GRAPHS = 8  # each keeps its inputs and gradients
 
+Found = TypeVar("Found")
 Run = Callable[..., dict[str, Tensor]]  # inputs -> losses; leaves gradients on the parameters
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
@@ -100,6 +102,52 @@ class _StepGraph:
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         return dict(zip(self._names, self._values.clone().unbind(), strict=True))
+
+
+class InferenceGraphs(Generic[Found]):
+    """The same for a function of one tensor without gradients: one graph per shape.
+
+    What it returns is overwritten by the next call. Where it cannot be recorded it runs launch by launch.
+    """
+
+    def __init__(self, run: Callable[[Tensor], Found]) -> None:
+        self._run = run
+        self._graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Found]] = {}
+        self._can_record = True
+
+    def __call__(self, values: Tensor) -> Found:
+        if self._can_record and values.shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
+            self._record(values)
+        if values.shape not in self._graphs:
+            return self._run(values)
+        graph, own, outputs = self._graphs[values.shape]
+        own.copy_(values)
+        graph.replay()
+        return outputs
+
+    def _record(self, values: Tensor) -> None:
+        own = values.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._run(own)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                outputs = self._run(own)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._can_record = False
+            torch.cuda.synchronize()
+            log.warning(
+                "inference could not be recorded as a CUDA graph, going on without (%s)",
+                (str(error).strip().splitlines() or [type(error).__name__])[0],
+            )
+            return
+        self._graphs[values.shape] = graph, own, outputs
 
 
 def _drop_gradients(module: nn.Module) -> None:

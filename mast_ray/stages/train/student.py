@@ -14,7 +14,6 @@ from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings
 from mast_ray.training.engine import Engine, Precision
 
-WORTH_COMPILING_STEPS = 5000  # a teacher's inference is compiled in the time that so many steps would win
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 
 
@@ -45,7 +44,7 @@ def online_teacher(
     objective: nn.Module,
     engine: Engine,
     precision: Precision,
-    compiled: bool,
+    recorded: bool,
 ) -> OnlineTeacher | None:
     """The moving average of a run as the teacher of its own pseudo-labelled chunks, where that is asked for."""
     knobs = config.self_train
@@ -68,4 +67,4 @@ def online_teacher(
     )
     prefix, network = network_of(objective)
     own = {name.removeprefix(prefix): value for name, value in averages.items() if name.startswith(prefix)}
-    return OnlineTeacher(network, own, settings, precision, compiled=compiled)
+    return OnlineTeacher(network, own, settings, precision, recorded=recorded)

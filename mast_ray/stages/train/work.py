@@ -26,7 +26,6 @@ from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_box
 from mast_ray.stages.train.data import chunk_reader, training_data
 from mast_ray.stages.train.export import card_of, export, run_files
 from mast_ray.stages.train.student import (
-    WORTH_COMPILING_STEPS,
     augment_of,
     is_taught_online,
     online_teacher,
@@ -184,9 +183,7 @@ class DetectorTask:
             noise_bank=bank,
             hidden_boxes=strengths.hidden_boxes,
         )
-        compiled, recorded = (
-            test(worker.device.type) for test in (config.model.compiles_on, config.model.records_on)
-        )
+        recorded = config.model.records_on(worker.device.type)
         taught_slots = config.self_train.teacher_boxes if is_taught_online(config, self.labels) else 0
         feed = feed_of(
             data.reader,
@@ -203,7 +200,7 @@ class DetectorTask:
                 objective,
                 engine,
                 inputs.precision,
-                compiled and schedule.num_steps >= WORTH_COMPILING_STEPS,
+                recorded,
             ),
             pseudo_weight=config.self_train.pseudo_weight,
         )

@@ -9,7 +9,6 @@ The teacher's parameters are the engine's averages themselves, so a checkpoint t
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,8 +21,7 @@ from mast_ray.boxes.validity import is_valid_box
 from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.data.feed import with_slots
 from mast_ray.training.engine import Precision, autocast
-
-log = logging.getLogger("mast.training")
+from mast_ray.training.step_graph import InferenceGraphs
 
 
 @dataclass(frozen=True)
@@ -68,23 +66,23 @@ class OnlineTeacher:
         settings: TeacherSettings,
         precision: Precision,
         *,
-        compiled: bool = False,
+        recorded: bool = False,
     ) -> None:
         self.settings, self.precision = settings, precision
         self.detector = sharing(detector, averages)
         self._infer: Callable[[Tensor], Detections] = self._detect
-        self._is_new = compiled  # the compiled inference has not run yet
-        if compiled:
-            self._infer = torch.compile(self._detect, dynamic=False)
+        if (
+            recorded
+        ):  # some hundred small kernels a batch: launched one by one they take longer than the student's step
+            self._infer = InferenceGraphs(self._detect)
 
     @torch.no_grad()  # not inference_mode: cached grids must stay usable in training
     def __call__(self, batch: ChunkBatch, raw: RawChunks, step: int) -> ChunkBatch:
         if step % self.settings.every_steps:
             return batch
         assert raw.num_expert is not None, "which chunks are pseudo-labelled must be known on the host"
-        first, chunks, device = raw.num_expert, batch.logmel[raw.num_expert :], batch.logmel.device
-        with autocast(device, self.precision):
-            found = self._found(chunks)
+        first, chunks = raw.num_expert, batch.logmel[raw.num_expert :]
+        found = self._infer(chunks)
         made, weight = banded(
             found, raw.limits[first:, 0], raw.limits[first:, 1], self.settings, float(chunks.shape[2])
         )
@@ -98,25 +96,12 @@ class OnlineTeacher:
         )
         return replace(batch, boxes=boxes, weight=torch.cat([batch.weight[:first], weight.to(batch.weight)]))
 
-    def _found(self, logmel: Tensor) -> Detections:
-        try:
-            found = self._infer(logmel)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            if not self._is_new:
-                raise
-            log.warning("the teacher could not be compiled, going on without (%s)", type(error).__name__)
-            self._infer = self._detect
-            found = self._infer(logmel)
-        self._is_new = False
-        return found
-
     def _detect(self, logmel: Tensor) -> Detections:
         settings, detector = self.settings, self.detector
-        return detector.detect(  # type: ignore[operator]
-            logmel, settings.score_floor, settings.nms_overlap, settings.max_boxes
-        )
+        with autocast(logmel.device, self.precision):
+            return detector.detect(  # type: ignore[operator]
+                logmel, settings.score_floor, settings.nms_overlap, settings.max_boxes
+            )
 
 
 def sharing(detector: nn.Module, averages: Mapping[str, Tensor]) -> Any:
