@@ -36,7 +36,8 @@ SETS = {
 }
 # What each size is trained with, besides the recipe.
 KNOBS = {
-    "compact": {"pretrain.batch_size": 256, "pretrain.learning_rate": 4e-4, "detector.batch_size": 64},
+    "compact": {"pretrain.batch_size": 256, "pretrain.learning_rate": 4e-4, "detector.batch_size": 64,
+                "detector.learning_rate": 5e-4},
     "tiny": {"pretrain.batch_size": 256, "pretrain.learning_rate": 8e-4, "detector.batch_size": 64,
              "detector.learning_rate": 1e-3},
 }  # fmt: skip
@@ -112,7 +113,7 @@ def choose_sources(args: argparse.Namespace) -> None:
         people = sorted({row["recordist"] for row in kept if row.get("recordist")})
         named.append({"source": title, "clips": len(kept), "left_out": len(rows) - len(kept),
                       "licences": by_licence, "recordists": people})  # fmt: skip
-    for name, licence in REAL.items():
+    for name, licence in real_sets(args).items():
         named.append(
             {"source": name, "licences": {licence: len(real_rows(args, name))}, "use": "without labels"}
         )
@@ -147,10 +148,15 @@ def synth_argv(args: argparse.Namespace, world: str) -> list[str]:
     index = worlds(args).index(world)
     argv = ["synth", "--out", str(args.work / world), "--hours", f"{args.hours[index]:g}", "--minutes", "0.5",
             "--sites", str(args.sites[index]), "--days", "3", "--seed", str(100 + index), "--site-shift", "1.3",
-            "--snr-db", "12", "--density", "18"]  # fmt: skip
+            "--snr-db", "10", "--density", "18"]  # fmt: skip
     if world == "clips_world":
         argv += ["--clips-dir", str(args.work / "clips"), "--scenes-dir", str(args.data / "scenes")]
     return argv
+
+
+def real_sets(args: argparse.Namespace) -> dict[str, str]:
+    """Real soundscapes and their licences; only learning without labels uses them."""
+    return REAL if {"pretrain", "self-train"} & set(args.steps) else {}
 
 
 def real_rows(args: argparse.Namespace, name: str) -> list[dict[str, str]]:
@@ -177,7 +183,7 @@ def gather(args: argparse.Namespace) -> None:
         for row in truth:
             file = f"{world}/{row['path'].removeprefix('audio/')}"
             events.append((file, *(row[name] for name in ("begin_s", "end_s", "low_hz", "high_hz", "label"))))
-    for name in REAL:
+    for name in real_sets(args):
         for row in real_rows(args, name):
             file = f"{name}/{row['file'].removeprefix('audio/')}"
             link(args.data / "soundscapes" / name / row["file"], root / "audio" / file)
@@ -196,15 +202,9 @@ def argv_of(step: str, args: argparse.Namespace, size: str) -> list[str]:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(work / "encoder"), *knobs]
         case "train":
-            return [
-                "train",
-                prepared,
-                "--encoder",
-                str(work / "encoder"),
-                "--out",
-                str(work / "detector"),
-                *knobs,
-            ]
+            has_encoder = (work / "encoder" / "card.json").exists()
+            encoder = ["--encoder", str(work / "encoder")] if has_encoder else ["--start", "scratch"]
+            return ["train", prepared, *encoder, "--out", str(work / "detector"), *knobs]
         case _:
             detector = ["--detector", str(work / "detector")]
             return ["self-train", prepared, *detector, "--out", str(work / "self_trained"), *knobs]
@@ -222,7 +222,7 @@ def knobs_of(args: argparse.Namespace, size: str) -> list[str]:
         "detector.warmup_epochs": 1,
         "detector.validate_every_epochs": max(detection / 3, 1),
         "detector.unfrozen_blocks": 12,
-        "detector.backbone_multiplier": 0.5,
+        "detector.backbone_multiplier": 0.5 if "pretrain" in args.steps else 1.0,
         "self_train.rounds": 1,
         "self_train.stage1.epochs": self_training,
         "split.ood_dev_sites": f"[{','.join(dev)}]",

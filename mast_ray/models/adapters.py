@@ -31,6 +31,9 @@ SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
 }
 
 
+MOST_SIDE_STAGES = 3  # beyond the finest map; a level above them has few cells
+
+
 def adapter_stride(name: AdapterName, finest: FinestLevel = "8x4") -> tuple[int, int]:
     """Frames and bins per cell of the adapter's output: (16, 16), (16, 4), or the
     finest level of those that can choose it.
@@ -155,7 +158,7 @@ class DeepAdapter(nn.Module):
             ResidualBlock(channels, norm=norm),
             ResidualBlock(channels, norm=norm),
         )
-        widths = [channels, *([channels * 3 // 2] * (num_levels - 1))]
+        widths = [channels, *([channels * 3 // 2] * min(num_levels - 1, MOST_SIDE_STAGES))]
         self.stages = nn.ModuleList(
             nn.Sequential(
                 ConvNormAct(before, after, (3, 3), 2, norm),

@@ -63,7 +63,7 @@ class Pyramid(nn.Module):
         maps = [features]
         for level, down in enumerate(self.down):
             below = down(maps[-1])
-            maps.append(below + coarser[level] if coarser else below)
+            maps.append(below + coarser[level] if level < len(coarser) else below)
         return fused_top_down(maps, self.lateral, self.fuse, self.smooth)
 
 
