@@ -168,9 +168,7 @@ class ModelConfig(Section):
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
     float16); large and huge are ViT-L (303 M) and ViT-H (630 M).
     """
-    adapter: Literal[
-        "conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws"
-    ] = "hybrid"
+    adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "hybrid"
     """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid adds a convolutional
     path from the spectrogram to upsampling.
     """
@@ -203,10 +201,7 @@ class ModelConfig(Section):
     @property
     def can_be_finer(self) -> bool:
         """Whether the network has a finest level to choose."""
-        return self.name == "resnet_fpn" or (
-            self.name == "mast"
-            and self.adapter in ("upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws")
-        )
+        return self.name == "resnet_fpn" or (self.name == "mast" and self.adapter in ("upsampling", "hybrid"))
 
 
 class ClusterConfig(Section):

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 
 CHANNELS_PER_GROUP = 8
@@ -25,6 +27,40 @@ class MapNorm(nn.GroupNorm):
         with torch.autocast(features.device.type, enabled=False):
             weight, bias = self.weight.to(features.dtype), self.bias.to(features.dtype)
             return functional.group_norm(features, self.num_groups, weight, bias, self.eps)
+
+
+class SharedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm over the whole batch of a step: with several workers their statistics are joined, so that a step
+    does not depend on how chunks were dealt out. (SyncBatchNorm does so on GPUs only, and not for uneven shares.)
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            return self._over_workers(features)
+        return super().forward(features)
+
+    @torch.compiler.disable
+    def _over_workers(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            values = features.float()
+            own = torch.stack((values.sum((0, 2, 3)), values.square().sum((0, 2, 3))))
+            count = values.new_full((1, self.num_features), values.numel() / self.num_features)
+            total = all_reduce(torch.cat((own, count)))
+            mean, square = total[0] / total[2], total[1] / total[2]
+            variance = (square - mean.square()).clamp(min=0)
+            self._remember(mean.detach(), variance.detach(), total[2, 0].detach())
+            scale = torch.rsqrt(variance + self.eps) * self.weight.float()
+            shift = self.bias.float() - mean * scale
+            return (values * scale[:, None, None] + shift[:, None, None]).to(features.dtype)
+
+    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Move the running statistics as BatchNorm does: towards the unbiased variance."""
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
 
 
 Norm = Callable[[int], nn.Module]  # channels -> a norm of maps
@@ -67,33 +103,3 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return functional.relu(features + self.norm(self.last(self.body(features))))
-
-
-class PlaceNorm(nn.LayerNorm):
-    """LayerNorm over the channels of every place of a map: nothing of a chunk or a batch enters."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):
-            weight, bias = self.weight.to(features.dtype), self.bias.to(features.dtype)
-            last = features.permute(0, 2, 3, 1)
-            return functional.layer_norm(last, self.normalized_shape, weight, bias, self.eps).permute(
-                0, 3, 1, 2
-            )
-
-
-class StandardisedConv2d(nn.Conv2d):
-    """A convolution whose kernels have mean 0 and variance 1 / fan-in (Qiao et al. 2019)."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        weight = self.weight.float()
-        variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
-        weight = (weight - mean) * torch.rsqrt(variance * weight[0].numel() + 1e-6)
-        return functional.conv2d(features, weight, self.bias, self.stride, self.padding)
-
-
-def standardised(module: nn.Module) -> nn.Module:
-    """A module whose convolutions became standardised ones, in place."""
-    for part in module.modules():
-        if type(part) is nn.Conv2d:
-            part.__class__ = StandardisedConv2d
-    return module

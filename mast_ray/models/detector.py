@@ -27,7 +27,7 @@ from mast_ray.boxes.points import (
 )
 from mast_ray.boxes.suppression import suppress
 from mast_ray.config.errors import ConfigError
-from mast_ray.models.adapters import AdapterName, DeepAdapter, HybridAdapter, adapter_stride, build_adapter
+from mast_ray.models.adapters import AdapterName, HybridAdapter, adapter_stride, build_adapter
 from mast_ray.models.encoder import PATCH, EncoderSize, build_encoder
 from mast_ray.models.head import FcosHead
 from mast_ray.models.pyramid import Pyramid, StagePyramid
@@ -79,7 +79,7 @@ class DetectorArchitecture:
     def levels(self) -> tuple[PyramidLevel, ...]:
         if self.name == "resnet_fpn":
             return pyramid_levels(levels_from(self.finest, self.num_levels), FINEST_STRIDES[self.finest])
-        chooses = self.used_adapter in ("upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws")
+        chooses = self.used_adapter in ("upsampling", "hybrid")
         count = levels_from(self.finest, self.num_levels) if chooses else self.num_levels
         return pyramid_levels(count, adapter_stride(self.used_adapter, self.finest))
 
@@ -219,11 +219,10 @@ class MastDetector(PointDetector):
 
     def maps(self, logmel: Tensor) -> list[Tensor]:
         tokens = self.backbone_map(logmel)[0]
-        if isinstance(self.adapter, DeepAdapter):
-            finest, *coarser = self.adapter(tokens, logmel)
-            return self.pyramid(finest, coarser)
-        with_sound = isinstance(self.adapter, HybridAdapter)
-        return self.pyramid(self.adapter(tokens, logmel) if with_sound else self.adapter(tokens))
+        if not isinstance(self.adapter, HybridAdapter):
+            return self.pyramid(self.adapter(tokens))
+        finest, *above = self.adapter(tokens, logmel)
+        return self.pyramid(finest, above)
 
     def backbone_map(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
         return self.encoder(logmel).contiguous(memory_format=torch.channels_last), (PATCH, PATCH)

@@ -58,12 +58,12 @@ class Pyramid(nn.Module):
         self.fuse = nn.ModuleList(WeightedSum() for _ in range(num_levels - 1))
         self.smooth = nn.ModuleList(SmoothingBlock(channels) for _ in range(num_levels))
 
-    def forward(self, features: Tensor, coarser: Sequence[Tensor] = ()) -> list[Tensor]:
-        """(B, C, time, frequency) -> one map per level; `coarser` is added to the levels above the finest"""
+    def forward(self, features: Tensor, above: Sequence[Tensor] = ()) -> list[Tensor]:
+        """(B, C, time, frequency) -> one map per level; `above` is added to the levels above the finest"""
         maps = [features]
         for level, down in enumerate(self.down):
             below = down(maps[-1])
-            maps.append(below + coarser[level] if level < len(coarser) else below)
+            maps.append(below + above[level] if level < len(above) else below)
         return fused_top_down(maps, self.lateral, self.fuse, self.smooth)
 
 
