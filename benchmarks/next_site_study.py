@@ -87,54 +87,32 @@ NEW_STAGES = (
     "self_train.precision_target=0.7", "self_train.ignore_above=0.35", "self_train.empty_chunks=negative",
 )  # fmt: skip
 
-TEACHER = "deep_bn_median"
+TEACHER = "field"
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
+RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
+RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 
+# `field` is what the recipe of that name trains; its rows change one thing each.
 ROWS = _rows(
     Row("fcos", (*PRINTED[2:], "model.name=fcos", "detector.learning_rate=3e-3")),
-    Row("resnet_fpn", (*PRINTED[1:], "model.name=resnet_fpn", "detector.backbone_multiplier=1.0")),
+    Row("resnet_fpn", (*PRINTED[1:], *RESNET)),
+    Row("resnet_fpn_median", ("spectrogram.background=median",), with_rows=("resnet_fpn",)),
     Row("mast_printed", PRINTED),
     Row("hybrid", ("model.adapter=hybrid",), with_rows=("mast_printed",)),
-    Row("hybrid_4x4", ("model.finest_level=4x4",), with_rows=("hybrid",)),
-    Row("hybrid_median", ("spectrogram.background=median",), with_rows=("hybrid",)),
-    Row("hybrid_strong", STRONG, with_rows=("hybrid",)),
-    *(Row(f"hybrid_{kind}", sets, with_rows=("hybrid",)) for kind, sets in KINDS.items()),
-    Row("field", ("model.finest_level=4x4", "spectrogram.background=median", *STRONG), with_rows=("hybrid",)),
-    Row(
-        "resnet_fpn_field",
-        ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0"),
-        with_rows=("field",),
-    ),
-    *(Row(f"median_{kind}", sets, with_rows=("hybrid_median",)) for kind, sets in KINDS.items()),
-    Row("median_4x4", ("model.finest_level=4x4",), with_rows=("hybrid_median",)),
-    Row("median_strong", STRONG, with_rows=("hybrid_median",)),
-    Row("median_long", (), with_rows=("hybrid_median",)),
-    Row("median_strong_long", STRONG, with_rows=("hybrid_median",)),
-    Row("deep_median", ("model.adapter=deep",), with_rows=("hybrid_median",)),
-    Row("deep_bn_median", ("model.adapter=deep_bn",), with_rows=("hybrid_median",)),
-    Row("deep_ln_median", ("model.adapter=deep_ln",), with_rows=("hybrid_median",)),
-    Row("deep_ws_median", ("model.adapter=deep_ws",), with_rows=("hybrid_median",)),
-    Row("deep_bn", ("model.adapter=deep_bn",), with_rows=("hybrid",)),
-    Row("resnet_fpn_median", ("spectrogram.background=median",), with_rows=("resnet_fpn",)),
-    Row("encoder", (), "pretrain", with_rows=("hybrid_median",)),
-    Row(
-        "encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("hybrid_median",)
-    ),
-    Row(
-        "encoder_random",
-        ("pretrain.target=patch_normalised", "pretrain.masking=random"),
-        "pretrain",
-        with_rows=("hybrid_median",),
-    ),
-    Row("median_pretrained", (), start="encoder", with_rows=("hybrid_median",)),
-    Row("median_pretrained_normalised", (), start="encoder_normalised", with_rows=("hybrid_median",)),
-    Row("median_pretrained_random", (), start="encoder_random", with_rows=("hybrid_median",)),
-    Row("deep_bn_pretrained", (), start="encoder", with_rows=("deep_bn_median",)),
-    Row("deep_bn_pretrained_normalised", (), start="encoder_normalised", with_rows=("deep_bn_median",)),
-    Row("deep_bn_pretrained_random", (), start="encoder_random", with_rows=("deep_bn_median",)),
-    Row("deep_pretrained_random", (), start="encoder_random", with_rows=("deep_median",)),
-    Row("median_pretrained_random_decay", DECAYED, start="encoder_random", with_rows=("hybrid_median",)),
-    Row("deep_bn_pretrained_decay", DECAYED, start="encoder", with_rows=("deep_bn_median",)),
+    Row("field", ("spectrogram.background=median",), with_rows=("hybrid",)),
+    Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
+    Row("field_long", (), with_rows=("field",)),
+    *(Row(f"field_{kind}", sets, with_rows=("field",)) for kind, sets in KINDS.items()),
+    Row("field_strong", STRONG, with_rows=("field",)),
+    Row("field_strong_long", STRONG, with_rows=("field",)),
+    Row("resnet_fpn_strong", RESNET, with_rows=("field_strong",)),
+    Row("encoder", (), "pretrain", with_rows=("field",)),
+    Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
+    Row("encoder_random", RANDOM, "pretrain", with_rows=("field",)),
+    Row("field_pretrained", (), start="encoder", with_rows=("field",)),
+    Row("field_pretrained_decay", DECAYED, start="encoder", with_rows=("field",)),
+    Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
+    Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
     *(
         Row(f"self_trained{name}", sets, "self-train", TEACHER, (TEACHER,))
         for name, sets in {
@@ -150,16 +128,7 @@ ROWS = _rows(
         }.items()
     ),
 )
-SUPERVISED = (
-    "fcos",
-    "resnet_fpn",
-    "mast_printed",
-    "hybrid",
-    "hybrid_4x4",
-    "hybrid_median",
-    "hybrid_strong",
-    "field",
-)
+SUPERVISED = ("fcos", "resnet_fpn", "resnet_fpn_median", "mast_printed", "hybrid", "field")
 
 
 @dataclass

@@ -165,12 +165,12 @@ class ModelConfig(Section):
     ResNet, fcos is torchvision's own.
     """
     size: Literal["tiny", "compact", "small", "base", "large", "huge"] = "base"
-    """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (under 22 MB in
+    """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (24 MB in
     float16); large and huge are ViT-L (303 M) and ViT-H (630 M).
     """
     adapter: Literal["conv", "anisotropic", "upsampling", "hybrid"] = "hybrid"
-    """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid adds a convolutional
-    path from the spectrogram to upsampling.
+    """Adapter between tokens and pyramid: strides 16x16, 16x4, 8x4 (paper: upsampling); hybrid joins upsampling
+    with a residual network from the spectrogram, level by level.
     """
     finest_level: Literal["8x4", "4x4", "2x4", "auto"] = "8x4"
     """Frames x bins per cell of the finest level (paper: 8x4), with upsampling, hybrid and resnet_fpn; auto:

@@ -44,12 +44,13 @@ def test_upsampling_adapter_parameters_add_up():
 
 @pytest.mark.parametrize(("finest", "grid"), [("8x4", (128, 32)), ("4x4", (256, 32)), ("2x4", (512, 32))])
 def test_side_path_and_upsampled_tokens_meet_at_the_finest_level(finest, grid):
-    adapter = build_adapter("hybrid", 32, 16, finest)
+    adapter = build_adapter("hybrid", 32, 16, finest).eval()
     with torch.no_grad():
         tokens, logmel = torch.randn(2, 32, 64, 8), torch.randn(2, 1, 1024, 128)
-        output = adapter(tokens, logmel)
+        output, *above = adapter(tokens, logmel)
         assert torch.allclose(output, adapter.tokens(tokens) + adapter.side(logmel), atol=1e-5)
     assert output.shape == (2, 16, *grid)
+    assert [map.shape for map in above] == [(2, 16, grid[0] // 2**n, grid[1] // 2**n) for n in (1, 2, 3)]
     assert adapter_stride("hybrid", finest) == (1024 // grid[0], 128 // grid[1])
 
 
@@ -57,7 +58,7 @@ def test_side_path_and_upsampled_tokens_meet_at_the_finest_level(finest, grid):
 def test_a_click_reaches_the_cell_of_the_side_path_that_holds_it(finest):
     """The strongest change of the map lies in the cell of the changed frame and bin, or beside it."""
     torch.manual_seed(0)
-    side = build_adapter("hybrid", 32, 16, finest).side
+    side = build_adapter("hybrid", 32, 16, finest).eval().side
     quiet = torch.zeros(1, 1, 1024, 128)
     click = quiet.clone()
     click[0, 0, 612:616, 52:56] = 5.0
@@ -66,6 +67,19 @@ def test_a_click_reaches_the_cell_of_the_side_path_that_holds_it(finest):
     time, frequency = divmod(int(change.argmax()), change.shape[1])
     stride = adapter_stride("hybrid", finest)
     assert abs(time - 614 // stride[0]) <= 1 and abs(frequency - 54 // stride[1]) <= 1
+
+
+def test_what_comes_from_above_is_added_to_the_coarser_levels_it_fits():
+    torch.manual_seed(0)
+    pyramid, finest = Pyramid(16, 3).eval(), torch.randn(1, 16, 128, 32)
+    above = [torch.randn(1, 16, 64, 16)]
+    plain, joined, nothing = (
+        pyramid(finest),
+        pyramid(finest, above),
+        pyramid(finest, [torch.zeros(1, 16, 64, 16)]),
+    )
+    assert all(torch.equal(*pair) for pair in zip(plain, nothing, strict=True))
+    assert not any(torch.equal(*pair) for pair in zip(plain, joined, strict=True))
 
 
 @pytest.mark.parametrize("num_levels", [3, 4])

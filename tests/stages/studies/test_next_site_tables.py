@@ -5,7 +5,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 from next_site_scores import Gain, Run, mean_figure, paired_gain, read_runs, share_of_gap, tables, write_run
-from next_site_study import ROWS, SUPERVISED, Job, last_student, start_of
+from next_site_study import ROWS, SUPERVISED, Job, first_of_rows, last_student, start_of
 
 
 def arrays(kept, hits, truths, sites=("A", "A", "B", "B")):
@@ -141,5 +141,12 @@ def test_every_row_starts_from_a_row_and_later_settings_win():
         assert all(name in ROWS for name in row.with_rows)
     assert set(SUPERVISED) <= set(ROWS)
     chosen = dict(one.split("=") for one in ROWS["field"].all_sets())
-    assert (chosen["model.adapter"], chosen["model.finest_level"]) == ("hybrid", "4x4")
+    assert (chosen["model.adapter"], chosen["spectrogram.background"]) == ("hybrid", "median")
+    chosen = dict(one.split("=") for one in ROWS["field_strong"].all_sets())
     assert chosen["spectrogram.background"] == "median" and chosen["augment.gain_db"] == "12"
+
+
+def test_one_run_of_a_row_compiles_at_a_time():
+    first, second, other = Job(ROWS["field"], 0), Job(ROWS["field"], 1), Job(ROWS["hybrid"], 1)
+    assert first_of_rows([first, second, other], set()) == [first, other]
+    assert first_of_rows([second, other], {"field"}) == [other]
