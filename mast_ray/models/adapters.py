@@ -19,9 +19,7 @@ from mast_ray.boxes.points import FINEST_STRIDES, FinestLevel
 from mast_ray.models.convolutions import ConvNormAct, MapNorm, ResidualBlock, SharedBatchNorm
 from mast_ray.models.encoder import PATCH
 
-AdapterName = Literal[
-    "none", "conv", "anisotropic", "upsampling", "hybrid", "deep", "deep_bn", "deep_ln", "deep_ws"
-]
+AdapterName = Literal["none", "conv", "anisotropic", "upsampling", "hybrid"]
 
 # Strides of the side path up to the finest map, in three steps.
 SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
@@ -29,8 +27,6 @@ SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
     "4x4": ((2, 2), (2, 2), (1, 1)),
     "2x4": ((2, 2), (1, 2), (1, 1)),
 }
-
-
 MOST_SIDE_STAGES = 3  # beyond the finest map; a level above them has few cells
 
 

@@ -229,7 +229,7 @@ def _tell(found: _Halving | _Median, record: TrialRecord) -> None:
         {EPOCHS: epoch, OBJECTIVE: value} for epoch, value in enumerate(record.objectives, 1)
     ]
     for report in reports:
-        super(_MarksStops, found).on_trial_result(controller, trial, dict(report))
+        super(_MarksStops, found).on_trial_result(controller, trial, dict(report))  # type: ignore[misc]
     found.on_trial_complete(controller, trial, dict(reports[-1]))
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mast_ray.evaluation.findings import doubts, same_everywhere
+from mast_ray.inference.findings import doubts, same_everywhere
 from mast_ray.stages.detect.work import UNIT_RECORDINGS, arrow_bytes, parquet_bytes, put_file
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import (

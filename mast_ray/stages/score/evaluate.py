@@ -23,7 +23,6 @@ import numpy as np
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.evaluation.figure_tables import write_sheet
-from mast_ray.evaluation.findings import doubts, same_everywhere
 from mast_ray.evaluation.intervals import Difference, paired_differences
 from mast_ray.evaluation.naming.confusion import Confusion, confusion_of, write_confusion
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
@@ -31,6 +30,7 @@ from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
+from mast_ray.inference.findings import doubts, same_everywhere
 from mast_ray.inference.tuned_detector import delivered_post
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner

@@ -19,7 +19,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.dealing.splits import pick_budget
+from mast_ray.tables.dealing.label_budget import pick_budget
 from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.prepared import Prepared, read_table
 from mast_ray.tables.reading.chunk_sets import (

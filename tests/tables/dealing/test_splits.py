@@ -11,8 +11,9 @@ import pytest
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import SplitConfig
+from mast_ray.tables.dealing.label_budget import pick_budget
 from mast_ray.tables.dealing.leaks import audit_leaks, leakage_rate
-from mast_ray.tables.dealing.splits import BlockRow, Recording, chunk_ranges, deal_splits, pick_budget
+from mast_ray.tables.dealing.splits import BlockRow, Recording, chunk_ranges, deal_splits
 
 
 def recording(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mast_ray.evaluation.findings import doubts, same_everywhere
+from mast_ray.inference.findings import doubts, same_everywhere
 
 BOXES = np.array([[10.0, 5.0, 20.0, 9.0], [40.0, 5.0, 50.0, 9.0]])
 
