@@ -16,12 +16,10 @@ from mast_ray.boxes.batch import EVEN_WEIGHT, Detections
 from mast_ray.boxes.suppression import suppress
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.tree import EvaluateConfig
-from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.detector import SUPPRESSION_STEPS, DetectorArchitecture
 from mast_ray.spectrogram.grid import CHUNK_FRAMES
 from mast_ray.training.files.model_files import Card
 from mast_ray.training.files.post_processing import PostProcessing
-
-SUPPRESSION_STEPS = 16  # on a device, where nothing may be read back
 
 
 class TunedDetector(nn.Module):

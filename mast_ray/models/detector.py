@@ -47,7 +47,7 @@ _TOWER_DEPTH: dict[EncoderSize, int] = {
 }  # fmt: skip
 # Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
 # were never seen.
-_SUPPRESSION_STEPS = 32
+SUPPRESSION_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class PointDetector(nn.Module):
             Detections(corners, best, best >= score_floor, parts),
             nms_overlap,
             max_detections,
-            num_steps=None if on_host else _SUPPRESSION_STEPS,
+            num_steps=None if on_host else SUPPRESSION_STEPS,
         )
 
     def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:

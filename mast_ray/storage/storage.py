@@ -175,9 +175,9 @@ class LocalStorage:
         """Make a finished scratch file an object, by rename."""
         final = self.local_path(key)
         final.parent.mkdir(parents=True, exist_ok=True)
-        _sync(path)
+        sync_to_disk(path)
         os.replace(path, final)
-        _sync(final.parent)
+        sync_to_disk(final.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """True when this call created the object; a hard link is the local
@@ -187,12 +187,12 @@ class LocalStorage:
         final.parent.mkdir(parents=True, exist_ok=True)
         with self.scratch_file() as temporary:
             temporary.write_bytes(data)
-            _sync(temporary)
+            sync_to_disk(temporary)
             try:
                 os.link(temporary, final)
             except FileExistsError:
                 return False
-        _sync(final.parent)
+        sync_to_disk(final.parent)
         return True
 
     def delete(self, key: str) -> None:
@@ -243,7 +243,8 @@ def _name_of(key: str) -> str:
     return _ODD_BYTE.sub(lambda odd: chr(0xDC00 + int(odd[1], 16)), key) if "\ufffd" in key else key
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
+    """A folder or file as it is now outlives a power cut; a new file does when its folder was synced too."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

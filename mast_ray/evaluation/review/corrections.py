@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.storage.storage import sync_to_disk
 
 ActionKind = Literal["accept", "reject", "change", "draw", "name", "looked", "undo"]
 Queue = Literal["random", "uncertain", "site_hour", "cluster", "plan", "recording", "import"]
@@ -221,16 +222,7 @@ def append_actions(path: Path, actions: Iterable[Action]) -> None:
         file.flush()
         os.fsync(file.fileno())
     if is_new:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file is safe when its name is on disk too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_to_disk(path.parent)  # a new file is safe when its name is on disk too
 
 
 def corrections_folder(detections: str) -> Path:

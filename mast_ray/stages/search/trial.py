@@ -128,7 +128,8 @@ def run_trial(
         "stage": "",
         "boxes_per_chunk": pseudo.figures["figures"]["boxes_per_chunk"],
     }
-    if pseudo.figures["train_chunks"] == 0:  # a threshold above every score
+    # a threshold above every score: a poor trial, also where empty chunks are kept as negatives
+    if pseudo.figures["train_chunks"] == 0 or not result["boxes_per_chunk"]:
         return diary.tell(result, LAST)
     models = {"teacher": task.detector}
     for step in steps_of(config.self_train.curriculum):
