@@ -3,6 +3,7 @@ driver and in its workers; no model involved.
 
     python benchmarks/pseudo_operator.py --out pseudo_operator.json       # 588,236 chunks, 170 detections each: 4 GB of disk
     python benchmarks/pseudo_operator.py --chunks 58824 --runner here
+    python benchmarks/pseudo_operator.py --cores 8 --out pseudo_operator.json               # of a larger machine
 
 Detections are drawn at random, with scores like a detector's (most are low) and as many files as `mast pseudo-label`
 writes. Memory: the most that a process held at any time beside what it shares with others, read five times a second.
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -51,33 +56,38 @@ def main() -> None:
     parser.add_argument("--per-chunk", type=int, default=170)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--runner", choices=sorted(RUNNERS), default="ray")
+    parser.add_argument(
+        "--cores", type=int, default=os.cpu_count() or 1, help="that Ray may use (default: all)"
+    )
     parser.add_argument("--folder", help="where the tables go (default: a temporary folder)")
     parser.add_argument("--out", help="JSON to write")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        run_policy(Path(args.one[0]), args.one[1], args.runner)
+        run_policy(Path(args.one[0]), args.one[1], args.runner, args.cores)
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         began = time.perf_counter()
         write_prepared(folder, args.chunks)
-        write_detections(folder, args.chunks, args.per_chunk)
+        write_detections(folder, args.chunks, args.per_chunk, num_processes=args.cores)
         count = args.chunks * args.per_chunk
         print(f"{args.chunks:,} chunks, {count:,} detections written in {time.perf_counter() - began:.0f} s")
-        result = {
+        result: dict[str, Any] = {
             "configuration": {
                 "machine": platform.machine(),
-                "cores": os.cpu_count(),
+                "cores": args.cores,
                 "runner": args.runner,
                 "chunks": args.chunks,
                 "detections": count,
             },
             "bytes_on_disk": sum(p.stat().st_size for p in folder.rglob("*.parquet")),
-            "policies": {policy: measured(folder, policy, args.runner) for policy in args.policies},
+            "policies": {},
         }
-    if args.out:
-        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+        for policy in args.policies:
+            result["policies"][policy] = measured(folder, policy, args.runner, args.cores)
+            if args.out:  # what is measured is kept, whatever becomes of the rest
+                Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 
 
 def recordings_table(num_chunks: int) -> pa.Table:
@@ -125,42 +135,66 @@ def write_prepared(folder: Path, num_chunks: int, recordings: pa.Table | None = 
 
 
 def write_detections(
-    folder: Path, num_chunks: int, per_chunk: int, recordings_per_file: int = RECORDINGS_PER_FILE
+    folder: Path,
+    num_chunks: int,
+    per_chunk: int,
+    recordings_per_file: int = RECORDINGS_PER_FILE,
+    num_processes: int = 1,
 ) -> None:
     """A finished stage of detections, as `mast pseudo-label` leaves it."""
-    stage, rng = open_storage(folder / "detections"), np.random.default_rng(0)
+    stage = open_storage(folder / "detections")
     ids = recordings_table(num_chunks).column("recording_id").to_pylist()
-    for first in range(0, len(ids), recordings_per_file):
-        some = ids[first : first + recordings_per_file]
-        count = len(some) * CHUNKS_PER_RECORDING * per_chunk
-        recording = np.repeat(np.arange(len(some)), CHUNKS_PER_RECORDING * per_chunk)
-        chunk = np.tile(np.repeat(np.arange(CHUNKS_PER_RECORDING), per_chunk), len(some))
-        begin_s = chunk * HOP_S + rng.uniform(0, CHUNK_S - 1.0, count)
-        low = rng.uniform(0, 110, count)
-        columns = {
-            "recording_id": pa.DictionaryArray.from_arrays(recording, pa.array(some)).cast(pa.string()),
-            "chunk": chunk, "begin_s": begin_s, "end_s": begin_s + rng.uniform(0.05, 1.0, count),
-            "low_hz": bin_to_hertz(low), "high_hz": bin_to_hertz(low + rng.uniform(2, 17, count)),
-            "score": 0.05 + 0.95 * rng.beta(0.4, 4.0, count),
-        }  # fmt: skip
-        names = [name for name in DETECTIONS if name.name in columns]
-        table = pa.table({name.name: pa.array(columns[name.name]).cast(name.type) for name in names})
-        key = f"detections/{first:08d}.parquet"
-        path = folder / "detections" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, compression="zstd")
-        spans = [f"{name}-0-{CHUNKS_PER_RECORDING}" for name in some]
-        outcomes = tuple(Outcome(span, "done") for span in spans)
-        commit = Commit(
-            f"{first:016x}", "t", (DataFile(key, count, key),), outcomes, dict.fromkeys(spans, "")
-        )
-        put_commit(stage, commit)
+    firsts = range(0, len(ids), recordings_per_file)
+    parts = [(folder, first, ids[first : first + recordings_per_file], per_chunk) for first in firsts]
+    if num_processes == 1:
+        for part in parts:
+            write_unit(part)
+    else:
+        with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
+            list(processes.map(write_unit, parts))
     write_manifest(stage, "pseudo-label", field(), "key", {}, {}, datetime.now(UTC))
 
 
-def measured(folder: Path, policy: str, runner: str) -> dict[str, float]:
-    """A process of its own, so that its largest memory is that of the policy."""
-    command = [sys.executable, __file__, "--one", str(folder), policy, "--runner", runner]
+def write_unit(part: tuple[Path, int, list[str], int]) -> None:
+    """A file of detections and its commit; the same rows whoever writes it."""
+    folder, first, some, per_chunk = part
+    rng = np.random.default_rng([0, first])
+    count = len(some) * CHUNKS_PER_RECORDING * per_chunk
+    recording = np.repeat(np.arange(len(some)), CHUNKS_PER_RECORDING * per_chunk)
+    chunk = np.tile(np.repeat(np.arange(CHUNKS_PER_RECORDING), per_chunk), len(some))
+    begin_s = chunk * HOP_S + rng.uniform(0, CHUNK_S - 1.0, count)
+    low = rng.uniform(0, 110, count)
+    columns = {
+        "recording_id": pa.DictionaryArray.from_arrays(recording, pa.array(some)).cast(pa.string()),
+        "chunk": chunk, "begin_s": begin_s, "end_s": begin_s + rng.uniform(0.05, 1.0, count),
+        "low_hz": bin_to_hertz(low), "high_hz": bin_to_hertz(low + rng.uniform(2, 17, count)),
+        "score": 0.05 + 0.95 * rng.beta(0.4, 4.0, count),
+    }  # fmt: skip
+    names = [name for name in DETECTIONS if name.name in columns]
+    table = pa.table({name.name: pa.array(columns[name.name]).cast(name.type) for name in names})
+    key = f"detections/{first:08d}.parquet"
+    path = folder / "detections" / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="zstd")
+    spans = [f"{name}-0-{CHUNKS_PER_RECORDING}" for name in some]
+    outcomes = tuple(Outcome(span, "done") for span in spans)
+    commit = Commit(f"{first:016x}", "t", (DataFile(key, count, key),), outcomes, dict.fromkeys(spans, ""))
+    put_commit(open_storage(folder / "detections"), commit)
+
+
+def measured(folder: Path, policy: str, runner: str, cores: int) -> dict[str, float]:
+    command = [
+        sys.executable, __file__, "--one", str(folder), policy, "--runner", runner, "--cores", str(cores)
+    ]  # fmt: skip
+    figures = watched(command)
+    print(policy, figures, flush=True)
+    return figures
+
+
+def watched(command: list[str]) -> dict[str, float]:
+    """The JSON that a command prints last, with the memory of it and of its Ray workers: a process of its own, so that
+    its largest memory is that of its work.
+    """
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     most = {"driver": 0, "worker": 0, "all_workers": 0}
     while process.poll() is None:
@@ -173,9 +207,7 @@ def measured(folder: Path, policy: str, runner: str) -> dict[str, float]:
     if process.returncode:
         sys.exit(process.returncode)
     figures = json.loads(answer.splitlines()[-1])
-    figures |= {f"{name}_gb": round(value / 1e9, 3) for name, value in most.items()}
-    print(policy, figures, flush=True)
-    return figures
+    return figures | {f"{name}_gb": round(value / 1e9, 3) for name, value in most.items()}
 
 
 def private_bytes(pid: int) -> tuple[int, list[int]]:
@@ -196,15 +228,22 @@ def _private(process: psutil.Process) -> int:
     return info.rss - info.shared
 
 
-def run_policy(folder: Path, policy: str, runner: str) -> None:
+def run_policy(folder: Path, policy: str, runner: str, cores: int | None = None) -> None:
     config = apply_overrides(field(), {"self_train.policy": policy})
     places = (open_prepared(folder / "prepared"), open_storage(folder / "detections"), str(folder / policy))
-    with RUNNERS[runner].session():
+    with session(runner, cores):
         began = time.perf_counter()
         made = make_pseudo_labels(config, *places, TEACHER, runner=RUNNERS[runner])
         seconds = time.perf_counter() - began
     boxes = round(made.figures["figures"]["boxes_per_chunk"] * made.figures["figures"]["num_chunks"])
     print(json.dumps({"seconds": round(seconds, 1), "boxes": boxes}))
+
+
+def session(runner: str, cores: int | None) -> AbstractContextManager[None]:
+    """Ray on some of the cores of this machine."""
+    from mast_ray.on_ray.session import ray_session
+
+    return ray_session(cores) if runner == "ray" else RUNNERS[runner].session()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Work units on Ray Data: one block per unit, so that a death costs one unit and
-Ray's retry meets our ledger.
+"""Work units on Ray Data: one block per unit (of thousands, a few units per block), so that a death costs one unit
+and Ray's retry meets our ledger.
 
 The units mechanism itself (ledger, commits, quarantine) is in storage/; this only spreads it over a cluster.
 What is expensive to build (a model) is built once in every process: in actors on GPUs, whose memory is free again
@@ -52,6 +52,8 @@ LOST = (
     ray.exceptions.OutOfDiskError,
     ray.exceptions.OutOfMemoryError,
 )
+# Ray Data keeps books of every block: a hundred thousand units go several to a block, each still committed alone
+MOST_BLOCKS = 4_000
 TOLD = "error "  # a result that begins so is an error
 
 
@@ -74,7 +76,9 @@ def run_units(
         "commit_here": commit_here,
     }  # fmt: skip
     rows = [{"unit": unit_to_json(unit)} for unit in units]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    # Where the driver commits, a block that dies takes all its units with it.
+    num_blocks = min(len(rows), MOST_BLOCKS) if commit_here else len(rows)
+    dataset = ray.data.from_items(rows, override_num_blocks=num_blocks)
     resources: dict[str, Any] = {"num_cpus": spread.num_cpus, "num_gpus": spread.num_gpus or None}
     if spread.num_actors and spread.num_gpus:
         dataset = dataset.map_batches(

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from mast_ray.config.errors import DataError, TemporaryError
@@ -229,7 +229,10 @@ def unit_from_json(text: str) -> Unit:
 
 
 def commit_to_json(commit: Commit) -> bytes:
-    tree = asdict(commit) | {"outcomes": [outcome._asdict() for outcome in commit.outcomes]}
+    tree = vars(commit) | {  # not asdict, which copies every value of every recording
+        "files": [vars(file) for file in commit.files],
+        "outcomes": [outcome._asdict() for outcome in commit.outcomes],
+    }
     return json.dumps(tree, sort_keys=True).encode()
 
 

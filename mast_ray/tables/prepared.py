@@ -27,8 +27,30 @@ from mast_ray.storage.stage_folders import MANIFEST, SCHEMA_VERSION, Manifest, r
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import IGNORED
 
+FEW = 1000  # ids are searched for one by one where there are so many times more recordings
+IDS_AT_ONCE = 1_000_000
 JOIN = "join"  # the stage of a folder that stands for several archives
 MEND = "run the command that wrote this folder again: it finds what is damaged and does just that again"
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedIds:
+    """Ids in order and the row of each."""
+
+    ids: NDArray[np.bytes_]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> OrderedIds:
+        slices = [column.slice(first, IDS_AT_ONCE) for first in range(0, len(column), IDS_AT_ONCE)]
+        ids = np.concatenate([np.array(some.to_pylist(), "S") for some in slices])
+        rows = np.argsort(ids, kind="stable")
+        return cls(ids[rows], rows)
+
+    def rows_of(self, ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """-1 for those that are not there."""
+        place = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[place] == ids, self.rows[place], -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +88,36 @@ class Prepared:
         return self.recordings.column("num_frames").to_numpy().astype(np.int64)
 
     def rows_of(self, recording_ids: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-        """Row of each id in `recordings`; -1 for an id that is not there."""
+        """Row of each id in `recordings`; -1 for an id that is not there. Few ids are searched for in an order that
+        is made once: going through millions of recordings for every unit of work would take the square of them.
+        """
+        if len(recording_ids) * FEW < len(self.recordings):
+            return self._ordered_ids.rows_of(np.array(recording_ids.to_pylist(), "S"))
         found = pc.index_in(recording_ids, value_set=self.recordings.column("recording_id").combine_chunks())
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    @cached_property
+    def _ordered_ids(self) -> OrderedIds:
+        return OrderedIds.of(self.recordings.column("recording_id"))
+
+    def of_recordings(self, rows: NDArray[np.int64]) -> Prepared:
+        """The archive of some of its recordings, in their order there."""
+        rows = np.sort(rows)
+        recording, order = self._splits_by_recording
+        low, high = (np.searchsorted(recording, rows, side=side) for side in ("left", "right"))
+        own = np.concatenate([np.zeros(0, np.int64), *map(np.arange, low, high)])
+        return replace(
+            self,
+            recordings=self.recordings.take(pa.array(rows)),
+            splits=self.splits.take(pa.array(np.sort(order[own]))),
+        )
+
+    @cached_property
+    def _splits_by_recording(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(recordings of all rows of `splits` in their order, those rows)."""
+        recording = self.rows_of(self.splits.column("recording_id"))
+        order = np.argsort(recording, kind="stable")
+        return recording[order], order
 
     @property
     def storage_type(self) -> str:

@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from pathlib import PurePosixPath
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,7 +23,7 @@ import guano
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.recordings.clock_and_site.names import EARLIEST_PLAUSIBLE_YEAR, NameReading, read_name
-from mast_ray.recordings.clock_and_site.sites import SiteFrom, site_of
+from mast_ray.recordings.clock_and_site.sites import SiteFrom, site_of, stem_and_suffix
 from mast_ray.recordings.decoding.headers import Header
 
 TimeSource = Literal["table", "guano", "header", "filename", "none"]
@@ -86,7 +85,7 @@ def recording_metadata(
     site_from: SiteFrom = "auto",
 ) -> RecordingMetadata:
     """Merge all sources in order of trust. `zone` is an IANA name or a fixed offset; empty: undeclared."""
-    name = read_name(PurePosixPath(path.replace("\\", "/")).stem)
+    name = read_name(stem_and_suffix(path)[0])
     row = row or TableRow()
     texts = _guano_values(header.guano) if header is not None and header.guano else {}
     readings: list[tuple[TimeSource, datetime]] = []

@@ -8,11 +8,12 @@ interrupted, the same command goes on with those that are left, and every chunk 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from mast_ray.config.errors import DataError, TemporaryError
@@ -29,10 +30,10 @@ from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import StageResult, StageRun, done_before, open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
-from mast_ray.storage.units import Item, Outcome, Unit, group_units, pending_units, read_commits, tally
+from mast_ray.storage.units import Item, Outcome, Unit, group_units, iter_commits, pending_units
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkRuns, ChunkSet, runs_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.data.archive_inputs import read_as
@@ -46,6 +47,7 @@ log = logging.getLogger("mast.chunks")
 STAGE, FOLDER = "detect-chunks", "detections"
 # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
 CHUNKS_PER_UNIT = 16_384
+RUNS_AT_ONCE = 100_000
 LEAST_PER_UNIT = 64  # some seconds on a core: two cores share even a small split
 WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
 
@@ -94,7 +96,7 @@ def detect_chunks(
         settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
-    chunks = chunks_of_split(archive, *task.splits)
+    chunks = runs_of_split(archive, *task.splits)
     with stage_run(stage, stage_name, config, key, inputs, settings) as run:
         if run.done is not None:
             log.info("%s holds these detections already", stage.url)
@@ -106,7 +108,7 @@ def detect_chunks(
             copy_work(taken, stage)
         else:
             _work_off(task, run, units, runner, len(chunks))
-        return StageResult(run.finish(_count(stage, units, chunks)), was_done=False)
+        return StageResult(run.finish(count_chunks(stage, units)), was_done=False)
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
@@ -114,36 +116,37 @@ def chunks_of_a_unit(num_chunks: int) -> int:
     return int(np.clip(num_chunks // 16, LEAST_PER_UNIT, CHUNKS_PER_UNIT))
 
 
-def chunk_units(prepared: Prepared, chunks: ChunkSet, chunks_per_unit: int) -> list[Unit]:
+def chunk_units(prepared: Prepared, chunks: ChunkRuns, chunks_per_unit: int) -> list[Unit]:
     """Stretches of neighbouring chunks of a recording, grouped; the size of an
     item is its number of chunks.
     """
-    breaks = (np.diff(chunks.recording) != 0) | (np.diff(chunks.chunk) != 1)
-    starts = np.concatenate([[0], np.flatnonzero(breaks) + 1]) if len(chunks) else np.zeros(0, np.int64)
-    ends = np.concatenate([starts[1:], [len(chunks)]])
-    paths, items = prepared.recordings.column("path").to_pylist(), []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        row = int(chunks.recording[start])
-        for first in range(start, end, chunks_per_unit):
-            count = min(chunks_per_unit, end - first)
-            begin = int(chunks.chunk[first])
-            items.append(
-                Item(f"{prepared.recording_ids[row]}-{begin}-{begin + count}", paths[row], count, "")
-            )
-    return group_units(items, chunks_per_unit, chunks_per_unit)
+    return group_units(_stretches(prepared, chunks, chunks_per_unit), chunks_per_unit, chunks_per_unit)
+
+
+def _stretches(prepared: Prepared, chunks: ChunkRuns, most: int) -> Iterator[Item]:
+    for low in range(0, len(chunks.recording), RUNS_AT_ONCE):  # names of some recordings at a time
+        some = slice(low, low + RUNS_AT_ONCE)
+        named = prepared.recordings.select(["recording_id", "path"]).take(pa.array(chunks.recording[some]))
+        columns = (named.column("recording_id").to_pylist(), named.column("path").to_pylist())
+        runs = zip(*columns, chunks.first[some].tolist(), chunks.count[some].tolist(), strict=True)
+        for name, path, start, count in runs:
+            for begin in range(start, start + count, most):
+                size = min(most, start + count - begin)
+                yield Item(f"{name}-{begin}-{begin + size}", path, size, "")
 
 
 def chunks_of_items(prepared: Prepared, items: Sequence[Item]) -> ChunkSet:
     """The chunks that items name."""
-    row_of = {name: row for row, name in enumerate(prepared.recording_ids)}
-    recording, chunk = [], []
-    for item in items:
-        name, begin, end = item.item_id.rsplit("-", 2)
-        span = np.arange(int(begin), int(end), dtype=np.int32)
-        chunk.append(span)
-        recording.append(np.full(len(span), row_of[name], np.int32))
-    count = sum(map(len, chunk))
-    return ChunkSet(np.concatenate(recording), np.concatenate(chunk), np.ones(count, np.float32))
+    return runs_of_items(prepared, [item.item_id for item in items]).chunks()
+
+
+def runs_of_items(prepared: Prepared, item_ids: Sequence[str]) -> ChunkRuns:
+    """The stretches that items name, in their order."""
+    names, begins, ends = zip(*(item_id.rsplit("-", 2) for item_id in item_ids), strict=True)
+    first, end = np.array(begins, np.int64), np.array(ends, np.int64)
+    rows = prepared.rows_of(pa.array(names, pa.string()))
+    assert (rows >= 0).all(), f"{prepared.storage.url} does not hold the recordings of this unit"
+    return ChunkRuns(rows, first, end - first)
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ class ChunkWork:
 
 
 def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Runner, num_chunks: int) -> None:
-    pending = pending_units(units, read_commits(run.stage))
+    pending = pending_units(units, iter_commits(run.stage))
     if len(pending) < len(units):
         left = sum(unit.num_bytes for unit in pending)
         print(f"resuming: {num_chunks - left:,} of {num_chunks:,} chunks done", flush=True)
@@ -251,25 +254,30 @@ def _spread(task: ChunkTask, offered: Resources, num_units: int) -> Spread:
     )
 
 
-def _count(stage: Storage, units: Sequence[Unit], chunks: ChunkSet) -> dict[str, Any]:
-    """Every chunk exactly once, or the stage is not finished."""
-    commits = read_commits(stage)
-    items = [item for unit in units for item in unit.items]
-    counted = tally(items, commits)
-    found = [outcome for commit in commits for outcome in commit.outcomes]
-    done = sum((outcome.record or {}).get("chunks", 0) for outcome in found)
-    size_of = {item.item_id: item.num_bytes for item in items}
-    rejected = sum(size_of.get(outcome.item_id, 0) for outcome in found if outcome.status == "rejected")
-    if not counted.is_complete or done + rejected != len(chunks):
+def count_chunks(stage: Storage, units: Sequence[Unit]) -> dict[str, Any]:
+    """Every chunk exactly once, or the stage is not finished. Commits go by one after another."""
+    waiting = {item.item_id: item.num_bytes for unit in units for item in unit.items}
+    offered, recordings = sum(waiting.values()), len({name.rsplit("-", 2)[0] for name in waiting})
+    done = rejected = num_rows = 0
+    files: list[str] = []
+    for commit in iter_commits(stage):
+        for outcome in commit.outcomes:
+            size = waiting.pop(outcome.item_id, 0)
+            if outcome.status == "rejected":
+                rejected += size
+            else:
+                done += (outcome.record or {}).get("chunks", 0)
+        files += [file.key for file in commit.files]
+        num_rows += sum(file.num_rows for file in commit.files)
+    if waiting or done + rejected != offered:
         raise TemporaryError(
-            f"{done} chunks done + {rejected} rejected is not {len(chunks)} offered:\nrun the same command again"
+            f"{done} chunks done + {rejected} rejected is not {offered} offered:\nrun the same command again"
         )
-    remove_leftovers(stage, (file.key for commit in commits for file in commit.files), (FOLDER,))
-    num_rows = sum(file.num_rows for commit in commits for file in commit.files)
+    remove_leftovers(stage, files, (FOLDER,))
     return {
-        "chunks": len(chunks),
-        "recordings": len(np.unique(chunks.recording)),
+        "chunks": offered,
+        "recordings": recordings,
         "detections": num_rows,
         "rejected_chunks": rejected,
-        "hours": round(float(seconds_of_hops(len(chunks))) / 3600, 3),
+        "hours": round(float(seconds_of_hops(offered)) / 3600, 3),
     }

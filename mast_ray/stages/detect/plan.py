@@ -7,9 +7,15 @@ than a core, because it is through sooner.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
@@ -26,6 +32,8 @@ THREADS_PER_WORKER = (
     4  # more decoding threads than that wait for Python's lock and make the detector wait for it
 )
 MOST_WORKERS_PER_GPU = 4
+NAMES_AT_ONCE = 50_000  # a second of reading names
+SLICES_WORTH_PROCESSES, MOST_NAME_READERS = 16, 16
 COMPILE_FROM_HOURS = 50  # below, a minute of compiling does not pay
 
 
@@ -72,14 +80,56 @@ def workers_per_gpu(cores: int) -> int:
 
 
 def order_by_site_and_date(items: Sequence[Item], audio: AudioConfig, sites: SiteTable | None) -> list[Item]:
-    """Recordings of one site and day side by side, as far as names and the user's table tell."""
+    """Recordings of one site and day side by side, as far as names and the user's table tell; in the order of their
+    paths within. Names of millions are read by all cores of this machine.
+    """
+    by_path = sorted(items, key=lambda item: item.path)
+    slices = [
+        [item.path for item in by_path[first : first + NAMES_AT_ONCE]]
+        for first in range(0, len(by_path), NAMES_AT_ONCE)
+    ]
+    number_of: dict[SiteDay, int] = {}
+    numbers = []
+    is_long = sites is None and len(slices) >= SLICES_WORTH_PROCESSES  # a table would travel with every slice
+    for days, own in _days_of_slices(slices, partial(_days_of, audio=audio, sites=sites), is_long):
+        known = [number_of.setdefault(day, len(number_of)) for day in days]
+        numbers.append(np.array(known, np.int64)[own])
+    if not numbers:
+        return []
+    rank = np.empty(len(number_of), np.int64)
+    rank[[number_of[day] for day in sorted(number_of)]] = np.arange(len(number_of))
+    return [by_path[place] for place in np.argsort(rank[np.concatenate(numbers)], kind="stable").tolist()]
 
-    def key(item: Item) -> tuple[str, str, str]:
-        place = metadata_of(item.path, None, audio, sites)
-        date = f"{place.clock:%Y%m%d}" if place.clock else ""
-        return sys.intern(place.site), sys.intern(date), item.path  # millions of keys, few sites and dates
 
-    return sorted(items, key=key)
+SiteDay = tuple[str, str]
+
+
+def _days_of(
+    paths: Sequence[str], audio: AudioConfig, sites: SiteTable | None
+) -> tuple[list[SiteDay], NDArray[np.int64]]:
+    """(different sites and days, number of that of every path)."""
+    number_of: dict[SiteDay, int] = {}
+    numbers = []
+    for path in paths:
+        place = metadata_of(path, None, audio, sites)
+        clock = place.clock
+        day = f"{clock.year:04d}{clock.month:02d}{clock.day:02d}" if clock else ""
+        numbers.append(number_of.setdefault((place.site, day), len(number_of)))
+    return list(number_of), np.array(numbers, np.int64)
+
+
+def _days_of_slices(
+    slices: Sequence[Sequence[str]],
+    days_of: Callable[[Sequence[str]], tuple[list[SiteDay], NDArray[np.int64]]],
+    is_long: bool,
+) -> Iterator[tuple[list[SiteDay], NDArray[np.int64]]]:
+    """In the order of the slices; in several processes where starting them is little beside the work."""
+    num_processes = min(os.cpu_count() or 1, MOST_NAME_READERS)
+    if not is_long or num_processes == 1:
+        yield from map(days_of, slices)
+        return
+    with ProcessPoolExecutor(num_processes, mp_context=multiprocessing.get_context("spawn")) as processes:
+        yield from processes.map(days_of, slices)
 
 
 def plan_detect_units(items: Sequence[Item], knobs: DetectConfig, workers: Workers) -> list[Unit]:

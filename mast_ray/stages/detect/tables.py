@@ -222,13 +222,13 @@ def write_recordings(stage: Storage, tables: Iterable[pa.Table]) -> Iterator[pa.
 def gathered_recordings(stage: Storage, results: Sequence[UnitResult]) -> Iterator[pa.Table]:
     """The rows of all units about their recordings, some 100,000 at a time."""
     held: list[pa.Table] = []
-    for result in results:
-        held += [
-            read_unit_file(stage, file.key) for file in result.files if file.key.startswith("recordings/")
-        ]
-        if sum(map(len, held)) >= ROWS_AT_ONCE:
+    num_held = 0
+    for file in (file for result in results for file in result.files if file.key.startswith("recordings/")):
+        held.append(read_unit_file(stage, file.key))
+        num_held += len(held[-1])
+        if num_held >= ROWS_AT_ONCE:
             yield pa.concat_tables(held)
-            held = []
+            held, num_held = [], 0
     if held:
         yield pa.concat_tables(held)
 

@@ -11,12 +11,11 @@ the thresholds of a policy by group need all shards, and of them only scores:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -41,14 +40,20 @@ from mast_ray.self_training.pool import (
     site_groups,
 )
 from mast_ray.self_training.stored_scores import ScoreRun, StoredScores
-from mast_ray.stages.detect.chunks import chunks_of_items
+from mast_ray.stages.detect.chunks import runs_of_items
 from mast_ray.stages.self_train.operator_task import OperatorTask, validity_of
 from mast_ray.storage.ledger import Attempt
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
 from mast_ray.storage.units import Item, Outcome, iter_commits, read_commit
 from mast_ray.tables.prepared import Prepared, open_prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_blocks, keys_of
+from mast_ray.tables.reading.chunk_sets import (
+    ChunkRuns,
+    ChunkSet,
+    common_runs,
+    merged_runs,
+    runs_of_blocks,
+)
 from mast_ray.training.data.labels import CHOSEN_CHUNKS, chosen_chunks_table
 
 SCORES, LABELS, CHUNKS = "scores", "labels", "chunks"
@@ -80,12 +85,11 @@ class Shards:
             raise TemporaryError(
                 f"{self.task.detections} lost a result meanwhile: run `mast pseudo-label` again"
             )
-        spans = [Item(outcome.item_id, "", 0, "") for outcome in commit.outcomes]
-        ids = pa.array(list(dict.fromkeys(span.item_id.rsplit("-", 2)[0] for span in spans)), pa.string())
-        archive = with_recordings(self.prepared, ids)
-        chunks = chunks_of_items(archive, spans)
-        chunks = chunks.take(np.argsort(keys_of(chunks)))
-        chunks = chunks.take(np.isin(keys_of(chunks), keys_of(_pool_chunks(archive))))
+        spans = runs_of_items(self.prepared, [outcome.item_id for outcome in commit.outcomes])
+        rows = np.unique(spans.recording)
+        archive = self.prepared.of_recordings(rows)
+        own = merged_runs(np.searchsorted(rows, spans.recording), spans.first, spans.count)
+        chunks = common_runs(own, _pool_runs(archive)).chunks()
         groups = (site_groups if self.task.knobs.policy == "precision" else chunk_groups)(archive, chunks)
         return Shard(archive, chunks, groups, tuple(file.key for file in commit.files))
 
@@ -100,17 +104,10 @@ class Shards:
         )
 
 
-def with_recordings(prepared: Prepared, ids: pa.Array) -> Prepared:
-    """The archive of some of its recordings, in their order there."""
-    rows = np.sort(prepared.rows_of(ids))
-    splits = prepared.splits.filter(pc.is_in(prepared.splits.column("recording_id"), value_set=ids))
-    return replace(prepared, recordings=prepared.recordings.take(pa.array(rows)), splits=splits)
-
-
-def _pool_chunks(archive: Prepared) -> ChunkSet:
+def _pool_runs(archive: Prepared) -> ChunkRuns:
     blocks = archive.splits.filter(archive.splits.column("in_pool"))
     limits = (blocks.column(name).to_numpy() for name in ("begin_s", "end_s"))
-    return chunks_of_blocks(archive, archive.rows_of(blocks.column("recording_id")), *limits)
+    return runs_of_blocks(archive, archive.rows_of(blocks.column("recording_id")), *limits)
 
 
 @dataclass(frozen=True, eq=False)

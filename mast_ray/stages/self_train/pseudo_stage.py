@@ -44,6 +44,7 @@ from mast_ray.training.data.labels import (
 )
 
 STAGE, FIGURES_FILE, WORK = "pseudo", "figures.json", "work"
+MOST_SHUFFLED = 100_000_000
 _POLICY_KNOBS = {
     "policy", "threshold", "min_group_detections", "nms_overlap", "min_duration_s", "min_bins", "empty_chunks",
     "empty_weight", "max_chunks", "precision_target", "ignore_above",
@@ -134,18 +135,21 @@ def make_pseudo_labels(
 def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner: Runner) -> dict[str, int]:
     """The tables of a folder of pseudo-labels; returns counts."""
     made = spread_operator(task, prepared, runner)
-    rng = np.random.default_rng([task.config.seed, task.teacher.round, 7])
-    places = drawn_places(made.num_chosen, task.knobs.max_chunks, rng)
+    most, places = task.knobs.max_chunks, None
+    if 0 < most < made.num_chosen:
+        rng = np.random.default_rng([task.config.seed, task.teacher.round, 7])
+        places = drawn_places(made.num_chosen, most, rng)
+    train_chunks = made.num_chosen if places is None else len(places)
     write_joined(stage, PSEUDO_LABELS, made.labels(), PSEUDO.with_metadata(task.lineage))
     write_joined(stage, PSEUDO_CHUNKS, made.chunks(places), CHOSEN_CHUNKS)
-    figures = made.figures() | {"train_chunks": len(places), "policy": task.knobs.policy}
+    figures = made.figures() | {"train_chunks": train_chunks, "policy": task.knobs.policy}
     stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
     drop_parts(stage, WORK)
     return {
         "boxes": made.totals["boxes"],
         "ignored_boxes": made.totals["ignored"],
         "chunks": made.totals["chunks"],
-        "train_chunks": len(places),
+        "train_chunks": train_chunks,
     }
 
 
@@ -173,9 +177,13 @@ def make_truth_labels(config: Config, prepared: Prepared, truth: pa.Table, out: 
 
 
 def drawn_places(count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """At most `most` of the places 0 .. count - 1, drawn at random and in order; 0: all."""
+    """At most `most` of the places 0 .. count - 1, drawn at random and in order; 0: all. Of more places than numbers
+    that one should hold, only those drawn are held.
+    """
     if not most or count <= most:
         return np.arange(count)
+    if count > MOST_SHUFFLED:
+        return np.sort(rng.choice(count, most, replace=False, shuffle=False))
     return np.sort(rng.permutation(count)[:most])
 
 

@@ -82,10 +82,13 @@ class SpreadLabels:
         for part in self.parts:
             yield self._read(part.files[0].key)
 
-    def chunks(self, places: NDArray[np.int64]) -> Iterator[pa.Table]:
-        """The chunks at some of the places 0 .. num_chosen - 1, part by part."""
+    def chunks(self, places: NDArray[np.int64] | None) -> Iterator[pa.Table]:
+        """The chunks at some of the places 0 .. num_chosen - 1, or all, part by part."""
         first = 0
         for part in self.parts:
+            if places is None:
+                yield self._read(part.files[1].key)
+                continue
             last = first + part.files[1].num_rows
             own = places[slice(*np.searchsorted(places, (first, last)))] - first
             yield self._read(part.files[1].key).take(pa.array(own))

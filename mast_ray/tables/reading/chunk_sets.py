@@ -50,10 +50,72 @@ class ChunkSet:
         return [f"{names[r]}:{k}" for r, k in zip(self.recording.tolist(), self.chunk.tolist(), strict=True)]
 
 
+@dataclass(frozen=True, eq=False)
+class ChunkRuns:
+    """Stretches of neighbouring chunks, ordered and apart: chunks `first` to `first + count - 1` of a recording. Five
+    billion chunks of ten million recordings are ten million of them.
+    """
+
+    recording: NDArray[np.int64]  # (R,) row of prepared.recordings
+    first: NDArray[np.int64]  # (R,)
+    count: NDArray[np.int64]  # (R,)
+
+    def __len__(self) -> int:
+        """The number of chunks."""
+        return int(self.count.sum())
+
+    def chunks(self) -> ChunkSet:
+        """All of them, one by one."""
+        num_chunks = len(self)
+        place = np.arange(num_chunks) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        return ChunkSet(
+            np.repeat(self.recording, self.count).astype(np.int32),
+            (np.repeat(self.first, self.count) + place).astype(np.int32),
+            np.ones(num_chunks, np.float32),
+        )
+
+
+def merged_runs(
+    recording: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64]
+) -> ChunkRuns:
+    """Runs of stretches in any order; those that overlap or touch become one."""
+    order = np.lexsort((first, recording))
+    order = order[count[order] > 0]
+    recording, first, end = recording[order], first[order], (first + count)[order]
+    reached = np.maximum.accumulate(pair_keys(recording, end))  # the furthest end so far, within a recording
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = pair_keys(recording, first)[1:] > reached[:-1]
+    starts = np.flatnonzero(is_new)
+    last = np.append(starts[1:], len(order))[: len(starts)] - 1
+    ends = pairs_of(reached[last])[1]
+    return ChunkRuns(recording[starts], first[starts], ends - first[starts])
+
+
+def common_runs(some: ChunkRuns, others: ChunkRuns) -> ChunkRuns:
+    """The stretches that lie in runs of both."""
+    begin, end = pair_keys(some.recording, some.first), pair_keys(some.recording, some.first + some.count)
+    other_begin = pair_keys(others.recording, others.first)
+    other_end = pair_keys(others.recording, others.first + others.count)
+    low = np.searchsorted(
+        other_end, begin, side="right"
+    )  # the first of the others that ends behind the beginning
+    high = np.maximum(np.searchsorted(other_begin, end, side="left"), low)
+    of = np.repeat(np.arange(len(begin)), high - low)
+    other = np.concatenate([np.zeros(0, np.int64), *map(np.arange, low, high)])
+    first = np.maximum(begin[of], other_begin[other])
+    recording, number = pairs_of(first)
+    return ChunkRuns(recording, number, np.minimum(end[of], other_end[other]) - first)
+
+
 def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
     """Chunks wholly inside the blocks of the named splits; the name "pool" means
     every block marked in_pool.
     """
+    return runs_of_split(prepared, *names).chunks()
+
+
+def runs_of_split(prepared: Prepared, *names: str) -> ChunkRuns:
+    """The same as stretches."""
     splits = prepared.splits
     wanted = pc.is_in(
         splits.column("split"), value_set=pa.array([n for n in names if n != "pool"], pa.string())
@@ -67,7 +129,7 @@ def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:
             f"{prepared.storage.url} has nothing in {' or '.join(names)}: it has {', '.join(known)}\n"
             "deal the recordings again with `mast split`"
         )
-    return chunks_of_blocks(
+    return runs_of_blocks(
         prepared,
         prepared.rows_of(blocks.column("recording_id")),
         blocks.column("begin_s").to_numpy(),
@@ -81,16 +143,18 @@ def chunks_of_blocks(
     """Chunks that lie in time blocks of recordings; the audio of a padded chunk
     must, its padding need not.
     """
+    return runs_of_blocks(prepared, rows, begin_s, end_s).chunks()
+
+
+def runs_of_blocks(
+    prepared: Prepared, rows: NDArray[np.int64], begin_s: NDArray[np.float64], end_s: NDArray[np.float64]
+) -> ChunkRuns:
+    """The same as stretches."""
     keep = rows >= 0
     rows, begin_s, end_s = rows[keep], begin_s[keep], end_s[keep]
     duration_s = prepared.recordings.column("duration_s").to_numpy()[rows]
     first, counts = chunk_ranges(begin_s, end_s, duration_s, prepared.num_chunks[rows])
-    recording = np.repeat(rows, counts)
-    place = np.arange(len(recording)) - np.repeat(np.cumsum(counts) - counts, counts)
-    chunk = np.repeat(first, counts) + place
-    keys = np.unique(pair_keys(recording, chunk))  # blocks that overlap name a chunk twice
-    of, number = pairs_of(keys)
-    return ChunkSet(of.astype(np.int32), number.astype(np.int32), np.ones(len(keys), np.float32))
+    return merged_runs(rows, first, counts)  # blocks that overlap name a chunk twice
 
 
 def pair_keys(first: NDArray[np.integer], second: NDArray[np.integer]) -> NDArray[np.int64]:

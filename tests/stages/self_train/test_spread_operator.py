@@ -18,7 +18,7 @@ from mast_ray.self_training.operator import at_threshold, chunk_weights, in_band
 from mast_ray.self_training.policies import group_thresholds, is_by_group
 from mast_ray.self_training.pool import chunk_groups, pseudo_table, read_pool, site_groups
 from mast_ray.stages.runner import HERE, ON_RAY
-from mast_ray.stages.self_train import spread_operator
+from mast_ray.stages.self_train import pseudo_stage, spread_operator
 from mast_ray.stages.self_train.operator_shards import LabelWork
 from mast_ray.stages.self_train.operator_task import Teacher, validity_of
 from mast_ray.stages.self_train.pseudo_stage import agreement_f1, drawn_places, make_pseudo_labels
@@ -92,6 +92,13 @@ def in_one_array(config, prepared, detections):
     listed = [ids.tolist(), chunks.chunk[rows].tolist(), *(c.astype(np.float32).tolist() for c in columns)]
     sources = dict(zip(groups.names, zip(chosen.threshold, chosen.source, strict=True), strict=True))
     return table, listed, boxes, sources
+
+
+def test_of_more_chunks_than_one_should_shuffle_as_many_are_drawn_each_once(monkeypatch):
+    monkeypatch.setattr(pseudo_stage, "MOST_SHUFFLED", 50)
+    drawn = drawn_places(1000, 100, np.random.default_rng(0))
+    assert len(set(drawn.tolist())) == 100 and 0 <= drawn.min() and drawn.max() < 1000
+    assert (np.diff(drawn) > 0).all()
 
 
 def check(folder, tmp_path, config, runner=HERE):
