@@ -97,7 +97,7 @@ def in_one_array(config, prepared, detections):
 def test_of_more_chunks_than_one_should_shuffle_as_many_are_drawn_each_once(monkeypatch):
     monkeypatch.setattr(pseudo_stage, "MOST_SHUFFLED", 50)
     drawn = drawn_places(1000, 100, np.random.default_rng(0))
-    assert len(set(drawn.tolist())) == 100 and 0 <= drawn.min() and drawn.max() < 1000
+    assert len(set(drawn.tolist())) == 100 and drawn.min() >= 0 and drawn.max() < 1000
     assert (np.diff(drawn) > 0).all()
 
 
