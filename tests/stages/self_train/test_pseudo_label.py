@@ -24,7 +24,7 @@ from mast_ray.stages.search.tune import usable_pool
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.chunk_sets import chunks_of_split, runs_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 
@@ -67,11 +67,10 @@ def rows_of(folder: Path) -> pa.Table:
 
 def test_units_hold_every_chunk_of_the_pool_once_in_stretches(archive):
     prepared = open_prepared(str(archive))
-    pool = chunks_of_split(prepared, "pool")
-    units = chunk_units(prepared, pool, 2)
+    units = chunk_units(prepared, runs_of_split(prepared, "pool"), 2)
     assert all(unit.num_bytes <= 2 for unit in units)
     found = np.concatenate([keys_of(chunks_of_items(prepared, unit.items)) for unit in units])
-    assert np.sort(found).tolist() == keys_of(pool).tolist()
+    assert np.sort(found).tolist() == keys_of(chunks_of_split(prepared, "pool")).tolist()
 
 
 def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
