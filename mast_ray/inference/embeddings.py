@@ -154,21 +154,35 @@ def embed_chunks(embedder: Embedder, prepared: Prepared, chunks: ChunkSet, confi
     return _with_vectors(table.append_column("num_events", counts), parts)
 
 
-@torch.no_grad()
 def embed_boxes(
     embedder: Embedder, prepared: Prepared, events: pa.Table, config: Config, splits: Sequence[str] = ()
 ) -> pa.Table:
     """One row per event that has a band and lies in a chunk of the splits, in the order of the
     events; `event` is its row there.
     """
-    chunks = chunks_to_embed(prepared, splits)
+    found = embedded_boxes(embedder, prepared, events, chunks_to_embed(prepared, splits), config)
+    refuse_no_boxes(len(events), 0 if found is None else len(found))
+    assert found is not None
+    return found
+
+
+def refuse_no_boxes(num_events: int, num_embedded: int) -> None:
+    if not num_embedded:
+        raise DataError(
+            f"none of {num_events} boxes can be embedded: they have no frequencies, lie in other splits, or score too low\n"
+            "look at --threshold and --splits"
+        )
+
+
+@torch.no_grad()
+def embedded_boxes(
+    embedder: Embedder, prepared: Prepared, events: pa.Table, chunks: ChunkSet, config: Config
+) -> pa.Table | None:
+    """The same in some chunks; None where none of the events can be embedded there."""
     table = box_table(prepared, chunks, events)
     box = best_views(table)
     if not len(box):
-        raise DataError(
-            f"none of {len(events)} boxes can be embedded: they have no frequencies, lie in other splits, or score too low\n"
-            "look at --threshold and --splits"
-        )
+        return None
     chunk_of_box = np.repeat(np.arange(len(chunks)), table.counts())[box]
     used, of_used = np.unique(chunk_of_box, return_inverse=True)
     reader = _reader(prepared, chunks.take(used), config)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 HELP = """Embed the chunks or the boxes of a prepared archive with a model, and look at what lies near what.
 
 MODEL is a detector (`mast train`) or a pretrained encoder (`mast pretrain`). Boxes are the annotated ones and, with --boxes TABLE, those of
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         args.what, args.name, detections, tuple(n.strip() for n in args.splits.split(",") if n.strip()), args.threshold,
         args.neighbours, args.map, args.min_similarity, args.min_margin, args.min_members, args.background,
     )  # fmt: skip
-    found = run_embed(args.config, args.model, args.prepared, args.out, knobs)
+    found = run_embed(args.config, args.model, args.prepared, args.out, knobs, runner=args.runner)
     if found["retrieval"]:
         print(retrieval_text(found["retrieval"]))
     if found["novelty"]:

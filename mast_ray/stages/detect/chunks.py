@@ -236,13 +236,13 @@ def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Run
         print(f"resuming: {num_chunks - left:,} of {num_chunks:,} chunks done", flush=True)
     if pending:
         with runner.session():
-            spread = _spread(task, runner.resources(), len(pending))
+            spread = model_spread(task.config, runner.resources(), len(pending))
             work_off(runner, run, pending, MakeChunkWork(task, num_chunks), spread)
 
 
-def _spread(task: ChunkTask, offered: Resources, num_units: int) -> Spread:
-    """One detector per GPU, or per training worker's share of CPUs."""
-    cluster = task.config.cluster
+def model_spread(config: Config, offered: Resources, num_units: int) -> Spread:
+    """One model per GPU, or per training worker's share of CPUs."""
+    cluster = config.cluster
     gpus = int(offered.num_gpus) if cluster.use_gpu != "no" else 0
     if cluster.use_gpu == "yes" and not gpus and not offered.is_one_process:
         raise DataError("cluster.use_gpu=yes, but the cluster has no GPU: use --set cluster.use_gpu=auto")
@@ -250,7 +250,7 @@ def _spread(task: ChunkTask, offered: Resources, num_units: int) -> Spread:
         max(1, min(gpus or cluster.num_workers, num_units)),
         cluster.cpus_per_worker,
         1.0 if gpus else 0.0,
-        timeout_s=task.config.detect.stall_timeout_s,
+        timeout_s=config.detect.stall_timeout_s,
     )
 
 

@@ -27,15 +27,14 @@ from mast_ray.evaluation.whole_recordings import stitched_table
 from mast_ray.inference.embeddings import (
     Background,
     What,
-    chunks_to_embed,
-    embed_boxes,
-    embed_chunks,
     load_embedder,
 )
 from mast_ray.models.detector import EmbeddingName
 from mast_ray.reporting.detection_tables import conform, read_detections
 from mast_ray.reporting.embedding_maps import Panel, map_figure
 from mast_ray.reporting.figures import png_bytes
+from mast_ray.stages.runner import HERE, Runner
+from mast_ray.stages.score.embedding_parts import EmbedTask, embed_in_parts, parts_folder
 from mast_ray.stages.score.embedding_studies import (
     Abstention,
     Boxes,
@@ -48,7 +47,7 @@ from mast_ray.stages.score.embedding_studies import (
 )
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
-from mast_ray.storage.storage import Storage
+from mast_ray.storage.storage import Storage, full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.data.archive_inputs import read_as
@@ -75,26 +74,36 @@ class EmbedKnobs:
     background: Background = "keep"
 
 
-def run_embed(config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs) -> dict[str, Any]:
-    """Embed, study, draw; returns {"rows", "retrieval", "novelty", "files"}."""
+def run_embed(
+    config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs, *, runner: Runner = HERE
+) -> dict[str, Any]:
+    """Embed (in parts, where the runner has them done), study, draw; returns {"rows", "retrieval", "novelty"}."""
     stage = open_output(out, STAGE, config.storage)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
     archive = read_as(open_prepared(prepared, config.storage), embedder.card, model)
     key = text_hash(json.dumps(asdict(knobs), sort_keys=True))
     inputs = {"prepared": data_hash(archive), "model": embedder.card.weights_sha256}
+
+    def embedded(events: pa.Table | None) -> pa.Table:
+        facts = (inputs, knobs.what, knobs.name, knobs.background, knobs.splits)
+        work = parts_folder(stage, facts, events)
+        places = (full_url(model), archive.storage.url, work)
+        task = EmbedTask(config, *places, knobs.what, knobs.name, knobs.background, knobs.splits)
+        return embed_in_parts(task, embedder, archive, events, stage, runner)
+
     # the key does not name the content of the detections: never skipped
     with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:
         if knobs.what == "chunks":
-            table = embed_chunks(embedder, archive, chunks_to_embed(archive, knobs.splits), config)
+            table = embedded(None)
             found: dict[str, Any] = {"retrieval": [], "novelty": []}
         else:
-            labels = embed_boxes(embedder, archive, archive.labels, config, knobs.splits)
+            labels = embedded(archive.labels)
             parts = [labels.append_column("origin", pa.array(["label"] * len(labels)))]
             truth: list[str] = []
             if knobs.detections:
                 threshold = knobs.threshold if knobs.threshold is not None else embedder.card.score_threshold
                 detections = _detections(archive, knobs.detections, threshold or 0.0)
-                own = embed_boxes(embedder, archive, detections, config, knobs.splits)
+                own = embedded(detections)
                 truth = true_labels(archive, own, detections, config)
                 parts.append(own.append_column("origin", pa.array(["detection"] * len(own))))
             table = pa.concat_tables(parts, promote_options="permissive")

@@ -13,6 +13,7 @@ from study_archive import make_study_archive, study_config, write_fresh_detector
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.inference.embeddings import (
+    FACTS,
     best_views,
     chunks_to_embed,
     embed_boxes,
@@ -21,7 +22,9 @@ from mast_ray.inference.embeddings import (
     vectors_of,
 )
 from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
+from mast_ray.stages.score import embedding_parts
 from mast_ray.stages.score.embed import EmbedKnobs, run_embed
+from mast_ray.stages.score.embedding_parts import recording_units
 from mast_ray.stages.score.embedding_studies import Abstention, boxes_of, neighbour_table, retrieval_rows
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared, write_table
@@ -189,3 +192,25 @@ def test_an_encoder_has_no_neck(archive, tmp_path):
     write_card(open_storage(folder), replace(card, kind="autoencoder"))
     with pytest.raises(ConfigError, match="--name encoder"):
         load_embedder(str(folder), "neck", study_config())
+
+
+@pytest.mark.parametrize("what", ["chunks", "boxes"])
+def test_parts_are_joined_to_the_table_of_one_piece(archive, model, tmp_path, monkeypatch, what):
+    knobs = EmbedKnobs(what, "neck", map="pca", neighbours=0, min_members=3)
+    arguments = (study_config(), str(model), str(archive))
+    run_embed(*arguments, str(tmp_path / "whole"), knobs)
+    units = recording_units(open_prepared(archive), chunks_to_embed(open_prepared(archive), ()))
+    assert len(units) == 1
+    monkeypatch.setattr(embedding_parts, "CHUNKS_PER_UNIT", 5)
+    assert len(recording_units(open_prepared(archive), chunks_to_embed(open_prepared(archive), ()))) > 3
+    run_embed(*arguments, str(tmp_path / "parts"), knobs)
+    whole, parts = (pq.read_table(tmp_path / name / "embeddings.parquet") for name in ("whole", "parts"))
+    facts = [name for name in FACTS.names if name != "hour"]
+    order = [("recording_id", "ascending"), ("chunk", "ascending"), ("begin_s", "ascending")]
+    if what == "boxes":
+        assert parts.column("event").to_pylist() == whole.column("event").to_pylist()
+    else:
+        whole, parts = whole.sort_by(order), parts.sort_by(order)
+    assert parts.select(facts).equals(whole.select(facts))
+    np.testing.assert_allclose(vectors_of(parts), vectors_of(whole), rtol=1e-4, atol=1e-4)
+    assert not [path for path in (tmp_path / "parts" / "work").rglob("*") if path.is_file()]
