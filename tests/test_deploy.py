@@ -134,7 +134,7 @@ def test_a_mistyped_cluster_key_would_not_pass():
         validate_config(prepare_config(broken))
 
 
-RAYJOBS = ("deploy/rayjob.yaml",)
+RAYJOBS = ("deploy/rayjob.yaml", "deploy/rayjob_train.yaml")
 
 
 @pytest.mark.parametrize("name", RAYJOBS)

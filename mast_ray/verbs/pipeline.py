@@ -13,7 +13,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,10 @@ from pathlib import Path
 from mast_ray.config.errors import OK, PARTIAL
 from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
+from mast_ray.storage.storage import open_storage
 
 BAR = "─" * 78
+RECORD = "steps.json"
 LINE_EVERY_S = 20.0
 TAKEN = 0.2  # of the expected time: a step that took less was done before, and says nothing about the pace
 
@@ -41,20 +43,30 @@ class Step:
         return shlex.join(["mast", self.verb, *self.argv])
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What the steps of a run are paid by."""
+
+    num_gpus: int = 0
+    price_per_gpu_hour: float = 0.0  # 0: not given
+
+
 def run_steps(
     steps: Sequence[Step],
     run_verb: Callable[[str, list[str]], int],
-    out: Path,
+    out: str | Path,
     now: Callable[[], float] = time.monotonic,
+    costs: Costs | None = None,
 ) -> int:
     """Run steps in order; the first that fails ends the pipeline with its exit code.
 
     Times are added up over interruptions in <out>/steps.json, so that a resumed
     run still says how long it took.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    record = out / "steps.json"
-    spent: dict[str, float] = json.loads(record.read_text()) if record.exists() else {}
+    stage = open_storage(out)
+    spent: dict[str, float] = {}
+    if stage.stat(RECORD) is not None:
+        spent = json.loads(stage.read_bytes(RECORD))
     begun = now()
     taken: list[tuple[Step, float]] = []  # in this run
     worst = OK
@@ -75,7 +87,7 @@ def run_steps(
         sys.stdout.flush()
         taken.append((step, now() - started))
         spent[step.title] = spent.get(step.title, 0.0) + taken[-1][1]
-        record.write_text(json.dumps(spent, indent=1))
+        stage.write_atomic(RECORD, json.dumps(spent, indent=1).encode())
         if code not in (OK, PARTIAL):
             print(
                 f"\nstopped at step {number} of {len(steps)} ({step.title}), exit code {code}",
@@ -83,11 +95,40 @@ def run_steps(
             )
             return code
         worst = max(worst, code)
-    print(f"\n{BAR}")
-    for step in steps:
-        print(f"  {step.title:<68}{_minutes(spent.get(step.title, 0.0)):>10}")
-    print(f"  {'all steps':<68}{_minutes(sum(spent.get(s.title, 0.0) for s in steps)):>10}")
+        if costs is not None and number < len(steps):
+            print(stage_table(steps, number, spent, costs), flush=True)
+    print(f"\n{BAR}\n{stage_table(steps, len(steps), spent, costs or Costs())}")
     return worst
+
+
+def stage_table(steps: Sequence[Step], num_done: int, spent: Mapping[str, float], costs: Costs) -> str:
+    """One line per step: done, next or to do, time taken, time it should still take, GPU-hours and money so far.
+    Time left of a step without an estimate is a dash, and the sum is then a lower bound.
+    """
+    money = costs.price_per_gpu_hour > 0 and costs.num_gpus > 0
+    head = f"  {'step':<60}{'':<7}{'taken':>8}{'left':>9}"
+    head += f"{'GPU-h':>8}" if costs.num_gpus else ""
+    lines = [head + (f"{'cost':>9}" if money else "")]
+    total_s = left_s = 0.0
+    is_bound = False
+
+    def line(title: str, state: str, taken_s: float, left: str) -> str:
+        gpu_hours = taken_s / 3600 * costs.num_gpus
+        text = f"  {title:<60}{state:<7}{_minutes(taken_s):>8}{left:>9}"
+        text += f"{gpu_hours:>8.2f}" if costs.num_gpus else ""
+        return text + (f"{gpu_hours * costs.price_per_gpu_hour:>9.2f}" if money else "")
+
+    for number, step in enumerate(steps):
+        taken_s, left = spent.get(step.title, 0.0), ""
+        if number >= num_done:
+            is_bound |= not step.expected_s
+            step_s = max(0.0, step.expected_s - taken_s)
+            left, left_s = (_minutes(step_s) if step.expected_s else "-"), left_s + step_s
+        state = "done" if number < num_done else "next" if number == num_done else "to do"
+        lines.append(line(step.title, state, taken_s, left))
+        total_s += taken_s
+    left = f"{'> ' if is_bound else ''}{_minutes(left_s)}" if num_done < len(steps) else ""
+    return "\n".join([*lines, line("all steps", "", total_s, left)])
 
 
 def seconds_left(taken: Sequence[tuple[Step, float]], rest: Sequence[Step], passed_s: float) -> float | None:
@@ -126,16 +167,16 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
-def method_table(folders: dict[str, Path], splits: dict[str, str]) -> str:
+def method_table(folders: Mapping[str, str | Path], splits: dict[str, str]) -> str:
     """F1 and AP of several scored models on several splits, each with its 95 % interval and n."""
     lines = [f"{'':<22}" + "".join(f"{title:^34}" for title in splits.values())]
     lines.append(f"{'':<22}" + "".join(f"{'F1':^17}{'AP':^17}" for _ in splits))
     sizes: dict[str, str] = {}
     for method, folder in folders.items():
-        path = folder / METRICS
-        if not path.exists():
+        scored = open_storage(folder)
+        if scored.stat(METRICS) is None:
             continue
-        sheet = ScoreSheet.from_json(path.read_bytes(), str(path))
+        sheet = ScoreSheet.from_json(scored.read_bytes(METRICS), f"{scored.url}/{METRICS}")
         cells = []
         for split in splits:
             row = sheet.whole(split)

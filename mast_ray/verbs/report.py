@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
-from pathlib import Path
 
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import render_report
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import open_beside, open_storage
 
 HELP = "write one self-contained HTML report about whatever a run folder holds"
 
@@ -66,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     )
     text = render_report(data).encode("utf-8", errors="replace")
     if args.out:
-        out = Path(args.out)
-        target, name = open_storage(out.parent), out.name
+        target, name = open_beside(args.out)
     else:
         target, name = storage, "report.html"
     target.write_atomic(name, text)

@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from mast_ray.config.errors import DataError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
+from mast_ray.self_training.round_records import ROUNDS
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.budgets import Budget, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
-from mast_ray.verbs.pipeline import Step, method_table, run_steps
+from mast_ray.verbs.pipeline import Costs, Step, method_table, run_steps
 
 HELP = """From a folder of recordings and a few expert boxes to a detector, its figures, boxes for every recording and a report.
 
@@ -39,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ..."
     )
-    parser.add_argument("--out", required=True, help="local folder of the run")
+    parser.add_argument("--out", required=True, help="folder or s3:// prefix of the run")
     parser.add_argument(
         "--start",
         default="",
@@ -50,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=None,
         help="limit of all training together (default: 30 on CPU, none on GPU)",
+    )
+    parser.add_argument(
+        "--price",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="what a GPU costs per hour, in your money: the table of steps adds it up",
     )
 
 
@@ -64,27 +75,32 @@ def run(args: argparse.Namespace) -> int:
     knobs = knobs_of(recipe, args.config_file, sets)
     # a recipe or a file of settings says what to train: only without one does the shipped detector stand in
     args.start = args.start or (SCRATCH if args.recipe or args.config_file else SHIPPED)
-    out = Path(args.out)
+    if args.price < 0:
+        raise ConfigError(f"--price {args.price:g} must be 0 or more")
+    out = open_storage(args.out, config.storage)
     with args.runner.session():
-        code = run_steps([_prepare(args, out, knobs)], run_verb, out)
+        code = run_steps([_prepare(args, out, knobs)], run_verb, out.url)
         if code not in (0, 4):
             return code
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
-        budget_knobs = _announce(config, out / "prepared", gpu, minutes, args.start)
-        code = max(code, run_steps(_training_steps(args, out, (*knobs, *budget_knobs)), run_verb, out))
+        budget = _announce(config, out.at("prepared").url, gpu, minutes, args.start)
+        fitted = (part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
+        steps = _with_expected(_training_steps(args, out, (*knobs, *fitted)), budget)
+        costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
+        code = max(code, run_steps(steps, run_verb, out.url, costs=costs))
     if code in (0, 4):
         _last_screen(args, out)
     return code
 
 
-def _prepare(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> Step:
+def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> Step:
     table = ("--table", args.table) if args.table else ()
     argv = (
         args.audio,
         *annotation_argv(args),
         *table,
         "--out",
-        str(out / "prepared"),
+        out.at("prepared").url,
         "--runner",
         args.runner.name,
         *knobs,
@@ -92,40 +108,49 @@ def _prepare(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> Ste
     return Step("prepare: what is there, log-mel tables, labels, splits", "prepare", argv)
 
 
-def _training_steps(args: argparse.Namespace, out: Path, knobs: tuple[str, ...]) -> list[Step]:
-    prepared, runner = str(out / "prepared"), ("--runner", args.runner.name)
+def _training_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> list[Step]:
+    prepared, runner = out.at("prepared").url, ("--runner", args.runner.name)
     table = ("--table", args.table) if args.table else ()
-    final = str(out / "self_trained" / "model")
+    final = out.at("self_trained/model").url
     pretrain = Step("pretrain on all that may be learned from", "pretrain",
-                    (prepared, "--out", str(out / "encoder"), *runner, *knobs))  # fmt: skip
-    known = ("--known", str(out / "self_trained"))  # its rounds were scored: nothing is detected again
+                    (prepared, "--out", out.at("encoder").url, *runner, *knobs))  # fmt: skip
+    known = ("--known", out.at("self_trained").url)  # its rounds were scored: nothing is detected again
     from_scratch = args.start == SCRATCH
-    begin = ("--encoder", str(out / "encoder")) if from_scratch else ("--start", args.start)
+    begin = ("--encoder", out.at("encoder").url) if from_scratch else ("--start", args.start)
     return [
         *([pretrain] if from_scratch else []),
         Step("train a detector on your boxes", "train",
-             (prepared, *begin, "--out", str(out / "detector"), *runner, *knobs)),
+             (prepared, *begin, "--out", out.at("detector").url, *runner, *knobs)),
         Step("self-train on the unlabelled recordings", "self-train",
-             (prepared, "--detector", str(out / "detector"), "--out", str(out / "self_trained"), *runner, *knobs)),
+             (prepared, "--detector", out.at("detector").url, "--out", out.at("self_trained").url, *runner, *knobs)),
         Step("evaluate the supervised detector", "evaluate",
-             (str(out / "detector"), prepared, "--out", str(out / "scores" / "detector"), *known, *runner, *knobs)),
+             (out.at("detector").url, prepared, "--out", out.at("scores/detector").url, *known, *runner, *knobs)),
         Step("evaluate the self-trained detector", "evaluate",
-             (final, prepared, "--out", str(out / "scores" / "self_trained"), *known, *runner, *knobs)),
+             (final, prepared, "--out", out.at("scores/self_trained").url, *known, *runner, *knobs)),
         Step("detect: boxes for every recording", "detect",
-             (final, args.audio, *table, "--out", str(out / "detections"), *runner, *knobs)),
-        Step("export to Raven", "export", (str(out / "detections"), "--to", "raven", "--out", str(out / "raven"))),
-        Step("report", "report", (str(out), "--audio", args.audio, "--out", str(out / "report.html"))),
+             (final, args.audio, *table, "--out", out.at("detections").url, *runner, *knobs)),
+        Step("export to Raven", "export", (out.at("detections").url, "--to", "raven", "--out", out.at("raven").url)),
+        Step("report", "report", (out.url, "--audio", args.audio, "--out", f"{out.url}/report.html")),
     ]  # fmt: skip
 
 
-def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float, start: str) -> tuple[str, ...]:
-    """Say what was found and how long it will take; the settings that make it fit."""
+def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
+    """Training steps with what they should take. Names of a budget are sections of the config."""
+    section_of = {"pretrain": "pretrain", "train": "detector", "self-train": "self_train"}
+
+    def minutes(verb: str) -> float:
+        return sum(t for name, t in budget.minutes.items() if name.split(".")[0] == section_of.get(verb))
+
+    return [replace(step, expected_s=60.0 * minutes(step.verb)) for step in steps]
+
+
+def _announce(config: Config, prepared: str, has_gpu: bool, minutes: float, start: str) -> Budget:
+    """Say what was found and how long it will take; its settings make it fit."""
     from mast_ray.tables.assumed_rates import CPU_TINY, GPU_BASE
-    from mast_ray.tables.budgets import fitted_budget
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
-    archive = open_prepared(prepared)
+    archive = open_prepared(prepared, config.storage)
     if not len(archive.labels):
         raise DataError(
             "no annotation fits any recording: check that file names in the tables are those of the audio"
@@ -148,28 +173,30 @@ def _announce(config: Config, prepared: Path, has_gpu: bool, minutes: float, sta
     print(
         f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from rates measured elsewhere"
     )
-    return tuple(part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
+    return budget
 
 
-def _last_screen(args: argparse.Namespace, out: Path) -> None:
+def _last_screen(args: argparse.Namespace, out: Storage) -> None:
     scores = {"supervised": "detector", "self-trained": "self_trained"}
-    print("\n" + method_table({name: out / "scores" / folder for name, folder in scores.items()}, SPLITS))
-    print(f"\n{_kept_round(out / 'self_trained' / 'rounds.json')}")
-    print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
-    print(f"  look and listen       {(out / 'report.html').resolve()}")
-    print(f"  open in Raven         {(out / 'raven').resolve()}")
-    print(f"  another archive       mast detect {out / 'self_trained' / 'model'} FOLDER --out detections")
     print(
-        f"  which chunks to label mast label-budget plan {out / 'prepared'} --detections {out / 'detections'} --out next"
+        "\n" + method_table({name: out.at(f"scores/{folder}").url for name, folder in scores.items()}, SPLITS)
+    )
+    print(f"\n{_kept_round(out.at('self_trained'))}")
+    print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
+    print(f"  look and listen       {out.url}/report.html")
+    print(f"  open in Raven         {out.url}/raven")
+    print(f"  another archive       mast detect {out.url}/self_trained/model FOLDER --out detections")
+    print(
+        f"  which chunks to label mast label-budget plan {out.url}/prepared --detections {out.url}/detections --out next"
     )
     print("  on a cluster          docs/cluster.md")
 
 
-def _kept_round(rounds: Path) -> str:
+def _kept_round(self_trained: Storage) -> str:
     """Which round of self-training was delivered, and why."""
     import json
 
-    final = json.loads(rounds.read_text())["final"]
+    final = json.loads(self_trained.read_bytes(ROUNDS))["final"]
     return f"self-training: {final['why']}"
 
 

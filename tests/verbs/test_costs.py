@@ -1,7 +1,10 @@
-"""What a mission takes and costs: the table of `mast plan --price`."""
+"""What a mission takes and costs: the table of `mast plan --price`, and the table of steps of a run."""
+
+import json
 
 from mast_ray.tables.planning import Hardware, StagePlan
 from mast_ray.verbs.main import run_verb
+from mast_ray.verbs.pipeline import Costs, Step, run_steps, stage_table
 from mast_ray.verbs.plan import plan_lines
 
 
@@ -23,3 +26,45 @@ def test_a_stage_costs_all_gpus_for_its_hours_also_where_they_wait():
 def test_a_negative_price_is_refused(capsys):
     assert run_verb("plan", ["--hours", "10", "--price", "-1"]) == 2
     assert "--price -1 must be 0 or more" in capsys.readouterr().err
+
+
+STEPS = [
+    Step("prepare", "prepare", ()),
+    Step("train a detector", "train", (), expected_s=1800.0),
+    Step("report", "report", ()),
+]
+
+
+def test_the_table_of_steps_says_what_was_taken_what_is_left_and_what_it_costs():
+    costs = Costs(num_gpus=4, price_per_gpu_hour=2.0)
+    table = stage_table(STEPS, 1, {"prepare": 900.0, "train a detector": 360.0}, costs)
+    assert [line.split() for line in table.splitlines()] == [
+        ["step", "taken", "left", "GPU-h", "cost"],
+        ["prepare", "done", "15:00", "1.00", "2.00"],  # a quarter of an hour on four GPUs
+        [
+            "train",
+            "a",
+            "detector",
+            "next",
+            "6:00",
+            "24:00",
+            "0.40",
+            "0.80",
+        ],  # 30 minutes less the 6 before a kill
+        ["report", "to", "do", "0:00", "-", "0.00", "0.00"],
+        ["all", "steps", "21:00", ">", "24:00", "1.40", "2.80"],
+    ]
+
+
+def test_without_gpus_and_prices_the_table_is_of_times_alone():
+    table = stage_table(STEPS, 3, {"prepare": 61.0}, Costs())
+    assert table.splitlines()[0].split() == ["step", "taken", "left"]
+    assert table.splitlines()[-1].split() == ["all", "steps", "1:01"]
+
+
+def test_times_of_an_interrupted_run_add_up(tmp_path, capsys):
+    codes = iter([0, 75])
+    assert run_steps(STEPS, lambda verb, argv: next(codes), tmp_path / "run") == 75
+    assert "stopped at step 2 of 3" in capsys.readouterr().err
+    assert run_steps(STEPS, lambda verb, argv: 4 if verb == "prepare" else 0, tmp_path / "run") == 4
+    assert list(json.loads((tmp_path / "run" / "steps.json").read_text())) == [step.title for step in STEPS]
