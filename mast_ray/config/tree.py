@@ -7,6 +7,7 @@ recipe; recipes.py derives the others.
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -204,6 +205,10 @@ class ModelConfig(Section):
         return self.name == "resnet_fpn" or (self.name == "mast" and self.adapter in ("upsampling", "hybrid"))
 
 
+# cluster.validate hides an old method of pydantic's that nobody here calls
+warnings.filterwarnings("ignore", message='Field name "validate" in "ClusterConfig"')
+
+
 class ClusterConfig(Section):
     num_workers: int = Field(1, ge=1)
     """Training processes, one per GPU (or CPU process)."""
@@ -241,6 +246,11 @@ class ClusterConfig(Section):
     """Where training batches come from. reader: every worker reads the archive itself, in an order that is the same to
     the bit for any number of workers. ray_data: Ray Data reads it over the cluster into the object store, where it stays
     across epochs if it fits, and deals it out. auto: reader; the log says why.
+    """
+    validate: Literal["auto", "beside", "inline"] = "auto"  # type: ignore[assignment]
+    """Who scores weights during training on Ray. inline: the workers stop and do it. beside: a process on a GPU that no
+    worker has, or on a tenth of one that it shares with a worker, while training goes on; figures come when they are
+    done, and the best weights are chosen from the same figures. auto: beside on a GPU to spare, inline otherwise.
     """
 
 

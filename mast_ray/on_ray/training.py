@@ -23,23 +23,29 @@ import torch
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.config.tree import ClusterConfig
+from mast_ray.on_ray.beside import BesideOnRay, room_beside, start_scorer
 from mast_ray.on_ray.dealing import Pool, datasets_of, deal_of_worker
 from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
 from mast_ray.on_ray.units import raise_told, told
 from mast_ray.storage.storage import Storage
-from mast_ray.training.worker import GroupWorker, Worker
+from mast_ray.training.worker import GroupWorker, Scorer, Worker
 
+log = logging.getLogger("mast.training")
 # of an OSError: another start on the same disk meets the same
 NO_CURE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 TrainLoop = Callable[[Worker], object]  # importable, so that it travels
 
 
 def train_on_workers(
-    loop: TrainLoop, stage: Storage, cluster: ClusterConfig, pool: Pool | None = None
+    loop: TrainLoop,
+    stage: Storage,
+    cluster: ClusterConfig,
+    pool: Pool | None = None,
+    make_scorer: Callable[[], Scorer] | None = None,
 ) -> None:
     """Start (or join) Ray and run `loop` on every worker, with restarts, until it has come to its end. A pool is dealt
-    to the workers by Ray Data.
+    to the workers by Ray Data; weights are scored beside them where there is room.
     """
     attempt = secrets.token_hex(4)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
@@ -47,16 +53,27 @@ def train_on_workers(
     with ray_session():
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
         heard = ray.remote(num_cpus=0)(Heard).remote()
+        room = room_beside(cluster, cluster_resources(), use_gpu) if make_scorer is not None else None
+        scorer = None
+        if make_scorer is not None and room is not None:
+            log.info("validation beside the training, %s", room.where)
+            scorer = start_scorer(make_scorer, room)
+        gpus = 1.0 if room is None else room.gpus_per_worker
         datasets = None if pool is None else datasets_of(pool, cluster)
         trainer = ray.train.torch.TorchTrainer(
             run_worker,
-            train_loop_config={"loop": loop, "heard": heard, "is_dealt": datasets is not None},
+            train_loop_config={
+                "loop": loop,
+                "heard": heard,
+                "is_dealt": datasets is not None,
+                "scorer": scorer,
+            },
             **({} if datasets is None else {"datasets": datasets.made, "dataset_config": datasets.config}),
             torch_config=ray.train.torch.TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=_num_workers(cluster),
                 use_gpu=use_gpu,
-                resources_per_worker={"CPU": cluster.cpus_per_worker} | ({"GPU": 1} if use_gpu else {}),
+                resources_per_worker={"CPU": cluster.cpus_per_worker} | ({"GPU": gpus} if use_gpu else {}),
             ),
             run_config=ray.train.RunConfig(
                 name=f"mast-{attempt}",
@@ -73,6 +90,10 @@ def train_on_workers(
                 f"training stopped after {cluster.max_failures} restarts: {_last_line(error)}\n"
                 "the checkpoints are kept: run the same command again, or with --debug for the whole story"
             ) from error
+        finally:
+            if scorer is not None:  # a cluster that we only joined would keep it
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(scorer)
         _raise_heard(stage, heard)
     clean_ray_folder(stage)
 
@@ -93,10 +114,12 @@ class Heard:
 class RayWorker(GroupWorker):
     """A rank of Ray Train's process group; reports keep Ray informed, our own table keeps the numbers."""
 
-    def __init__(self, device: torch.device, is_dealt: bool = False) -> None:
+    def __init__(self, device: torch.device, is_dealt: bool = False, scorer: Any = None) -> None:
         super().__init__(device)
         if is_dealt:
             self.deal = deal_of_worker()
+        if scorer is not None:
+            self.beside = BesideOnRay(scorer)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         ray.train.report(dict(metrics))
@@ -108,7 +131,7 @@ def run_worker(settings: dict[str, Any]) -> None:
     if ray.get(heard.ask.remote()):
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"])
+    worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"], settings["scorer"])
     try:
         settings["loop"](worker)
     except (MastError, OSError) as error:

@@ -5,6 +5,7 @@ A verb makes one of the two from `--runner`; no stage asks which it got.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,9 @@ from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_progress import UnitProgress
 from mast_ray.storage.unit_runner import UnitReport, Work, run_here
 from mast_ray.storage.units import Unit
-from mast_ray.training.worker import LocalWorker, Worker, first_device
+from mast_ray.training.worker import LocalWorker, Scorer, Worker, first_device
+
+log = logging.getLogger("mast.runner")
 
 
 class Runner(Protocol):
@@ -40,10 +43,15 @@ class Runner(Protocol):
         ...
 
     def train(
-        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+        self,
+        loop: Callable[[Worker], object],
+        stage: Storage,
+        cluster: ClusterConfig,
+        pool: Any = None,
+        make_scorer: Callable[[], Scorer] | None = None,
     ) -> None:
         """A train loop to its end; what it has to say it leaves in `stage`. `pool`: what is dealt to its workers, if
-        they do not read for themselves.
+        they do not read for themselves. `make_scorer`: scores weights beside the training, where there is room.
         """
         ...
 
@@ -75,9 +83,16 @@ class Here:
         return run_here(stage, units, run, make_work(), *limits, make_work=make_work)
 
     def train(
-        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+        self,
+        loop: Callable[[Worker], object],
+        stage: Storage,
+        cluster: ClusterConfig,
+        pool: Any = None,
+        make_scorer: Callable[[], Scorer] | None = None,
     ) -> None:
         assert pool is None, "nobody deals here"
+        if cluster.validate == "beside":
+            log.warning("cluster.validate=beside: there is nothing beside one process, validation is inline")
         loop(LocalWorker(first_device(cluster.use_gpu)))
 
     def run_tasks(
@@ -113,11 +128,16 @@ class OnRay:
         return run_units(stage, units, run, make_work, spread)
 
     def train(
-        self, loop: Callable[[Worker], object], stage: Storage, cluster: ClusterConfig, pool: Any = None
+        self,
+        loop: Callable[[Worker], object],
+        stage: Storage,
+        cluster: ClusterConfig,
+        pool: Any = None,
+        make_scorer: Callable[[], Scorer] | None = None,
     ) -> None:
         from mast_ray.on_ray.training import train_on_workers
 
-        train_on_workers(loop, stage, cluster, pool)
+        train_on_workers(loop, stage, cluster, pool, make_scorer)
 
     def run_tasks(
         self, tasks: Sequence[tuple[str, Callable[[Any], Any], str]], cluster: ClusterConfig

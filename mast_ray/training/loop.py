@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from mast_ray.training.files.checkpoints import (
 )
 from mast_ray.training.files.metrics_log import MetricsLog
 from mast_ray.training.files.model_files import BestWeights
+from mast_ray.training.files.selection import Selection, Validation
 from mast_ray.training.memory import out_of_memory_advice
 from mast_ray.training.progress import Pace, ProgressLine, Stopwatch, progress_text
 from mast_ray.training.schedule import Schedule
@@ -70,17 +71,6 @@ class Feed(Protocol):
     def resume(self, steps_done: int, seen: bytes) -> None:
         """Go on after so many steps; before `micro_batches`."""
         ...
-
-
-class Validation(Protocol):
-    """Scores weights on held-out data; collective over the workers. Returns the
-    metrics, the same on every rank.
-    """
-
-    metric: str  # what selects the best weights
-    better: Literal["lower", "higher"]
-
-    def measure(self, weights: dict[str, Tensor], worker: Worker) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ def fit(
     position, seen = resume(worker, engine, files.checkpoints, identity)
     feed.resume(position.steps_done, seen)
     if files.metrics is not None:
-        files.metrics.begin(position.steps_done)
+        files.metrics.begin(position.steps_done, position.unscored)
     with _Writer(files) as writer:
         result = _train(
             worker, engine, feed, schedule, validation, files, identity, options, position, writer
@@ -149,7 +139,11 @@ def _train(
     position: Position,
     writer: _Writer,
 ) -> FitResult:
-    first_step, measured, pace = position.steps_done, dict(position.extra), None
+    first_step, pace = position.steps_done, None
+    selection = Selection(
+        worker, validation, files.best, files.metrics, schedule.batch_size, dict(position.extra)
+    )
+    position = selection.take_up(position)
     notes = StepNotes(worker.device)
     clock = Stopwatch(
         schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops
@@ -181,9 +175,9 @@ def _train(
                 )
                 line.show(text, final=step + 1 == schedule.num_steps)
         if validation is not None and validates:
-            weights = engine.averaged_weights()
-            measured = validation.measure(weights, worker)
-            position = _select(worker, validation, files, position, measured, weights)
+            position = selection.offer(position, engine.averaged_weights())
+        elif saves:
+            position = selection.collect(position)
         if saves or (step + 1) % schedule.steps_per_epoch == 0:
             fed = feed.notes(step + 1)
             if fed.account and files.metrics is not None:
@@ -197,10 +191,11 @@ def _train(
                 writer.submit(state)
         if validates or saves:
             worker.report(
-                {"step": float(step + 1), **{k: v for k, v in measured.items() if math.isfinite(v)}}
+                {"step": float(step + 1), **{k: v for k, v in selection.last.items() if math.isfinite(v)}}
             )
             clock.restart(position.samples_seen)
-    return FitResult(position, first_step, measured, pace)
+    position = selection.collect(position, waits="yes")
+    return FitResult(position, first_step, selection.last, pace)
 
 
 def resume(
@@ -261,39 +256,6 @@ def seed_draws(objective: Objective, step: int, rows: Tensor, num_rows: int, par
     objective.seed_step(step, rows, num_rows)
 
 
-def _select(
-    worker: Worker,
-    validation: Validation,
-    files: RunFiles,
-    position: Position,
-    measured: dict[str, float],
-    weights: dict[str, Tensor],
-) -> Position:
-    """Log a validation and keep the weights when they are the best so far."""
-    value = measured.get(validation.metric, math.nan)
-    sign = 1.0 if validation.better == "higher" else -1.0
-    improves = math.isfinite(value) and (position.best_step < 0 or sign * value >= sign * position.best_value)
-    if files.metrics is not None:
-        files.metrics.add("validation", position.steps_done, position.samples_seen, measured)
-        log.info("step %d: %s", position.steps_done, ", ".join(f"{k} {v:.4g}" for k, v in measured.items()))
-    if not improves:
-        return position
-    is_kept = True
-    if worker.rank == 0:
-        try:
-            files.best.write(position.steps_done, weights)
-        except STORAGE_FAULTS as error:  # the checkpoints decide when a failing storage is too much
-            is_kept = False
-            log.warning(
-                "best weights not written to %s (%s): the ones before stay the best",
-                files.best.storage.url,
-                error,
-            )
-    if not worker.gather(is_kept)[0]:
-        return position
-    return replace(position, best_step=position.steps_done, best_value=value, extra=measured)
-
-
 def _log_training(
     metrics: MetricsLog | None, position: Position, schedule: Schedule, means: dict[str, float], pace: Pace
 ) -> None:
@@ -318,7 +280,7 @@ class _Writer:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         # Best weights are pruned only once every checkpoint that may name them has been replaced by ours.
-        self._named: deque[int] = deque(maxlen=files.checkpoints.keep + 1)
+        self._named: deque[set[int]] = deque(maxlen=files.checkpoints.keep + 1)
 
     def submit(self, state: TrainingState) -> None:
         self.wait()
@@ -341,9 +303,9 @@ class _Writer:
     def _write(self, state: TrainingState) -> None:
         if not self.files.checkpoints.write(state):
             return
-        self._named.append(state.position.best_step)
+        self._named.append({state.position.best_step, *state.position.unscored})
         if len(self._named) == self._named.maxlen:
             try:
-                self.files.best.keep_only(set(self._named))
+                self.files.best.keep_only(set().union(*self._named))
             except STORAGE_FAULTS as error:
                 log.warning("old weights stay for now (%s)", error)

@@ -5,13 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 
 from mast_ray.tables.reading.bundles import Deal
+
+Scorer = Callable[[int], dict[str, float]]  # figures of the weights that a run has put aside at a step
+
+
+class Beside(Protocol):
+    """Whoever scores weights while training goes on; only rank 0 speaks to it."""
+
+    def submit(self, step: int) -> None:
+        """Have the weights scored that were put aside at a step."""
+        ...
+
+    def ready(self, waits: Literal["no", "yes"]) -> list[tuple[int, dict[str, float]]]:
+        """(step, figures) of those that are done, in the order they were submitted, or of all; no figures: the
+        weights are gone.
+        """
+        ...
 
 
 class Worker(Protocol):
@@ -21,6 +37,7 @@ class Worker(Protocol):
     world_size: int
     device: torch.device
     deal: Deal | None  # what is dealt to it; None: it reads for itself
+    beside: Beside | None  # who scores its weights; None: the workers themselves
 
     def report(self, metrics: Mapping[str, float]) -> None: ...
 
@@ -32,6 +49,7 @@ class LocalWorker:
 
     rank, world_size = 0, 1
     deal: Deal | None = None
+    beside: Beside | None = None
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
@@ -48,6 +66,7 @@ class GroupWorker:
     """One rank of the default process group."""
 
     deal: Deal | None = None
+    beside: Beside | None = None
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)

@@ -101,7 +101,7 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
         feed = choose_feed(task, runner.name)
         log.info("feed %s (%s)", *feed)
         pool = TaskPool(task) if feed.name == "ray_data" else None
-        runner.train(task.run, stage, task.config.cluster, pool)
+        runner.train(task.run, stage, task.config.cluster, pool, task.scorer)
         summary = read_summary(stage)
         run.finish(summary.counts())
         return summary

@@ -56,10 +56,11 @@ from mast_ray.training.data.labels import (
 from mast_ray.training.data.mixed_reader import MixedReader
 from mast_ray.training.engine import Objective, choose_precision
 from mast_ray.training.files.model_files import read_card
-from mast_ray.training.loop import FitOptions, FitResult, Validation, fit
+from mast_ray.training.files.selection import Validation
+from mast_ray.training.loop import FitOptions, FitResult, fit
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
 from mast_ray.training.schedule import Schedule, schedule_of
-from mast_ray.training.worker import Worker
+from mast_ray.training.worker import LocalWorker, Scorer, Worker, first_device
 
 log = logging.getLogger("mast.training")
 
@@ -106,8 +107,7 @@ class PretrainTask:
             load_encoder_weights(objective, self.knobs.init, config)
         reader = chunk_reader(prepared, pool, config, self.knobs.batch_size, worker)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
-        held_reader = chunk_reader(prepared, held, config, self.knobs.batch_size, worker)
-        validation = MaskedErrorValidation(objective, held_reader, inputs, config.evaluate.batch_size)
+        validation = self._validation(objective, prepared, held, inputs, worker)
         schedule = schedule_of(self.knobs, len(pool))
         engine = engine_of(objective, config, self.knobs, schedule, worker, self.section)
         feed = feed_of(reader, worker, schedule, normalisation, tail=tail)
@@ -115,6 +115,22 @@ class PretrainTask:
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
         card = card_of("autoencoder", config, inputs, prepared, result)
         return export(open_storage(self.out, config.storage), worker, objective, card, result, len(pool))
+
+    def _validation(
+        self, objective: Objective, prepared: Prepared, held: ChunkSet, inputs: Inputs, worker: Worker
+    ) -> MaskedErrorValidation:
+        reader = chunk_reader(prepared, held, self.config, self.knobs.batch_size, worker)
+        return MaskedErrorValidation(objective, reader, inputs, self.config.evaluate.batch_size)
+
+    def validation(self, worker: Worker) -> MaskedErrorValidation:
+        """What chooses the weights, by itself: for who scores them beside the training."""
+        prepared, normalisation, tail = archive_inputs_of(self, say=False)
+        inputs = Inputs(normalisation, tail, worker.device, _precision(self.config, worker))
+        _, held = pretraining_chunks(prepared)
+        return self._validation(reconstruction(self.config), prepared, held, inputs, worker)
+
+    def scorer(self) -> Scorer:
+        return _scorer(self)
 
 
 @dataclass(frozen=True)
@@ -221,6 +237,17 @@ class DetectorTask:
         prepared, _, _ = archive_inputs_of(self, say=False)
         return training_data(prepared, self.labels, self.config, self.knobs, worker).experts
 
+    def validation(self, worker: Worker) -> DetectionValidation | None:
+        """What chooses the weights, by itself: for who scores them beside the training."""
+        prepared, normalisation, tail = archive_inputs_of(self, say=False)
+        reader = training_data(prepared, self.labels, self.config, self.knobs, worker).experts
+        config = with_finest_level(self.config, durations_of(reader), self.init_detector)
+        inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
+        return self._validation(detection(config, self.knobs, worker.rank), prepared, inputs, worker)
+
+    def scorer(self) -> Scorer:
+        return _scorer(self)
+
     def held_out(self, prepared: Prepared) -> ChunkSet:
         """The chunks that choose the best weights."""
         return chunks_of_split(prepared, self.select_on or selection_split(prepared))
@@ -238,6 +265,22 @@ class DetectorTask:
         batch_size, num_threads = self.config.evaluate.batch_size, self.config.cluster.reader_threads
         reader = ChunkReader(prepared, held, batch_size=batch_size, num_threads=num_threads)
         return DetectionValidation(objective.detector, prepared, reader, inputs, self.config)
+
+
+def _scorer(task: PretrainTask | DetectorTask) -> Scorer:
+    """Figures of the weights that a run has put aside at a step, made where this is called; none where they are gone."""
+    worker = LocalWorker(first_device(task.config.cluster.use_gpu))
+    validation = task.validation(worker)
+    best = run_files(open_storage(task.out, task.config.storage), 1).best
+
+    def figures(step: int) -> dict[str, float]:
+        try:
+            weights = best.read(step)
+        except DataError:
+            return {}
+        return {} if validation is None else validation.measure(weights, worker)
+
+    return figures
 
 
 def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:

@@ -58,6 +58,7 @@ class Position:
     extra: dict[str, float] = field(
         default_factory=dict
     )  # metrics at the best step, e.g. the tuned threshold
+    unscored: list[int] = field(default_factory=list)  # steps whose weights wait for their figures
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,9 +40,11 @@ class MetricsLog:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._board: Any = None
 
-    def begin(self, resume_step: int) -> None:
-        """Take up the rows up to the step a run resumes from."""
-        self.rows = [row for row in read_metrics(self.storage) if row["step"] <= resume_step]
+    def begin(self, resume_step: int, unscored: Sequence[int] = ()) -> None:
+        """Take up the rows up to the step a run resumes from; steps that are scored again lose their figures."""
+        again = {("validation", step) for step in unscored}
+        rows = [row for row in read_metrics(self.storage) if row["step"] <= resume_step]
+        self.rows = [row for row in rows if (row["kind"], row["step"]) not in again]
         if self.board == "none":
             return
         folder = self.storage.local_path(TENSORBOARD)

@@ -1,0 +1,71 @@
+"""Weights scored by a process beside the training get the figures that the workers would have given them."""
+
+import json
+
+import pytest
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.tree import ClusterConfig
+from mast_ray.on_ray.beside import Room, room_beside
+from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.stages.train.train import run_pretrain, run_train_detector
+from mast_ray.storage.spread import Resources
+
+
+def cluster(**knobs):
+    return ClusterConfig(num_workers=2, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "offered", "use_gpu", "room"),
+    [
+        ({}, Resources(16, 2), True, None),  # both GPUs are the workers'
+        ({}, Resources(16, 3), True, (1.0, 1.0, 1.0)),
+        ({}, Resources(16, 0), False, None),
+        ({"validate": "inline"}, Resources(16, 3), True, None),
+        ({"validate": "beside"}, Resources(2, 2), True, (0.0, 0.1, 0.9)),
+        ({"validate": "beside"}, Resources(3, 0), False, (1.0, 0.0, 0.0)),
+        ({"validate": "beside"}, Resources(2, 0), False, (0.0, 0.0, 0.0)),
+        ({"validate": "beside", "cpus_per_worker": 4.0}, Resources(12, 4), True, (4.0, 1.0, 1.0)),
+    ],
+)
+def test_where_weights_are_scored(knobs, offered, use_gpu, room):
+    found = room_beside(cluster(**knobs), offered, use_gpu)
+    assert (None if found is None else found[:3]) == room
+    assert found is None or isinstance(found, Room)
+
+
+def figures_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["kind"] == "validation"]
+    return sorted(rows, key=lambda row: row["step"])
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_beside_on_ray_gives_the_figures_weights_and_choice_of_inline(tmp_path, capfd):
+    from mast_ray.on_ray.session import ray_session
+
+    prepared = str(make_prepared(tmp_path / "small", num_recordings=8, seconds=11))
+    knobs = {"detector.max_steps": 6, "detector.validate_every_epochs": 0.5, "pretrain.epochs": 2}
+    summaries = {}
+    with ray_session(num_cpus=2):
+        for where in ("inline", "beside"):
+            config = small_config(**knobs | {"cluster.validate": where})
+            for name, train in (("encoder", run_pretrain), ("detector", run_train_detector)):
+                summaries[name, where] = train(config, prepared, str(tmp_path / where / name), runner=ON_RAY)
+    for name in ("encoder", "detector"):
+        inline, beside = summaries[name, "inline"], summaries[name, "beside"]
+        assert figures_of(tmp_path / "beside" / name) == figures_of(tmp_path / "inline" / name)
+        assert len(figures_of(tmp_path / "inline" / name)) >= 2
+        assert (beside.weights_sha256, beside.best_step) == (inline.weights_sha256, inline.best_step)
+        assert (beside.best, beside.last) == (inline.best, inline.last)
+
+
+@pytest.mark.slow
+def test_in_one_process_nothing_is_beside_and_that_is_said(tmp_path, caplog):
+    prepared = str(make_prepared(tmp_path / "small", num_recordings=8, seconds=11))
+    config = small_config(**{"pretrain.max_steps": 2, "cluster.validate": "beside"})
+    with caplog.at_level("WARNING"):
+        summary = run_pretrain(config, prepared, str(tmp_path / "encoder"), runner=HERE)
+    assert summary.best_step > 0 and "validation is inline" in caplog.text
