@@ -148,7 +148,9 @@ def with_floor(args: argparse.Namespace, scratch: str, prepared: str) -> tuple[s
     assert isinstance(work, ChunkWork)
     batch = next(iter(reader_of(work).sequential(batch_size=4))).to(work.detector.inputs.device)
     with torch.no_grad():
-        _, score, is_valid = work.detector.inferred(batch.values, batch.scale, batch.offset)
+        _, score, is_valid = work.detector.inferred(
+            batch.values, batch.scale, batch.offset, batch.valid_frames
+        )
     ranked = score[is_valid].sort(descending=True).values
     floor = float(ranked[min(len(ranked) - 1, round(args.per_chunk * 4))])
     return folder, apply_overrides(config, {"evaluate.score_floor": floor})
@@ -173,7 +175,7 @@ def bare_rate(detector: ChunkDetector, work: ChunkWork, seconds: float) -> float
         wait()
         begun_s = time.perf_counter()
         for _ in range(count):
-            detector._infer(batch.values, batch.scale, batch.offset)
+            detector._infer(batch.values, batch.scale, batch.offset, batch.valid_frames)
         wait()
         return time.perf_counter() - begun_s
 

@@ -8,6 +8,8 @@ downwards. Equal scores are ordered by slot.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -46,14 +48,28 @@ def sort_detections(detections: Detections) -> Detections:
     return _take(detections, order, detections.is_valid.gather(-1, order))
 
 
+def inside_sound(detections: Detections, end_frames: Tensor | None) -> Detections:
+    """Boxes clipped to where their chunk's sound ends (B,); what is empty then is no detection."""
+    corners = detections.corners
+    if end_frames is not None:
+        low, high = corners[..., 0::2], end_frames.to(corners.dtype)[:, None, None]
+        corners = torch.stack((torch.minimum(low, high), corners[..., 1::2]), dim=-1).flatten(-2)
+    has_size = (corners[..., 2] > corners[..., 0]) & (corners[..., 3] > corners[..., 1])
+    return replace(detections, corners=corners, is_valid=detections.is_valid & has_size)
+
+
 def suppress(
     detections: Detections,
     iou_threshold: float = 0.5,
     max_detections: int | None = None,
     num_steps: int | None = None,
+    end_frames: Tensor | None = None,
 ) -> Detections:
-    """Detections of each chunk after NMS, best first, survivors in front, cut to `max_detections`."""
-    ordered = sort_detections(detections)
+    """Detections of each chunk after NMS, best first, survivors in front, cut to `max_detections`.
+
+    `end_frames` (B,): where a chunk's sound ends. What a model says of the padding behind it must not suppress a call.
+    """
+    ordered = sort_detections(inside_sound(detections, end_frames))
     keep = keep_after_suppression(ordered.corners, ordered.is_valid, iou_threshold, num_steps)
     order = (~keep).to(torch.uint8).sort(dim=-1, stable=True).indices[..., :max_detections]
     return _take(ordered, order, keep.gather(-1, order))

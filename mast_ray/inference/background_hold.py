@@ -59,7 +59,14 @@ class BackgroundHold:
             stretches += state.stream.finish() if is_whole else []
             for stretch in stretches:
                 parts.append(_let_go(state, stretch))
-                gone.append(Pushed(piece.recording, stretch.first_segment, stretch.num_segments))
+                gone.append(
+                    Pushed(
+                        piece.recording,
+                        stretch.first_segment,
+                        stretch.num_segments,
+                        num_frames=piece.num_frames,
+                    )
+                )
             if piece.is_last:
                 del self._open[piece.recording]  # what a rejected recording still holds goes with it
                 gone.append(Pushed(piece.recording, state.next_segment, 0, is_last=True))

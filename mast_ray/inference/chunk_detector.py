@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mast_ray.models.detector import PointDetector
 from mast_ray.spectrogram.chunking import Tail
+from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.reading.reader import ChunkReader, RawChunks
 from mast_ray.training.data.feed import on_device
@@ -80,7 +81,12 @@ class ChunkDetector:
         self._infer = torch.compile(self.inferred, dynamic=False) if compiled == "yes" else self.inferred
 
     def inferred(
-        self, values: Tensor, scale: Tensor, offset: Tensor, background: Tensor | None = None
+        self,
+        values: Tensor,
+        scale: Tensor,
+        offset: Tensor,
+        valid_frames: Tensor,
+        background: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """(B, T, F) stored values -> corners, score, is_valid of every slot, and parts where wanted"""
         logmel = self.inputs.normalisation(values, scale, offset, self.inputs.tail, background)
@@ -90,6 +96,7 @@ class ChunkDetector:
                 self.stored.score_floor,
                 self.stored.nms_overlap,
                 self.stored.max_detections,
+                end_frames=end_of_sound(valid_frames),
                 **self._more,
             )
         answer = (found.corners.float(), found.score.float(), found.is_valid)
@@ -100,7 +107,7 @@ class ChunkDetector:
         """One answer per batch, in order."""
         waiting: _Answer | None = None
         for raw in batches:
-            parts = (raw.values, raw.scale, raw.offset, raw.background)
+            parts = (raw.values, raw.scale, raw.offset, raw.valid_frames, raw.background)
             tensors = self._infer(*(padded(part, self.batch_size) for part in parts if part is not None))
             answer = _on_host(len(raw), tensors)
             if waiting is not None:

@@ -38,21 +38,28 @@ class TunedDetector(nn.Module):
         nms_overlap: float = 0.5,
         max_detections: int = 300,
         with_parts: bool = False,
+        end_frames: Tensor | None = None,
     ) -> Detections:
         """Boxes of (B, 1, T, F) chunks."""
         post = self.post
         if post.score_weight == EVEN_WEIGHT:
             more = {"with_parts": True} if with_parts else {}
-            kept = self.detector.detect(logmel, score_floor, post.nms_overlap, max_detections, **more)  # type: ignore[operator]
+            kept = self.detector.detect(  # type: ignore[operator]
+                logmel, score_floor, post.nms_overlap, max_detections, end_frames=end_frames, **more
+            )
         else:
-            kept = self._weighed(logmel, score_floor, max_detections)
+            kept = self._weighed(logmel, score_floor, max_detections, end_frames)
         is_valid = kept.is_valid & is_valid_box(kept.corners, CHUNK_FRAMES, post.min_frames, post.min_bins)
         return replace(kept, score=torch.where(is_valid, kept.score, 0.0), is_valid=is_valid)
 
-    def _weighed(self, logmel: Tensor, score_floor: float, max_detections: int) -> Detections:
+    def _weighed(
+        self, logmel: Tensor, score_floor: float, max_detections: int, end_frames: Tensor | None
+    ) -> Detections:
         """With scores of another weight: all candidates are asked for, and suppressed by these."""
         most = max(DetectorArchitecture.num_candidates, max_detections)
-        found: Detections = self.detector.detect(logmel, score_floor, 1.0, most, with_parts=True)  # type: ignore[operator]
+        found: Detections = self.detector.detect(  # type: ignore[operator]
+            logmel, score_floor, 1.0, most, with_parts=True, end_frames=end_frames
+        )
         assert found.parts is not None, "a weight is searched only where scores have parts"
         classification, centerness = found.parts.float().unbind(-1)
         weight = self.post.score_weight

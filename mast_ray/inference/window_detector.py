@@ -24,7 +24,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.inference.background_hold import BackgroundHold, Pushed
 from mast_ray.inference.decode_threads import SegmentKind
 from mast_ray.spectrogram.chunking import Tail
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS, SEGMENT_FRAMES, end_of_sound
 from mast_ray.spectrogram.logmel import logmel_on_device
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.training.engine import Precision, autocast
@@ -60,6 +60,7 @@ class _Window(NamedTuple):
     number: int
     first: int  # rows of the held segments
     second: int
+    valid_frames: int  # the rest is padding behind the recording's end
 
 
 class _Answer(NamedTuple):
@@ -92,7 +93,7 @@ class WindowDetector:
         self._detector = (
             detector.to(self.device).eval() if isinstance(detector, torch.nn.Module) else detector
         )
-        self._infer: Callable[[Tensor], tuple[Tensor, ...]] = self._inferred
+        self._infer: Callable[[Tensor, Tensor], tuple[Tensor, ...]] = self._inferred
         if knobs.compile == "yes":
             self._infer = torch.compile(self._inferred, dynamic=False)
         self.segment_kind: SegmentKind = segment_kind or (
@@ -106,7 +107,7 @@ class WindowDetector:
         if self.knobs.compile == "yes":
             silence = torch.zeros(self.knobs.batch_size, CHUNK_FRAMES, NUM_BINS, device=self.device)
             with torch.no_grad():
-                self._infer(silence)
+                self._infer(silence, self._on_device([CHUNK_FRAMES] * self.knobs.batch_size))
 
     def begin(self, found: Callable[[str, WindowBoxes], None]) -> None:
         """Forget everything of an earlier unit; `found` hears of the next one's."""
@@ -152,12 +153,14 @@ class WindowDetector:
         if self._backgrounds is not None:
             logmel, pushed = self._backgrounds.released(logmel, pushed)
         row = self._hold(logmel) if logmel is not None else 0
-        for recording, first_segment, num_segments, is_last, _ in pushed:
+        for recording, first_segment, num_segments, is_last, num_frames in pushed:
             for number in range(first_segment, first_segment + num_segments):
                 before = self._last.get(recording)
                 if before is not None:
                     assert before[0] == number - 1, f"segments of {recording} out of order"
-                    self._windows.append(_Window(recording, number - 1, before[1], row))
+                    left = CHUNK_FRAMES if num_frames is None else num_frames - (number - 1) * SEGMENT_FRAMES
+                    window = _Window(recording, number - 1, before[1], row, min(left, CHUNK_FRAMES))
+                    self._windows.append(window)
                 self._last[recording] = (number, row)
                 row += 1
             if is_last:
@@ -177,14 +180,14 @@ class WindowDetector:
             self._held = logmel
             return 0
         new = {row: place for place, row in enumerate(rows)}
-        self._held = torch.cat((self._held.index_select(0, self._rows(rows)), logmel))
+        self._held = torch.cat((self._held.index_select(0, self._on_device(rows)), logmel))
         self._windows = [w._replace(first=new[w.first], second=new[w.second]) for w in self._windows]
         self._last = {recording: (number, new[row]) for recording, (number, row) in self._last.items()}
         return len(rows)
 
-    def _rows(self, rows: list[int]) -> Tensor:
-        index = torch.tensor(rows, pin_memory=self.device.type == "cuda")
-        return index.to(self.device, non_blocking=True)
+    def _on_device(self, numbers: list[int]) -> Tensor:
+        tensor = torch.tensor(numbers, pin_memory=self.device.type == "cuda")
+        return tensor.to(self.device, non_blocking=True)
 
     def _logmel(self, pushed: list[NDArray[np.float32]]) -> Tensor:
         """Lists of (n, ...) segments -> (N, 512, F) log-mel on the device."""
@@ -205,24 +208,29 @@ class WindowDetector:
             self._windows[self.knobs.batch_size :],
         )
         padded = windows + [windows[0]] * (self.knobs.batch_size - len(windows))
-        rows = self._rows([row for window in padded for row in (window.first, window.second)])
+        rows = self._on_device([row for window in padded for row in (window.first, window.second)])
+        valid_frames = self._on_device([window.valid_frames for window in padded])
         assert self._held is not None
         raw = self._held.index_select(0, rows).view(len(padded), CHUNK_FRAMES, NUM_BINS).float()
         with torch.no_grad():
-            tensors = self._infer(raw)
+            tensors = self._infer(raw, valid_frames)
         self._in_flight.append(_answer(windows, tensors))
         depth = 1 if self.device.type == "cuda" else 0
         self.waited_s += time.perf_counter() - begun_s if depth == 0 else 0.0
         while len(self._in_flight) > depth:
             self._collect(self._in_flight.pop(0))
 
-    def _inferred(self, raw: Tensor) -> tuple[Tensor, ...]:
+    def _inferred(self, raw: Tensor, valid_frames: Tensor) -> tuple[Tensor, ...]:
         """(B, 1024, F) log-mel -> corners, score, is_valid and, where wanted, embeddings of every slot"""
         knobs = self.knobs
         logmel = self._normalisation(raw, tail=self._tail)
         with autocast(self.device, knobs.precision):
             found: Detections = self._detector.detect(
-                logmel, knobs.score_floor, knobs.nms_overlap, knobs.max_detections
+                logmel,
+                knobs.score_floor,
+                knobs.nms_overlap,
+                knobs.max_detections,
+                end_frames=end_of_sound(valid_frames),
             )
             answer = (found.corners.float(), found.score.float(), found.is_valid)
             if knobs.embeddings == "none":

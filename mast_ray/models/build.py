@@ -14,7 +14,13 @@ class Detector(Protocol):
     """What inference and evaluation need of any detector."""
 
     def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+        *,
+        end_frames: Tensor | None = None,
     ) -> Detections: ...
 
 

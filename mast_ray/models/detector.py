@@ -156,9 +156,11 @@ class PointDetector(nn.Module):
         nms_overlap: float = 0.5,
         max_detections: int = 300,
         with_parts: bool = False,
+        end_frames: Tensor | None = None,
     ) -> Detections:
         """Forward, score = sqrt(cls * centerness), decode, suppress: one call that compiles and reads
-        nothing back. `with_parts` keeps cls and centerness, so that they can be weighed otherwise later.
+        nothing back. `with_parts` keeps cls and centerness, so that they can be weighed otherwise later;
+        `end_frames` (B,) says where a chunk's sound ends.
         """
         outputs = self(logmel)
         classification, centerness = outputs.score_logit.sigmoid(), outputs.centerness_logit.sigmoid()
@@ -181,6 +183,7 @@ class PointDetector(nn.Module):
             nms_overlap,
             max_detections,
             num_steps=None if on_host else SUPPRESSION_STEPS,
+            end_frames=end_frames,
         )
 
     def embed_boxes(self, logmel: Tensor, boxes: Tensor, name: EmbeddingName = "projection") -> Tensor:

@@ -8,7 +8,7 @@ of Kaldi's filterbank between 20 and 8000 Hz, whose centres are mel(20) + (i + 1
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,14 @@ def _rounded_frames(seconds: Floats) -> Floats:
 def fractional_frames(seconds: Floats | float) -> Floats:
     """Frames of a time or a length with every fraction of it, as a model's own boxes have them."""
     return np.asarray(seconds, np.float64) / FRAME_SHIFT_S
+
+
+def end_of_sound(valid_frames: Any) -> Any:
+    """Where the sound of a chunk or recording ends, in frames: with the samples of its last whole frame, 2.5 frames long.
+
+    Numbers, arrays or tensors of whole frames inside the audio. A full chunk's sound ends behind it.
+    """
+    return valid_frames + (FRAME_LENGTH_SAMPLES / FRAME_SHIFT_SAMPLES - 1.0)
 
 
 def seconds_of_frames(frames: Floats | float) -> Floats:

@@ -105,38 +105,40 @@ class _StepGraph:
 
 
 class InferenceGraphs(Generic[Found]):
-    """The same for a function of one tensor without gradients: one graph per shape.
+    """The same for a function of tensors without gradients: one graph per shape of the first.
 
     What it returns is overwritten by the next call. Where it cannot be recorded it runs launch by launch.
     """
 
-    def __init__(self, run: Callable[[Tensor], Found]) -> None:
+    def __init__(self, run: Callable[..., Found]) -> None:
         self._run = run
-        self._graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Found]] = {}
+        self._graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, list[Tensor], Found]] = {}
         self._can_record = True
 
-    def __call__(self, values: Tensor) -> Found:
-        if self._can_record and values.shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
-            self._record(values)
-        if values.shape not in self._graphs:
-            return self._run(values)
-        graph, own, outputs = self._graphs[values.shape]
-        own.copy_(values)
+    def __call__(self, *values: Tensor) -> Found:
+        shape = values[0].shape
+        if self._can_record and shape not in self._graphs and len(self._graphs) < MOST_GRAPHS:
+            self._record(*values)
+        if shape not in self._graphs:
+            return self._run(*values)
+        graph, own, outputs = self._graphs[shape]
+        for mine, value in zip(own, values, strict=True):
+            mine.copy_(value)
         graph.replay()
         return outputs
 
-    def _record(self, values: Tensor) -> None:
-        own = values.clone()
+    def _record(self, *values: Tensor) -> None:
+        own = [value.clone() for value in values]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self._run(own)
+                self._run(*own)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                outputs = self._run(own)
+                outputs = self._run(*own)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -147,7 +149,7 @@ class InferenceGraphs(Generic[Found]):
                 (str(error).strip().splitlines() or [type(error).__name__])[0],
             )
             return
-        self._graphs[values.shape] = graph, own, outputs
+        self._graphs[values[0].shape] = graph, own, outputs
 
 
 def _drop_gradients(module: nn.Module) -> None:

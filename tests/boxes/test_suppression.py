@@ -60,6 +60,18 @@ def test_invalid_boxes_neither_suppress_nor_survive() -> None:
     assert result.is_valid.tolist() == [[True, False]] and result.score[0, 0] == pytest.approx(0.4)
 
 
+def test_what_lies_behind_the_end_of_the_sound_suppresses_nothing() -> None:
+    """Of the first box nothing is left at frame 500, of the second ten frames; they overlap by 95 of 110 frames."""
+    corners = torch.tensor([[505.0, 0, 600, 10], [490, 0, 600, 10], [100, 20, 300, 30], [100, 40, 200, 40]])
+    found = Detections(
+        corners.repeat(2, 1, 1), torch.tensor([[0.9, 0.8, 0.7, 0.6]] * 2), torch.ones(2, 4) > 0
+    )
+    result = suppress(found, 0.5, end_frames=torch.tensor([500.0, 1025.5]))
+    assert result.is_valid.tolist() == [[True, True, False, False]] * 2  # the flat box is none at all
+    assert result.corners[0, :2].tolist() == [[490.0, 0, 500, 10], [100, 20, 300, 30]]
+    assert result.corners[1, :2].tolist() == [[505.0, 0, 600, 10], [100, 20, 300, 30]]
+
+
 def test_survivors_are_cut_to_the_best() -> None:
     result = suppress(crowded(2, 4, 50), 0.9, max_detections=5)
     assert result.corners.shape == (4, 5, 4)

@@ -24,10 +24,10 @@ class Fixed(torch.nn.Module):
         self.corners = torch.cat((corner, corner + size), -1)
         self.parts = torch.rand((3, 60, 2), generator=generator) * 0.98 + 0.01
 
-    def detect(self, logmel, score_floor, nms_overlap, max_detections, with_parts=False):
+    def detect(self, logmel, score_floor, nms_overlap, max_detections, with_parts=False, end_frames=None):
         score = self.parts.prod(-1).sqrt()
         found = Detections(self.corners, score, score >= score_floor, self.parts if with_parts else None)
-        return suppress(found, nms_overlap, max_detections)
+        return suppress(found, nms_overlap, max_detections, end_frames=end_frames)
 
 
 @pytest.mark.parametrize("score_weight", [0.5, 0.25, 1.0])

@@ -16,7 +16,7 @@ from mast_ray.models.baselines.convention import (
     shares_of,
     xyxy_of,
 )
-from mast_ray.models.baselines.torchvision_detectors import fcos_matches
+from mast_ray.models.baselines.torchvision_detectors import TorchvisionDetector, fcos_matches
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 
@@ -69,6 +69,32 @@ def test_baseline_gives_losses_with_gradients_and_rectangular_detections(baselin
     size = (found.corners[..., 2:] - found.corners[..., :2])[found.is_valid]
     assert bool((size >= 0).all())
     assert baseline.training
+
+
+@pytest.mark.slow
+def test_baseline_gives_no_box_behind_the_end_of_the_sound(baseline):
+    logmel = torch.randn(2, 1, 1024, 128, generator=torch.Generator().manual_seed(1))
+    ends = torch.tensor([300.0, 1025.5])
+    found = baseline.detect(logmel, 0.0, 0.5, 20, end_frames=ends)
+    whole = baseline.detect(logmel, 0.0, 0.5, 20)
+    assert torch.equal(found.corners[1], whole.corners[1]) and bool(found.is_valid[0].any())
+    assert float(whole.corners[0, :, 2].max()) > 300 >= float(found.corners[0, :, 2].max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["faster_rcnn", "fcos"])
+def test_detections_are_those_of_the_librarys_own_suppression(name):
+    torch.manual_seed(0)
+    detector = TorchvisionDetector(name, "tiny").eval()
+    logmel = torch.randn(2, 1, 1024, 128)
+    found = detector.detect(logmel, 0.0, 0.3, 10)
+    settings = detector.network.roi_heads if name == "faster_rcnn" else detector.network
+    settings.score_thresh, settings.nms_thresh, settings.detections_per_img = 0.0, 0.3, 10
+    with torch.no_grad():
+        own = detector.network(list(logmel))
+    for chunk in range(2):
+        assert torch.equal(found.corners[chunk], xyxy_of(own[chunk]["boxes"]))
+        assert torch.equal(found.score[chunk], own[chunk]["scores"])
 
 
 @pytest.mark.slow

@@ -4,21 +4,45 @@ import torch
 
 from mast_ray.config.tree import Config
 from mast_ray.models.build import build_detector
+from mast_ray.models.detector import PointDetector
+from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.prepared import Prepared, open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import architecture_of
 from mast_ray.training.files.model_files import Card, write_model
 
+LOGIT_MEAN, LOGIT_SPREAD = (
+    -3.0,
+    2.0,
+)  # of the classification over all points: the best of a chunk score about 0.7
+
 
 def write_seed_detector(config: Config, prepared, folder, seed: int = 0) -> str:
-    """Weights drawn by `seed`; head biases are spread so that scores differ between chunks."""
+    """Weights drawn by `seed`, with the head set to scores as wide apart as a trained model's."""
     torch.manual_seed(seed)
     detector = build_detector(architecture_of(config.model))
     with torch.no_grad():
         for name, value in detector.named_parameters():
             if name.startswith("head.") and value.ndim == 4:
                 value.mul_(3.0)
-    normalisation = open_prepared(str(prepared)).normalisation(config.spectrogram.divisor)
+    archive = open_prepared(str(prepared))
+    normalisation = archive.normalisation(config.spectrogram.divisor)
+    spread_scores(detector, archive, normalisation)
     card = Card("detector", config.model.model_dump(mode="json"), normalisation.to_dict())
     write_model(open_storage(str(folder)), detector.state_dict(), card)
     return str(folder)
+
+
+@torch.no_grad()
+def spread_scores(detector: PointDetector, archive: Prepared, normalisation: Normalisation) -> None:
+    """Mean and spread of what the head says of the archive's chunks: the same whatever the architecture's first weights."""
+    reader = ChunkReader(archive, chunks_of_split(archive, "train"), batch_size=4, num_threads=1)
+    raw = next(iter(reader.sequential()))
+    logmel = normalisation(raw.values, raw.scale, raw.offset, background=raw.background)
+    said = detector.eval()(logmel).score_logit
+    head = detector.head.score
+    scale = LOGIT_SPREAD / said.std()
+    head.bias.copy_(LOGIT_MEAN + (head.bias - said.mean()) * scale)
+    head.weight.mul_(scale)

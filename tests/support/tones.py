@@ -56,7 +56,7 @@ def write_tones(path: Path, tones, duration_s, rate_hz=16_000, seed=0):
 class ToneDetector:
     """Boxes around connected loud cells of each window."""
 
-    def detect(self, logmel, score_floor=0.01, nms_overlap=0.5, max_detections=300):
+    def detect(self, logmel, score_floor=0.01, nms_overlap=0.5, max_detections=300, end_frames=None):
         threading.Event().wait(float(os.environ.get("TONES_WAIT_S", 0)))  # as slow as a large model
         num_slots = 16
         corners = torch.zeros(len(logmel), num_slots, 4)

@@ -12,6 +12,7 @@ from mast_ray.config.recipes import field
 from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.spectrogram.background import LEVEL_STEP, STRETCH_SEGMENTS, Backgrounds
 from mast_ray.spectrogram.chunking import SegmentStream
+from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.tables.backgrounds import TABLE, stored_backgrounds, with_background
@@ -105,9 +106,11 @@ class Listener:
 
     def __init__(self) -> None:
         self.seen: list[torch.Tensor] = []
+        self.ends: list[float] = []
 
-    def detect(self, logmel, *_):
+    def detect(self, logmel, *_, end_frames):
         self.seen.append(logmel.clone())
+        self.ends += end_frames.tolist()
         size = len(logmel)
         return Detections(
             torch.zeros(size, 1, 4), torch.zeros(size, 1), torch.zeros(size, 1, dtype=torch.bool)
@@ -139,12 +142,15 @@ def test_detect_shows_a_model_what_training_showed_it(prepared, noise_archive, b
     )
     reader = ChunkReader(read, chunks, batch_size=8, num_threads=1)
     order = np.lexsort((reader.chunks.chunk, reader.chunks.recording))
+    batches = list(reader.sequential())
     stored = torch.cat(
         [
             read.normalisation()(raw.values, raw.scale, raw.offset, background=raw.background)
-            for raw in reader.sequential()
+            for raw in batches
         ]
     )[torch.from_numpy(order)]
+    ends = end_of_sound(torch.cat([raw.valid_frames for raw in batches]))[torch.from_numpy(order)]
+    assert listener.ends == ends.tolist() and min(listener.ends) < 1024 < max(listener.ends)
     assert shown.shape == stored.shape
     step = float(prepared.index["scale"].to_numpy().max()) / read.normalisation().denominator
     assert float((shown - stored).abs().max()) <= step / 2 + 0.01

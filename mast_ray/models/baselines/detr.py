@@ -104,7 +104,13 @@ class DetrDetector(nn.Module):
 
     @torch.no_grad()
     def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+        *,
+        end_frames: Tensor | None = None,
     ) -> Detections:
         """One box per query, then the suppression every method gets."""
         with inference(self):
@@ -112,4 +118,5 @@ class DetrDetector(nn.Module):
         score = outputs.logits.float().softmax(-1)[..., 0]  # (B, queries)
         extent = (logmel.shape[-2], logmel.shape[-1])
         corners = clip(corners_of_shares(outputs.pred_boxes.float(), extent), *extent)
-        return suppress(Detections(corners, score, score >= score_floor), nms_overlap, max_detections)
+        found = Detections(corners, score, score >= score_floor)
+        return suppress(found, nms_overlap, max_detections, end_frames=end_frames)

@@ -19,12 +19,14 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from mast_ray.boxes.batch import ChunkBatch, Detections
-from mast_ray.models.baselines.convention import inference, object_xyxy, padded_detections
+from mast_ray.boxes.suppression import inside_sound, suppress_one
+from mast_ray.models.baselines.convention import inference, object_xyxy, padded_detections, xyxy_of
 from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.residual import residual_network
 
 TorchvisionName = Literal["faster_rcnn", "fcos"]
 
+ALL_CANDIDATES = 1_000_000  # more than either detector has in a chunk
 _CHUNK = {"min_size": 128, "max_size": 1024, "image_mean": [0.0], "image_std": [1.0], "_skip_resize": True}
 _PYRAMID_CHANNELS: dict[EncoderSize, int] = {
     "tiny": 64, "compact": 128, "small": 128, "base": 256, "large": 256, "huge": 256,
@@ -137,12 +139,33 @@ class TorchvisionDetector(nn.Module):
 
     @torch.no_grad()
     def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+        *,
+        end_frames: Tensor | None = None,
     ) -> Detections:
-        """Detections after the library's own suppression."""
+        """The library's candidates, then its own kernel of suppression: what lies behind the sound's end goes first."""
         settings = self.network.roi_heads if isinstance(self.network, FasterRCNN) else self.network
-        settings.score_thresh, settings.nms_thresh = score_floor, nms_overlap
-        settings.detections_per_img = max_detections
+        settings.score_thresh, settings.nms_thresh = score_floor, 1.0
+        settings.detections_per_img = ALL_CANDIDATES
         with inference(self):
             found = self.network(list(logmel))
-        return padded_detections([f["boxes"] for f in found], [f["scores"] for f in found], max_detections)
+        most = max(1, *(len(f["boxes"]) for f in found))
+        every = padded_detections([f["boxes"] for f in found], [f["scores"] for f in found], most)
+        every = inside_sound(every, end_frames)
+        kept = [
+            _survivors(*chunk, nms_overlap)[:max_detections]
+            for chunk in zip(every.corners, every.score, every.is_valid, strict=True)
+        ]
+        boxes = [xyxy_of(corners[rows]) for corners, rows in zip(every.corners, kept, strict=True)]
+        scores = [score[rows] for score, rows in zip(every.score, kept, strict=True)]
+        return padded_detections(boxes, scores, max_detections)
+
+
+def _survivors(corners: Tensor, score: Tensor, is_valid: Tensor, nms_overlap: float) -> Tensor:
+    """Rows of one chunk's (K, 4) boxes after suppression, best first."""
+    rows = is_valid.nonzero().squeeze(1)
+    return rows[suppress_one(corners[rows], score[rows], nms_overlap)]

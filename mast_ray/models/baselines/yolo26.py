@@ -61,11 +61,18 @@ class Yolo26Detector(nn.Module):
 
     @torch.no_grad()
     def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
+        self,
+        logmel: Tensor,
+        score_floor: float = 0.01,
+        nms_overlap: float = 0.5,
+        max_detections: int = 300,
+        *,
+        end_frames: Tensor | None = None,
     ) -> Detections:
         """The one-to-one head's boxes, then the suppression every method gets."""
         with inference(self):
             found = self.network(logmel)[0].float()  # (B, 300, 6): xyxy, score, class
         corners = clip(xyxy_of(found[..., :4]), logmel.shape[-2], logmel.shape[-1])
         score = found[..., 4]
-        return suppress(Detections(corners, score, score >= score_floor), nms_overlap, max_detections)
+        found = Detections(corners, score, score >= score_floor)
+        return suppress(found, nms_overlap, max_detections, end_frames=end_frames)

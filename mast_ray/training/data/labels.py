@@ -13,9 +13,11 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
+from mast_ray.config.stage_knobs import SelfTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.storage.storage import Storage, open_storage
@@ -101,6 +103,7 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
     )
     limits = _limits(pseudo_chunks, chunks)
     if source.name == "pseudo":
+        _refuse_no_object(labels, storage.url, config.self_train)
         return LabelledChunks(chunks, frozenset(), labels, limits)
     expert = expert_chunks(prepared, config)
     seen = frozenset(keys_of(expert).tolist())
@@ -111,6 +114,18 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
         np.concatenate([expert.weight, others.weight]),
     )
     return LabelledChunks(both, seen, labels, limits)
+
+
+def _refuse_no_object(labels: pa.Table, folder: str, knobs: SelfTrainConfig) -> None:
+    """Pseudo-labels that hold no object teach nothing: the threshold is what to look at, not the archive."""
+    is_object = pc.invert(labels.column("is_ignored")) if "is_ignored" in labels.column_names else None
+    if (pc.sum(is_object).as_py() or 0) if is_object is not None else len(labels):
+        return
+    raise DataError(
+        f"{folder}: no pseudo-box to learn from: nothing that the model found in the pool reaches its threshold\n"
+        f"(self_train.policy={knobs.policy}, self_train.threshold={knobs.threshold:g}): lower it, "
+        f"e.g. --set self_train.threshold={knobs.threshold / 2:g}, or let validation choose it, --set self_train.policy=tuned"
+    )
 
 
 def _limits(pseudo_chunks: pa.Table, chunks: ChunkSet) -> dict[int, tuple[float, float]] | None:

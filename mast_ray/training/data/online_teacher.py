@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
 from mast_ray.boxes.validity import is_valid_box
+from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.data.feed import with_slots
 from mast_ray.training.engine import Precision, autocast
@@ -70,7 +71,7 @@ class OnlineTeacher:
     ) -> None:
         self.settings, self.precision = settings, precision
         self.detector = sharing(detector, averages)
-        self._infer: Callable[[Tensor], Detections] = self._detect
+        self._infer: Callable[[Tensor, Tensor], Detections] = self._detect
         if (
             recorded
         ):  # some hundred small kernels a batch: launched one by one they take longer than the student's step
@@ -82,7 +83,7 @@ class OnlineTeacher:
             return batch
         assert raw.num_expert is not None, "which chunks are pseudo-labelled must be known on the host"
         first, chunks = raw.num_expert, batch.logmel[raw.num_expert :]
-        found = self._infer(chunks)
+        found = self._infer(chunks, end_of_sound(raw.valid_frames[first:]))
         made, weight = banded(
             found, raw.limits[first:, 0], raw.limits[first:, 1], self.settings, float(chunks.shape[2])
         )
@@ -96,11 +97,15 @@ class OnlineTeacher:
         )
         return replace(batch, boxes=boxes, weight=torch.cat([batch.weight[:first], weight.to(batch.weight)]))
 
-    def _detect(self, logmel: Tensor) -> Detections:
+    def _detect(self, logmel: Tensor, end_frames: Tensor) -> Detections:
         settings, detector = self.settings, self.detector
         with autocast(logmel.device, self.precision):
             return detector.detect(  # type: ignore[operator]
-                logmel, settings.score_floor, settings.nms_overlap, settings.max_boxes
+                logmel,
+                settings.score_floor,
+                settings.nms_overlap,
+                settings.max_boxes,
+                end_frames=end_frames,
             )
 
 

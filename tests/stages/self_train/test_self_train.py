@@ -16,7 +16,7 @@ import pytest
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides, config_to_yaml
 from mast_ray.reporting.report.collect_studies import round_series
 from mast_ray.self_training.round_records import rounds_of
@@ -205,6 +205,16 @@ def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_
     assert result.stopped.startswith("round 1: no pseudo-boxes at all")
     assert result.final["round"] == 0
     assert read_card(tmp_path / "model").weights_sha256 == read_card(detector).weights_sha256
+
+
+@pytest.mark.parametrize("empty_chunks", ["drop", "negative"])
+def test_without_a_governor_a_threshold_above_every_score_is_named_as_the_cause(
+    archive, config, detector, tmp_path, empty_chunks
+):
+    knobs = {"threshold": 1.0, "governor": "off", "empty_chunks": empty_chunks}
+    asked = apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
+    with pytest.raises(DataError, match=r"no pseudo-box .*\n.*self_train\.threshold=1"):
+        run_self_train(asked, str(archive), detector, str(tmp_path), runner=HERE)
 
 
 @pytest.mark.parametrize(

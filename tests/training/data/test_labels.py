@@ -11,10 +11,11 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.prepared import write_table
+from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.labels import (
+    PSEUDO_LABELS,
     LabelSource,
     attach_boxes,
     labelled_chunks,
@@ -96,6 +97,19 @@ def test_a_label_budget_takes_that_many_chunks_and_the_same_ones_each_time(prepa
 def test_a_folder_that_holds_no_pseudo_labels_is_refused(prepared, tmp_path):
     with pytest.raises(DataError, match="not a folder of pseudo-labels"):
         labelled_chunks(prepared, LabelSource("pseudo", str(tmp_path / "nothing")), tiny())
+
+
+@pytest.mark.parametrize("left", ["nothing", "boxes to ignore"])
+def test_pseudo_labels_without_an_object_name_the_threshold_that_took_them_all(prepared, folder, left):
+    table = read_table(open_storage(folder), PSEUDO_LABELS)
+    boxes = {name: table.column(name) for name in table.column_names} | {"is_ignored": [True] * len(table)}
+    kept = table.slice(0, 0) if left == "nothing" else pa.table(boxes)
+    write_table(open_storage(folder), PSEUDO_LABELS, kept)
+    config = apply_overrides(tiny(), {"self_train.threshold": 0.5, "self_train.policy": "fixed"})
+    with pytest.raises(DataError) as caught:
+        labelled_chunks(prepared, LabelSource("pseudo", folder), config)
+    assert "no pseudo-box" in str(caught.value) and "--set self_train.threshold=0.25" in str(caught.value)
+    assert "mast prepare" not in str(caught.value)
 
 
 def test_background_is_where_an_expert_heard_nothing_also_for_pseudo_labels_that_have_no_empty_chunk(

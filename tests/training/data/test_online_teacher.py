@@ -66,7 +66,7 @@ def example(num_expert):
     boxes = pad_boxes([torch.tensor([LONG])] * 3)
     one = torch.ones(3)
     raw = RawChunks(
-        logmel.squeeze(1), one, one, one, boxes, one, one, torch.arange(3) >= num_expert,
+        logmel.squeeze(1), one, one, torch.full((3,), 1024), boxes, one, one, torch.arange(3) >= num_expert,
         torch.tensor([[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]), ("a", "b", "c"), num_expert=num_expert,
     )  # fmt: skip
     return ChunkBatch(logmel, boxes, one, ("a", "b", "c"), raw.is_pseudo), raw
