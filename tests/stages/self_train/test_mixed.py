@@ -22,8 +22,8 @@ KNOBS = {
     "split.budget_chunks": 3,  # the other chunks of the pool are unlabelled
     "self_train.curriculum": "mixed",
     "self_train.policy": "fixed",
-    "self_train.threshold": 0.10,  # of fresh weights: scores lie between 0.09 and 0.11
-    "self_train.ignore_above": 0.095,
+    "self_train.threshold": 0.5,  # scores of the seed detector lie between 0.35 and 0.75
+    "self_train.ignore_above": 0.42,
     "self_train.rounds": 1,
     "self_train.governor": "warn",
     "self_train.stage1.batch_size": 4,
