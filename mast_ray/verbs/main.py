@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mast_ray import __version__
 from mast_ray.config.chatter import chatter_apart, chatter_file
@@ -124,33 +124,10 @@ def _leave(code: int) -> int:
 
 
 def _run(verb: str, argv: list[str], debug: bool) -> int:
-    module_name, text = VERBS[verb]
     try:
-        with interruptible():  # importing takes seconds, and a scheduler does not wait for it
-            module = importlib.import_module(f"mast_ray.verbs.{module_name}")
-        parser = _Parser(
-            prog=f"mast {verb}",
-            description=getattr(module, "HELP", text),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.add_argument("--debug", action="store_true", help="show tracebacks")
-        if getattr(module, "USES_CONFIG", False):
-            parser.add_argument("--recipe", default=None, help="field (default), paper, tiny or birdeep")
-            parser.add_argument("--config", dest="config_file", default=None, help="YAML record of a run")
-            parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
-                                help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
-        if getattr(module, "USES_RUNNER", False):
-            names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
-            parser.add_argument("--runner", choices=names, default=names[0],
-                                help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
-        module.add_arguments(parser)
-        args = parser.parse_args(argv)
-        if getattr(module, "USES_CONFIG", False):
-            args.config = config_of(args.recipe, args.config_file, args.sets)
-        if getattr(module, "USES_RUNNER", False):
-            args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
-        guard_logs()
-        with interruptible():
+        with interruptible():  # from the first import on: it takes seconds, and a scheduler does not wait
+            module, args = _asked(verb, argv)
+            guard_logs()
             return module.run(args)
     except MastError as error:
         if debug:
@@ -171,6 +148,34 @@ def _run(verb: str, argv: list[str], debug: bool) -> int:
         if said := chatter_file():
             print(f"what libraries said of it: {said}", file=sys.stderr)
         raise
+
+
+def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
+    """The module of a verb, and what it is to do."""
+    module_name, text = VERBS[verb]
+    module = importlib.import_module(f"mast_ray.verbs.{module_name}")
+    parser = _Parser(
+        prog=f"mast {verb}",
+        description=getattr(module, "HELP", text),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    if getattr(module, "USES_CONFIG", False):
+        parser.add_argument("--recipe", default=None, help="field (default), paper, tiny or birdeep")
+        parser.add_argument("--config", dest="config_file", default=None, help="YAML record of a run")
+        parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
+                            help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
+    if getattr(module, "USES_RUNNER", False):
+        names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
+        parser.add_argument("--runner", choices=names, default=names[0],
+                            help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
+    module.add_arguments(parser)
+    args = parser.parse_args(argv)
+    if getattr(module, "USES_CONFIG", False):
+        args.config = config_of(args.recipe, args.config_file, args.sets)
+    if getattr(module, "USES_RUNNER", False):
+        args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
+    return module, args
 
 
 def _say(text: str) -> None:

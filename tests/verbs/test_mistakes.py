@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import soundfile
 from s3_server import free_port
 
-from mast_ray.config.errors import CONFIG, DATA, TEMPORARY
+from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY
 from mast_ray.storage.storage import LocalStorage
 from mast_ray.verbs.main import main
 
@@ -155,3 +156,9 @@ def test_a_folder_without_permission_is_named(place, capsys):
 def test_debug_shows_the_traceback(place):
     with pytest.raises(Exception, match="prepared"):
         main(["pretrain", str(place / "empty"), "--out", str(place / "o14"), "--debug", "--runner", "here"])
+
+
+def test_a_schedulers_signal_before_the_work_begins_means_what_it_means_during_it(monkeypatch, capsys):
+    monkeypatch.setattr("mast_ray.verbs.main.config_of", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["prepare", "somewhere", "--out", "elsewhere"]) == INTERRUPTED
+    assert "run the same command again" in capsys.readouterr().err
