@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import shutil
 
 import pytest
 from tones import Tone, sweep_tones, write_tones
@@ -124,3 +126,27 @@ def test_an_emptied_lease_is_held_by_nobody_known_and_ends(tmp_path):
     (tmp_path / "lease" / "000001.beat").unlink()
     with held_lease(stage, ttl_s=0.2) as lease:
         assert lease.generation == 2
+
+
+def touch(archive):
+    """Copied, restored from a backup, or synced: the same bytes of another time."""
+    for path in archive.rglob("*.wav"):
+        os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 5_000_000_000))
+
+
+def test_an_archive_whose_files_were_touched_and_not_changed_gives_the_same_tables_again(archive, tmp_path):
+    """The files of the second time have the names of the first: none is counted twice, none is lost."""
+    own = tmp_path / "in"
+    shutil.copytree(archive, own)
+    assert prepared(own, tmp_path / "prepared") == 0 and sweep_tones(own, tmp_path / "found") == 0
+    names = ("index.parquet", "backgrounds.parquet", "splits.parquet", "stats.json")
+    before = {name: (tmp_path / "prepared" / name).read_bytes() for name in names}
+    rows = read_detections(str(tmp_path / "found")).sort_by("path").to_pylist()
+    touch(own)
+    assert prepared(own, tmp_path / "prepared") == 0 and sweep_tones(own, tmp_path / "found") == 0
+    assert {name: (tmp_path / "prepared" / name).read_bytes() for name in names} == before
+    assert read_detections(str(tmp_path / "found")).sort_by("path").to_pylist() == rows
+    counts = json.loads((tmp_path / "found" / "manifest.json").read_text())["counts"]
+    assert counts["detections"] == len(rows)
+    assert sweep_tones(own, tmp_path / "found") == 0  # and finds its files whole
+    assert len(read_detections(str(tmp_path / "found"))) == len(rows) > 0

@@ -103,9 +103,11 @@ def survey(stage: Storage, items: Sequence[Item]) -> Survey:
 
 def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
     """Take the rows of stale recordings out of their files and commits; returns
-    how many recordings that were.
+    how many recordings that were. A file that another commit names too stays: recordings that were touched and not
+    changed give the same files again.
     """
     num_removed = 0
+    named = Counter(file.key for result in results for file in result.files)
     for result in results:
         commit = read_commit(stage, result.unit_id) if result.stale else None
         if commit is None:
@@ -118,7 +120,10 @@ def prune(stage: Storage, results: Sequence[UnitResult]) -> int:
             stage.delete(f"commit/{commit.unit_id}.json")
         kept = {file.key for file in pruned.files}
         for file in commit.files:
-            if file.key not in kept:
+            if file.key in kept:
+                continue
+            named[file.key] -= 1
+            if not named[file.key]:
                 stage.delete(file.key)
     return num_removed
 

@@ -8,7 +8,7 @@ or another split cost no decoding.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.outputs import seal_of
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.storage import Storage, map_keys
-from mast_ray.storage.units import Commit, Item, num_passing, outcomes_of
+from mast_ray.storage.units import Commit, Item, Outcome, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
 from mast_ray.tables.dealing.leaks import Leak, audit_leaks, leakage_rate
 from mast_ray.tables.dealing.splits import (
@@ -99,44 +99,28 @@ def recordings_and_rejects(
     )
 
 
-def index_table(
-    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
+def rows_of_units(
+    stage: Storage,
+    folder: str,
+    schema: pa.Schema,
+    recordings: pa.Table,
+    outcomes: Mapping[str, tuple[Outcome, Commit]],
+    commits: Sequence[Commit],
 ) -> pa.Table:
-    """The index files of all accepted units in the order of recordings; rows of
-    outdated results are left out.
+    """The tables that all accepted units left in a folder, in the order of recordings and segments; rows of outdated
+    results are left out. Whose row it is says the unit: recordings that were touched and not changed are worked on again,
+    and the file that comes of it has the name of the earlier one.
     """
-    found = outcomes_of(items, commits)
-    frames_of = {c.unit_id: {f.key for f in c.files if f.key.startswith("frames/")} for c in commits}
-    keys = [f.key for c in commits for f in c.files if f.key.startswith("index/")]
-    tables = map_keys(lambda key: read_table(stage, key), keys)
-    merged = pa.concat_tables([*tables, INDEX.empty_table()])
-    ids = recordings.column("recording_id").to_pylist()
-    order = {rid: number for number, rid in enumerate(ids)}
-    rows = []
-    names = ("recording_id", "file", "segment")
-    for number, (rid, file, segment) in enumerate(
-        zip(*(merged.column(n).to_pylist() for n in names), strict=True)
-    ):
-        if rid in order and file in frames_of[found[rid][1].unit_id]:
-            rows.append((order[rid], segment, number))
-    return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
-
-
-def background_table(
-    stage: Storage, recordings: pa.Table, items: Sequence[Item], commits: Sequence[Commit]
-) -> pa.Table:
-    """The backgrounds that all accepted units measured, in the order of recordings."""
-    unit_of = {item_id: commit.unit_id for item_id, (_, commit) in outcomes_of(items, commits).items()}
-    named = [(c.unit_id, f.key) for c in commits for f in c.files if f.key.startswith("backgrounds/")]
+    named = [(c.unit_id, f.key) for c in commits for f in c.files if f.key.startswith(f"{folder}/")]
     tables = map_keys(lambda key: read_table(stage, key), [key for _, key in named])
     order = {rid: number for number, rid in enumerate(recordings.column("recording_id").to_pylist())}
-    merged = pa.concat_tables([*tables, BACKGROUNDS.empty_table()])
+    merged = pa.concat_tables([*tables, schema.empty_table()])
     unit = [of for (of, _), table in zip(named, tables, strict=True) for _ in range(len(table))]
     ids, segments = (merged.column(name).to_pylist() for name in ("recording_id", "segment"))
     rows = [
         (order[rid], segment, number)
         for number, (rid, segment) in enumerate(zip(ids, segments, strict=True))
-        if rid in order and unit_of[rid] == unit[number]
+        if rid in order and outcomes[rid][1].unit_id == unit[number]
     ]
     return merged.take(pa.array([number for *_, number in sorted(rows)], pa.int64()))
 
@@ -222,8 +206,9 @@ def finish(
     refuse_no_labels(labels, notes, recordings, annotation_source)
     out_of_band, example = count_out_of_band(labels, recordings)
     ignored = ignored_table(chosen, recordings, config.labels)
-    index = index_table(stage, recordings, items, commits)
-    backgrounds = background_table(stage, recordings, items, commits)
+    outcomes = outcomes_of(items, commits)
+    index = rows_of_units(stage, "index", INDEX, recordings, outcomes, commits)
+    backgrounds = rows_of_units(stage, "backgrounds", BACKGROUNDS, recordings, outcomes, commits)
     hashes = {
         "rejects": text_hash(rejected),
         "backgrounds": text_hash(write_table(stage, BACKGROUNDS_TABLE, backgrounds)),
