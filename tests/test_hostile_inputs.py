@@ -1,7 +1,10 @@
-"""Whatever a file of the user's holds, reading it ends with a result or with a MastError, never with a traceback."""
+"""Whatever a file of the user's holds, reading it ends with a result or with a MastError: never with a traceback, after
+more than ten seconds, or with more than a gigabyte of memory.
+"""
 
 import contextlib
 import json
+import resource
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +25,17 @@ MANY = settings(
     deadline=10_000,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+MOST_BYTES = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def in_little_memory():
+    """The most that this process ever held must not rise by a gigabyte in any one test."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES
+
+
 CELL = st.one_of(
     st.sampled_from(
         [
@@ -105,11 +119,19 @@ def test_cards_manifests_and_commits(tmp_path, content):
             read(stage)
 
 
+def bomb(depth: int, width: int) -> str:
+    """YAML in which every line holds the one before `width` times: width ** depth values in a few hundred bytes."""
+    lines = [f"a0: &a0 [{', '.join(['x'] * width)}]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, depth)]
+    return "\n".join(lines)
+
+
 @MANY
 @given(
     st.one_of(
         st.text(max_size=200),
         DOCUMENTS.map(json.dumps),
+        st.builds(bomb, st.integers(1, 30), st.integers(1, 12)),
         st.integers(0, 3000).map(lambda depth: "[" * depth),
         st.integers(0, 3000).map(lambda depth: "a: " * depth),
         st.dictionaries(st.sampled_from(["seed", "audio", "audio.channel", "split", "recipe"]), JSON).map(

@@ -114,8 +114,9 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
 
 def _leave(code: int) -> int:
     """The exit code of a whole process. What was interrupted inside Ray is left at once: threads that still wait for a
-    cluster that is gone would abort the interpreter's own end, and with it the code.
+    cluster that is gone would abort the interpreter's own end, and with it the code. So would a signal that comes late.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code in (INTERRUPTED, TEMPORARY) and "ray" in sys.modules:
         sys.stdout.flush()
         sys.stderr.flush()
