@@ -158,7 +158,8 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
         )
     stats = _read_json(storage, "stats.json")
     names = ("recordings", "index", "labels", "splits")
-    tables = {name: read_table(storage, f"{name}.parquet") for name in names}
+    # In one piece: rows of a table in pieces are taken by joining all of its pieces first, every time.
+    tables = {name: read_table(storage, f"{name}.parquet").combine_chunks() for name in names}
     ignored = IGNORED.empty_table()
     if storage.stat("ignored.parquet") is not None:  # archives that were prepared before there were any
         ignored = read_table(storage, "ignored.parquet")

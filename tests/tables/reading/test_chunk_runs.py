@@ -70,3 +70,9 @@ def test_the_archive_of_some_recordings_keeps_their_order_and_their_splits(prepa
     assert part.recording_ids == [prepared.recording_ids[1], prepared.recording_ids[5]]
     own = [row for row in prepared.splits.to_pylist() if row["recording_id"] in part.recording_ids]
     assert own and part.splits.to_pylist() == own
+
+
+def test_tables_of_an_open_archive_are_in_one_piece(prepared):
+    """Looking a few recordings up must not go through all of them."""
+    for table in (prepared.recordings, prepared.splits, prepared.labels, prepared.index):
+        assert all(column.num_chunks <= 1 for column in table.columns)
