@@ -194,9 +194,11 @@ def _in_ignore_region(boxes: PaddedBoxes, is_unlearned: Tensor, levels: Sequence
 
     A box that no point can learn is a call all the same, so it counts as an ignore region. It lies between
     the points: those of the finest level whose cell it touches are meant. Coarser ones keep learning
-    background, else an archive of short calls would never teach them any.
+    background, else an archive of short calls would never teach them any. A call that is known in time only is an
+    ignore region over the whole band, wherever it is sought.
     """
     is_region = (boxes.is_ignored | is_unlearned)[..., None]  # (B, M, 1)
+    spans_band = boxes.is_time_only[..., None]
     parts = []
     for number, (stride, size) in enumerate(levels):
         inside = []
@@ -205,6 +207,9 @@ def _in_ignore_region(boxes: PaddedBoxes, is_unlearned: Tensor, levels: Sequence
             reach = is_unlearned[..., None] * (stride[axis] / 2 if number == 0 else 0.0)
             low = boxes.corners[..., axis, None] - reach
             high = boxes.corners[..., axis + 2, None] + reach
-            inside.append(((at >= low) & (at < high) & is_region).float())  # (B, M, size)
+            within = (at >= low) & (at < high)  # (B, M, size)
+            if axis == 1:
+                within = within | spans_band
+            inside.append((within & is_region).float())
         parts.append((inside[0].transpose(1, 2) @ inside[1] > 0).flatten(1))
     return torch.cat(parts, dim=1)

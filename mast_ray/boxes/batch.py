@@ -32,6 +32,11 @@ class PaddedBoxes:
         """(B, M) whether a slot is an object with known frequencies."""
         return self.is_object & ~self.is_ignored
 
+    @property
+    def is_time_only(self) -> Tensor:
+        """(B, M) whether a slot is a call that is known in time only."""
+        return self.is_object & self.is_ignored
+
     def to(self, device: torch.device | str) -> PaddedBoxes:
         move = lambda tensor: tensor.to(device, non_blocking=True)  # noqa: E731
         return PaddedBoxes(move(self.corners), move(self.is_object), move(self.is_ignored))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mast_ray.boxes.assignment import AssignmentName, assign
 from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
+from mast_ray.boxes.loudest_band import with_loudest_band
 from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
 from mast_ray.losses.detection import ClassificationName, DetectionSums, detection_sums
 from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, MaskedAutoencoder, TargetName
@@ -166,7 +167,10 @@ class DetectionObjective(Objective):
             self._shared = None
             return
         levels, most = self.detector.levels, self.contrastive.max_anchors
-        positives = [(assign(part.boxes, levels, self.assignment).box_index >= 0).sum() for part in parts]
+        positives = [
+            (assign(with_loudest_band(part.boxes, part.logmel), levels, self.assignment).box_index >= 0).sum()
+            for part in parts
+        ]
         anchors = [
             (part.boxes.is_object.sum(1).clamp(max=most) * self._contrasts(part)).sum() for part in parts
         ]
@@ -238,14 +242,15 @@ class DetectionObjective(Objective):
         jitter_noise: Tensor,
     ) -> tuple[DetectionSums, tuple[Tensor, Tensor] | None]:
         boxes = PaddedBoxes(corners, is_object, is_ignored)
+        sought = with_loudest_band(boxes, logmel)
         outputs = self.detector(logmel)
         sums = detection_sums(
             outputs.score_logit,
             outputs.centerness_logit,
             outputs.distances,
             self.detector.points(logmel.device),
-            boxes,
-            assign(boxes, self.detector.levels, self.assignment),
+            sought,
+            assign(sought, self.detector.levels, self.assignment),
             chunk_weight,
             self.classification,
         )
