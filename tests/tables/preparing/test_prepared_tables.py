@@ -177,6 +177,24 @@ def test_another_split_rewrites_no_spectrogram(prepared_dir, tmp_path):
     assert prepared.manifest.config["split"]["ood_sites"] == ["S2"]
 
 
+def test_who_deals_an_archive_anew_is_told_that_models_may_have_learned_what_is_held_out(tmp_path, caplog):
+    """A split that notes no settings is of an older version; one of other settings is dealt anew too."""
+
+    def grow(number, **knobs):
+        write_noise(tmp_path / "a" / f"{number}.wav", 6, number)
+        caplog.clear()
+        prepare_here(tmp_path / "a", tmp_path / "out", **knobs)
+        return [record.getMessage() for record in caplog.records if "dealt anew" in record.getMessage()]
+
+    assert grow(0) == [] and grow(1) == []  # the same settings: what was dealt stays
+    (said,) = grow(2, seed=3)
+    assert "was dealt with other settings of split or seed" in said and "train them again" in said
+    table = pq.read_table(tmp_path / "out" / "splits.parquet")
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / "out" / "splits.parquet")
+    (said,) = grow(3, seed=3)
+    assert "by a version that did not note its settings" in said
+
+
 def test_a_refused_split_leaves_the_old_one_whole(prepared_dir, tmp_path):
     shutil.copytree(prepared_dir, tmp_path / "out")
     before = content(tmp_path / "out")
