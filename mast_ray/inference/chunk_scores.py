@@ -86,7 +86,9 @@ def delivered_boxes(
     kept &= is_valid(pool, Validity(post.min_frames, post.min_bins, CHUNK_FRAMES))
     chosen = rows[kept]
     parts = None if found.parts is None else found.parts[chosen]
-    scores = pool.score[kept].astype(np.float32)
+    sites = prepared.recordings.column("site").to_pylist() if post.site_thresholds else []
+    at = [sites[row] or "" for row in chunks.recording[found.chunk[chosen]]] if sites else []
+    scores = post.at_sites(pool.score[kept], at).astype(np.float32)
     return BatchBoxes(found.chunk[chosen], found.boxes[chosen], scores, found.num_chunks, parts)
 
 

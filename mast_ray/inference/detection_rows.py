@@ -22,6 +22,7 @@ from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.spectrogram.grid import SEGMENT_FRAMES, fractional_frames, seconds_hertz_from_boxes
 from mast_ray.tables.preparing.recording_record import RecordingRecord
 from mast_ray.tables.schemas import DETECTIONS
+from mast_ray.training.files.post_processing import PostProcessing
 
 # `site` and `date` are the names of the folders the rows lie in, as Hive partitions are read everywhere.
 ROWS = pa.schema(
@@ -43,6 +44,7 @@ class RowKnobs:
     calibration: Calibration | None = None
     names: ModelNames | None = None
     keeps_embeddings: bool = True  # where they are computed for the names alone, they are not stored
+    post: PostProcessing | None = None  # of the model's card, for thresholds by site
 
 
 class RecordingBoxes(NamedTuple):
@@ -53,7 +55,9 @@ class RecordingBoxes(NamedTuple):
     embedding: NDArray[np.float16] | None  # (M, D) of the strongest part of each
 
 
-def stitched_boxes(found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnobs) -> RecordingBoxes:
+def stitched_boxes(
+    found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnobs, site: str = ""
+) -> RecordingBoxes:
     """One box per call, wherever windows begin; calls of one song joined where wanted."""
     found = [part for part in found if len(part.score)]
     if not found:
@@ -61,6 +65,8 @@ def stitched_boxes(found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnob
     start = np.concatenate([part.window for part in found]) * float(SEGMENT_FRAMES)
     boxes = np.concatenate([part.boxes for part in found]).astype(np.float64)
     score = np.concatenate([part.score for part in found]).astype(np.float64)
+    if knobs.post is not None and site in knobs.post.site_thresholds:
+        score = knobs.post.at_sites(score, [site] * len(score))
     boxes[:, 0::2] = np.clip(boxes[:, 0::2] + start[:, None], 0, num_frames)
     usable = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
     # A box, its window and its place within it decide the order, not the batch it came with.

@@ -10,8 +10,9 @@ HELP = """Search the settings of self-training by F1 on validation (or `--set tu
 First the post-processing (q policy and value, suppression, validity) over detections that are stored once, thousands of settings in seconds.
 Then loss weights, q, empty weight and learning-rate factors (`tune.parameters`) by short stage 1 + 2 trainings on Ray Tune with early stopping;
 several trials run at once (always on Ray, whatever --runner says of inference). OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
-goes on: finished trials are not run again. The best post-processing with one threshold is written into the detector's card: `evaluate`,
-`detect` and `pseudo-label` apply it (unless --set evaluate.post=none) and reach the F1 that is printed here."""
+goes on: finished trials are not run again. The best post-processing is written into the detector's card, with one threshold, or with one for every
+site where that is better on recordings that had no part in choosing them: `evaluate`, `detect` and `pseudo-label` apply it (unless --set
+evaluate.post=none) and reach the F1 that is printed here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

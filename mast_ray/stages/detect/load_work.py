@@ -98,7 +98,7 @@ def work_of(
     calibration = Calibration.from_dict(card.calibration) if card.calibration else None
     keeps_embeddings = config.detect.embeddings != "none"
     rows = RowKnobs(
-        threshold, config.detect.song_gap_s, card.weights_sha256, calibration, names, keeps_embeddings
+        threshold, config.detect.song_gap_s, card.weights_sha256, calibration, names, keeps_embeddings, post
     )
     return DetectWork(archive, stage, windows, decode, rows, sites)
 

@@ -37,6 +37,7 @@ from mast_ray.self_training.operator import (
 from mast_ray.self_training.policies import Policy, group_thresholds
 from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, fractional_frames
+from mast_ray.stages.search.site_thresholds import SiteThresholds, thresholds_by_site
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -73,6 +74,7 @@ class PostSearch:
     rows: list[dict[str, Any]]
     best: dict[str, Any]
     curve: dict[str, NDArray[np.float64]]
+    by_site: SiteThresholds  # at the best setting of one threshold
 
     def overrides(self) -> dict[str, Any]:
         """The best setting as config keys."""
@@ -82,15 +84,22 @@ class PostSearch:
         }
 
     def delivered(self, split: str) -> PostProcessing:
-        """The best setting as a model's card carries it: with one threshold, because thresholds of groups are made of all
-        scores of an archive, which nobody has while it is being detected in.
+        """The best setting as a model's card carries it: with one threshold, or with one for each of the sites that were
+        looked at. Policies that make thresholds of all scores of an archive stay out: nobody has these while it is being
+        detected in.
         """
-        fixed = [row for row in self.rows if row["policy"] == "fixed"]
-        best = max(fixed, key=lambda row: float(np.nan_to_num(row["objective"], nan=-1.0)))
+        best = best_fixed(self.rows)
         names = ("nms_overlap", "min_duration_s", "min_bins", "threshold", "score_weight")
         return PostProcessing(
-            **{name: best[name] for name in names}, split=split, f1=float(best["objective"])
-        )
+            **{name: best[name] for name in names}, split=split, f1=self.by_site.f1,
+            site_thresholds=self.by_site.thresholds,
+        )  # fmt: skip
+
+
+def best_fixed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of all that was tried the best with one threshold for all."""
+    fixed = [row for row in rows if row["policy"] == "fixed"]
+    return max(fixed, key=lambda row: float(np.nan_to_num(row["objective"], nan=-1.0)))
 
 
 def settings_grid() -> list[PostSetting]:
@@ -119,14 +128,17 @@ def search_post(
     def best_row() -> int:  # the first among equals: the simplest
         return max(range(len(rows)), key=lambda n: float(np.nan_to_num(rows[n]["objective"], nan=-1.0)))
 
-    def attempt(setting: PostSetting) -> None:
+    def kept_by(setting: PostSetting) -> PoolDetections:
         place = (setting.nms_overlap, setting.score_weight)
         if place not in suppressed:
             scores = weighed(found, setting.score_weight)
             survive = survivors(scores, setting.nms_overlap, config.evaluate.max_detections)
             suppressed[place] = scores.where(survive)
         possible = suppressed[place]
-        possible = possible.where(is_valid(possible, setting.validity))
+        return possible.where(is_valid(possible, setting.validity))
+
+    def attempt(setting: PostSetting) -> None:
+        possible = kept_by(setting)
         scored = score_chunks(prepared, chunks, possible, config)
         curve = f1_over_thresholds(scored.matches, thresholds)
         at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
@@ -148,7 +160,13 @@ def search_post(
         for weight in SCORE_WEIGHTS:
             attempt(PostSetting(best["nms_overlap"], best["min_duration_s"], best["min_bins"], weight))
     number = best_row()
-    return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict())
+    fixed = best_fixed(rows)
+    possible = kept_by(PostSetting(**{name: fixed[name] for name in PostSetting.__dataclass_fields__}))
+    matches = score_chunks(prepared, chunks, possible, config).matches
+    sites = [site or "" for site in prepared.recordings.column("site").to_pylist()]
+    recordings = chunks.recording.astype(np.int64)
+    by_site = thresholds_by_site(matches, recordings, sites, fixed["threshold"], thresholds)
+    return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict(), by_site)
 
 
 def at_policy(

@@ -7,7 +7,7 @@ OUT/post.json, post_trials.parquet, thresholds.csv    the first search
 OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
 OUT/best.yaml                    what `mast self-train --config` takes
-DETECTOR/card.json               says the best post-processing with one threshold from then on: whoever uses the model applies it
+DETECTOR/card.json               says the best post-processing with one threshold, or one for every site, from then on: whoever uses the model applies it
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ class _Search:
                 "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
             )
             log.info("post-processing: F1 %.4f with %s", objective, _text(best))
+            log.info("%s", post.by_site.text())
             delivered = post.delivered(self.config.tune.objective_split)
         if what == "post":
             return TuneResult(best, objective, [], post=delivered)
@@ -184,7 +185,14 @@ def _read_result(stage: Storage) -> TuneResult:
 def _deliver(model: Storage, post: PostProcessing) -> None:
     """Leave what was found in the detector's card: detect, evaluate and pseudo-label do the same with its boxes."""
     card = read_card(model)
-    write_card(model, replace(card, post=post.to_dict(), score_threshold=post.threshold))
+    before = PostProcessing.from_dict(card.post) if card.post is not None else None
+    had = (EVEN_WEIGHT, {}) if before is None else (before.score_weight, before.site_thresholds)
+    calibration = card.calibration
+    if calibration is not None and had != (post.score_weight, post.site_thresholds):
+        calibration = None
+        log.warning("%s: its scores are others now: run `mast calibrate` again for probabilities", model.url)
+    card = replace(card, post=post.to_dict(), score_threshold=post.threshold, calibration=calibration)
+    write_card(model, card)
     log.info("%s/card.json now says: %s", model.url, post.text())
 
 

@@ -1,7 +1,10 @@
 """What was tuned is delivered: evaluate and detect with the tuned model give the figures that tune reported."""
 
 import json
+import shutil
+from dataclasses import replace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from seed_detector import write_seed_detector
@@ -20,7 +23,7 @@ from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.model_files import read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.verbs.main import run_verb
 
@@ -114,3 +117,43 @@ def test_detect_follows_the_card_and_says_otherwise_when_it_does_not(tuned, plac
     other = DetectInputs(model, str(place / "archive"), str(place / "plain"))
     assert detect(other, plain, runner=HERE) == 0
     assert len(pq.read_table(place / "plain/detections")) != len(boxes)
+
+
+def test_thresholds_by_site_in_the_card_count_in_evaluate_pseudo_label_and_detect(tuned, place, config):
+    """Of S0 as many boxes as there are above its own threshold, of S1 what there was before."""
+    prepared, model, found = tuned
+    by_site, out = str(place / "by_site"), str(place / "site_pseudo")
+    shutil.copytree(model, by_site)
+    runs = {"one": model, "by_site": by_site}
+    # a threshold that parts the boxes of S0, and not the one for all
+    one = DetectInputs(model, str(place / "archive"), str(place / "at_one"))
+    assert detect(one, config, runner=HERE) == 0
+    at_s0 = pq.read_table(place / "at_one/detections/site=S0")["score"].to_numpy()
+    own = float(np.quantile(at_s0, 0.7)) + 1e-5
+    assert abs(own - found.post.threshold) > 1e-3
+    post = replace(found.post, site_thresholds={"S0": own})
+    write_card(open_storage(by_site), replace(read_card(by_site), post=post.to_dict()))
+    archive = open_prepared(prepared)
+    chunks = chunks_of_split(archive, "val", "test", "train")
+    is_s0 = np.array([site == "S0" for site in archive.recordings["site"].to_pylist()])[chunks.recording]
+    kept = {}
+    for name, folder in runs.items():
+        run_pseudo_label(config, folder, prepared, f"{out}-{name}", splits=("val", "test", "train"), runner=HERE, boxes="delivered")  # fmt: skip
+        kept[name] = read_pool(open_storage(f"{out}-{name}"), archive, chunks)
+    plain, moved = kept["one"], kept["by_site"]
+    wanted = np.where(is_s0[plain.chunk], own, post.threshold)
+    assert 0 < (plain.score >= wanted).sum() != (plain.score >= post.threshold).sum()
+    assert (moved.score >= post.threshold).sum() == (plain.score >= wanted).sum()
+    assert (moved.score[~is_s0[moved.chunk]] == plain.score[~is_s0[plain.chunk]]).all()
+    scores = evaluate_model(config, by_site, prepared, str(place / "site_scores"), runner=HERE)
+    rows = [row for row in scores.sheet.rows if row.unit == "chunk" and row.is_whole]
+    held_out = np.isin(chunks.recording, np.unique(chunks_of_split(archive, "val", "test").recording))
+    assert sum(row.num_detections for row in rows) == (held_out[plain.chunk] & (plain.score >= wanted)).sum()
+    assert (
+        detect(DetectInputs(by_site, str(place / "archive"), str(place / "at_site")), config, runner=HERE)
+        == 0
+    )
+    after = pq.read_table(place / "at_site/detections/site=S0")["score"].to_numpy()
+    assert (after >= post.threshold).sum() == (at_s0 >= own).sum() > 0
+    elsewhere = [pq.read_table(place / folder / "detections/site=S1") for folder in ("at_one", "at_site")]
+    assert elsewhere[0]["score"].equals(elsewhere[1]["score"]) and len(elsewhere[0]) > 0
