@@ -11,13 +11,14 @@ from typing import Any
 
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.trials import run_trials
+from mast_ray.on_ray.trials import Ranges, Trial, run_trials
 from mast_ray.on_ray.units import worker_error
 from mast_ray.self_training.trial_records import (
     FOLDER,
     OBJECTIVE,
     read_trials,
 )
+from mast_ray.stages.search.loss_trial import SECTION, LossTask, run_loss_trial
 from mast_ray.stages.search.trial import (
     FACTORS,
     LOSSES,
@@ -41,11 +42,31 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
+    """The trials of self-training."""
+    ranges, first = search_ranges(task.config, threshold), first_point(task.config, threshold)
+    return search_trials(task, partial(run_trial, task), trial_settings(task), ranges, first)
+
+
+def search_losses(task: LossTask) -> list[dict[str, Any]]:
+    """The trials of supervised training."""
+    own = task.first_point()
+    ranges = {name: RANGES[name] for name in own}
+    first = {name: min(max(own[name], low), high) for name, (low, high) in ranges.items()}
+    return search_trials(task, partial(run_loss_trial, task), task.settings(), ranges, first)
+
+
+def search_trials(
+    task: TrialTask | LossTask,
+    trial: Trial,
+    settings: dict[str, Any],
+    ranges: Ranges,
+    first: dict[str, float],
+) -> list[dict[str, Any]]:
     """Run the trials that are missing; one row for each of all, oldest first. A search
     in which all broke is an error.
     """
     config, stage = task.config, open_storage(task.out, task.config.storage)
-    refuse_other_settings(stage.at(FOLDER), trial_settings(task))
+    refuse_other_settings(stage.at(FOLDER), settings)
     known = read_trials(stage)
     finished = [record for record in known if record.is_finished]
     if known:
@@ -53,8 +74,6 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
     wanted = max(0, config.tune.trials - len(finished))
     broken: dict[str, BaseException] = {}
     if wanted:
-        trial = partial(run_trial, task)
-        ranges, first = search_ranges(config, threshold), first_point(config, threshold)
         broken = run_trials(trial, ranges, first, wanted, known, stage, config)
     records = read_trials(stage)
     rows = [
@@ -71,7 +90,7 @@ def search_training(task: TrialTask, threshold: float) -> list[dict[str, Any]]:
             f"the search ended after {num_done} of {config.tune.trials} trials: run the same command again to go on"
         )
     for record in records:
-        for step in ("stage1", "stage2", "union"):
+        for step in ("stage1", "stage2", "union", SECTION):
             drop_checkpoints(stage.at(f"{FOLDER}/{record.name}/{step}"))
     return rows
 

@@ -113,9 +113,7 @@ def run_trial(
 ) -> dict[str, Any]:
     """Train with a sample; `report` hears after every epoch. A finished trial answers from its folder."""
     folder = open_storage(task.out, task.config.storage).at(f"{FOLDER}/{trial_name(sample)}")
-    if folder.stat(RESULT) is not None:
-        known: dict[str, Any] = json.loads(folder.read_bytes(RESULT))
-        report(known)
+    if (known := written_result(folder, report)) is not None:
         return known
     diary = Diary(folder, sample, report)
     torch.set_num_threads(num_threads)
@@ -139,19 +137,34 @@ def run_trial(
             config, task.prepared, models[step.name], step.section, labels, init_detector=models[step.start],
             select_on=config.tune.objective_split,
         )  # fmt: skip
-        own = folder.at(step.name)
-        if own.stat(SUMMARY) is None:  # written when a training is finished
-            worker = TrialWorker(first_device(config.cluster.use_gpu), diary, result | {"stage": step.name})
-            learner.run(worker)
-        found = read_summary(own).best
-        result |= {
-            "objective": float(found.get("f1", 0.0)),
-            "stage": step.name,
-            f"{step.name}_f1": float(found.get("f1", 0.0)),
-            "score_threshold": float(found.get("threshold", 1.0)),
-        }
-        drop_checkpoints(own)
+        worker = TrialWorker(first_device(config.cluster.use_gpu), diary, result | {"stage": step.name})
+        result |= trained_figures(learner, step.name, worker)
     return diary.tell(result, LAST)
+
+
+def written_result(folder: Storage, report: Report) -> dict[str, Any] | None:
+    """What a finished trial found, reported again; None: it is not finished."""
+    if folder.stat(RESULT) is None:
+        return None
+    known: dict[str, Any] = json.loads(folder.read_bytes(RESULT))
+    report(known)
+    return known
+
+
+def trained_figures(learner: DetectorTask, stage: str, worker: TrialWorker) -> dict[str, Any]:
+    """What a trial says of a training of its own, once that is done."""
+    own = open_storage(learner.out, learner.config.storage)
+    if own.stat(SUMMARY) is None:  # written when a training is finished
+        learner.run(worker)
+    found = read_summary(own).best
+    f1 = float(found.get("f1", 0.0))
+    drop_checkpoints(own)
+    return {
+        "objective": f1,
+        "stage": stage,
+        f"{stage}_f1": f1,
+        "score_threshold": float(found.get("threshold", 1.0)),
+    }
 
 
 def drop_checkpoints(folder: Storage) -> None:

@@ -33,15 +33,16 @@ from mast_ray.self_training.trial_records import SAMPLE, TRIALS
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
+from mast_ray.stages.search.loss_trial import LossTask, loss_overrides
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.stage_folders import sections_hash, text_hash
-from mast_ray.storage.stage_run import open_output, stage_run
-from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.stage_run import StageRun, open_output, stage_run
+from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
-from mast_ray.training.data.archive_inputs import as_trained
+from mast_ray.training.data.archive_inputs import as_trained, with_model_of
 from mast_ray.training.files.model_files import read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
 
@@ -100,13 +101,65 @@ def run_tune(
         found = search.run(what)
         if found.post is not None:
             _deliver(open_storage(detector, config.storage), found.post)
-        best = apply_overrides(config, found.best)
-        stage.write_atomic(BEST_CONFIG, config_to_yaml(best).encode())
-        record = {"best": found.best, "objective": found.objective, "trials": found.trials}
-        record |= {"post": found.post.to_dict()} if found.post is not None else {}
-        stage.write_atomic("best.json", json.dumps(record, indent=1).encode())
-        run.finish({"trials": len(found.trials), "objective": found.objective})
+        _finish(run, config, found)
         return found
+
+
+def run_tune_losses(
+    config: Config, prepared: str, out: str, *, encoder: str = "", detector: str = ""
+) -> TuneResult:
+    """Search the loss weights of supervised training by short trainings from an encoder, from a detector or from
+    nothing; always on Ray. Finished, it has nothing to do. OUT/best.yaml is for `mast train --config`.
+    """
+    stage = open_output(out, STAGE, config.storage)
+    archive = open_prepared(prepared, config.storage)
+    if detector:
+        config = with_model_of(config, read_card(detector, config.storage), detector)
+    objective_chunks(archive, config.tune.objective_split)
+    task = LossTask(config, archive.storage.url, stage.url, full_url(encoder), full_url(detector))
+    inputs = {"prepared": data_hash(archive)}
+    knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
+    settings = inputs | {"over": "loss", "seed": config.seed} | knobs | task.settings()
+    key = text_hash(json.dumps(settings | {"trials": config.tune.trials}, sort_keys=True))
+    with stage_run(stage, STAGE, config, key, inputs, settings) as run:
+        if run.done is not None:
+            log.info("%s is already tuned: nothing to do", stage.url)
+            return _read_result(stage)
+        from mast_ray.stages.search.training_search import search_losses  # loads Ray Tune
+
+        with ON_RAY.session():
+            rows = _write_trials(stage, search_losses(task))
+        sample, objective = _best_sample(rows)
+        log.info("loss weights: F1 %.4f with %s", objective, _text(sample))
+        found = TuneResult(loss_overrides(config, sample), objective, rows)
+        _finish(run, config, found)
+        return found
+
+
+def _finish(run: StageRun, config: Config, found: TuneResult) -> None:
+    """Leave the settings that were found, and what led to them."""
+    run.stage.write_atomic(BEST_CONFIG, config_to_yaml(apply_overrides(config, found.best)).encode())
+    record = {"best": found.best, "objective": found.objective, "trials": found.trials}
+    record |= {"post": found.post.to_dict()} if found.post is not None else {}
+    run.stage.write_atomic("best.json", json.dumps(record, indent=1).encode())
+    run.finish({"trials": len(found.trials), "objective": found.objective})
+
+
+def _best_sample(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], float]:
+    """(what the best trial was given, its F1)."""
+    top = max(rows, key=lambda row: row["objective"])
+    sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
+    return sample, top["objective"]
+
+
+def _write_trials(stage: Storage, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tables and figure of all trials; returns those that came to a result."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    write_table(stage, TRIALS, pa.table({n: [row.get(n) for row in rows] for n in names}))
+    stage.write_atomic("trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows)))
+    rows = [row for row in rows if row["objective"] is not None]
+    stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
+    return rows
 
 
 class _Search:
@@ -149,11 +202,10 @@ class _Search:
         if what == "post":
             return TuneResult(best, objective, [], post=delivered)
         rows = self._search_training(apply_overrides(self.config, best), scores)
-        top = max(rows, key=lambda row: row["objective"])
-        sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
+        sample, objective = _best_sample(rows)
         best |= sampled_overrides(self.config, sample)
-        log.info("training: F1 %.4f with %s", top["objective"], _text(sample))
-        return TuneResult(best, top["objective"], rows, post=delivered)
+        log.info("training: F1 %.4f with %s", objective, _text(sample))
+        return TuneResult(best, objective, rows, post=delivered)
 
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
@@ -165,15 +217,7 @@ class _Search:
         task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
         from mast_ray.stages.search.training_search import search_training  # loads Ray Tune
 
-        rows = search_training(task, threshold)
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        write_table(self.stage, TRIALS, pa.table({n: [row.get(n) for row in rows] for n in names}))
-        self.stage.write_atomic(
-            "trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows))
-        )
-        rows = [row for row in rows if row["objective"] is not None]
-        self.stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
-        return rows
+        return _write_trials(self.stage, search_training(task, threshold))
 
 
 def _read_result(stage: Storage) -> TuneResult:
