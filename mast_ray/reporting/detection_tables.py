@@ -23,7 +23,7 @@ from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
 from mast_ray.storage.storage import Storage, open_beside, open_storage
-from mast_ray.storage.units import read_commits
+from mast_ray.storage.units import iter_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
@@ -32,11 +32,12 @@ _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.
 
 def parquet_keys(storage: Storage) -> list[str]:
     """The data files of a folder: those that commits name, else every Parquet file of boxes below it."""
-    commits = read_commits(storage)
-    if commits:
-        return sorted(
-            file.key for commit in commits for file in commit.files if file.key.endswith(".parquet")
-        )
+    named, has_commits = [], False
+    for commit in iter_commits(storage):  # of ten million recordings: not to be held
+        has_commits = True
+        named += [file.key for file in commit.files if file.key.endswith(".parquet")]
+    if has_commits:
+        return sorted(named)
     keys = (entry.key for entry in storage.list() if entry.key.endswith(".parquet"))
     return sorted(key for key in keys if key.rsplit("/", 1)[-1] not in _NOT_DATA)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.evaluation.breakdown import cells_of_hours
-from mast_ray.evaluation.events import EventTable
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.review.calibration import (
     Calibration,
@@ -22,15 +21,14 @@ from mast_ray.evaluation.review.calibration import (
 from mast_ray.evaluation.review.sheet import (
     PrecisionCurve,
     band_edges_of,
-    draw_review,
-    precision_at,
+    precision_of_counts,
     threshold_for_precision,
-    weights_of_verdicts,
+    weights_of_bands,
 )
 from mast_ray.evaluation.review.verdicts import Verdicts, read_verdicts
 from mast_ray.reporting.detection_tables import model_sha_of
 from mast_ray.reporting.report.gallery import detection_id
-from mast_ray.stages.score.tables import read_events
+from mast_ray.stages.score.review_parts import Detections, Drawn
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.model_files import read_card, write_card
 
@@ -42,7 +40,7 @@ HELP = """Which threshold is right for you: judge a small sheet, get precision a
 
 With --model the curve from score to probability is written into the model's card: `mast detect` fills the column `probability`
 from then on, and `mast summarise` gives the calls per hour that are right, with the verdicts' uncertainty in their interval."""
-USES_CONFIG = True
+USES_CONFIG = USES_RUNNER = True
 SHEET_COLUMNS = ("detection_id", "path", "site", "hour", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet",
                  "verdict")  # fmt: skip
 
@@ -77,13 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    events = read_events(args.detections)
-    if not len(events):
-        raise DataError(f"{args.detections} holds no detection: nothing can be reviewed")
-    return _report(args, events) if args.verdicts else _draw(args, events)
+    found = Detections.at(args.detections, args.runner, args.config.cluster)
+    with found.runner.session():
+        return _report(args, found) if args.verdicts else _draw(args, found)
 
 
-def _draw(args: argparse.Namespace, events: EventTable) -> int:
+def _draw(args: argparse.Namespace, found: Detections) -> int:
     if args.size < 1:
         raise ConfigError(f"--size {args.size} draws nothing: give e.g. --size 200")
     if not args.out:
@@ -91,33 +88,27 @@ def _draw(args: argparse.Namespace, events: EventTable) -> int:
     out = open_storage(args.out, args.config.storage)
     if out.stat("review.csv") is not None:
         raise ConfigError(f"{out.url}/review.csv is there already and may hold verdicts:\ngive another --out")
-    site = np.array(events.recordings.site, dtype=object)[events.recording]
-    hour = cells_of_hours(events.local_s)[0]
-    rows = draw_review(events.score, site, hour, args.size, args.config.seed).rows
-    out.write_atomic("review.csv", _sheet(events, rows, site, hour, args.config.seed))
-    print(f"wrote {len(rows)} of {len(events)} detections to {out.url}/review.csv")
+    num_detections, _, _ = found.limits()
+    rows = found.drawn(args.size, args.config.seed)
+    out.write_atomic("review.csv", _sheet(rows, args.config.seed))
+    print(f"wrote {len(rows)} of {num_detections} detections to {out.url}/review.csv")
     print(
         f"write y or n into its column `verdict`, then: mast calibrate {args.detections} --verdicts {out.url}/review.csv"
     )
     return 0
 
 
-def _sheet(events: EventTable, rows: np.ndarray, site: np.ndarray, hour: np.ndarray, seed: int) -> bytes:
-    recordings = events.recordings
-    names = [path or name for path, name in zip(recordings.paths, recordings.ids, strict=True)]
-    # In order of recording and time, as one listens; the draw itself was random.
-    rows = rows[np.lexsort((events.begin_s[rows], events.recording[rows]))]
+def _sheet(rows: Sequence[Drawn], seed: int) -> bytes:
     lines = []
-    for row in rows.tolist():
-        path = names[events.recording[row]]
-        box = [float(c[row]) for c in (events.begin_s, events.end_s, events.low_hz, events.high_hz)]
-        local_hour = f"{hour[row]:02d}" if hour[row] >= 0 else ""
-        lines.append([detection_id(path, *box), path, str(site[row]), local_hour, *box,
-                      float(events.score[row]), f"seed {seed}", ""])  # fmt: skip
+    for row in rows:
+        box = (row.begin_s, row.end_s, row.low_hz, row.high_hz)
+        local_hour = f"{row.hour:02d}" if row.hour >= 0 else ""
+        lines.append([detection_id(row.path, *box), row.path, row.site, local_hour, *box, row.score,
+                      f"seed {seed}", ""])  # fmt: skip
     return csv_bytes(SHEET_COLUMNS, lines)
 
 
-def _report(args: argparse.Namespace, events: EventTable) -> int:
+def _report(args: argparse.Namespace, found: Detections) -> int:
     verdicts = read_verdicts(Path(args.verdicts))
     if not verdicts.is_drawn:
         raise DataError(
@@ -128,16 +119,16 @@ def _report(args: argparse.Namespace, events: EventTable) -> int:
         raise DataError(
             f"{args.verdicts} holds {len(verdicts.score)} verdicts:\njudge at least 10 rows with y or n"
         )
-    edges = band_edges_of(events.score)
-    thresholds = np.unique(np.round(np.linspace(float(events.score.min()), float(events.score.max()), 21), 3))
-    curve = precision_at(thresholds, events.score, verdicts.score, verdicts.is_right, edges)
-    calibration = fit_calibration(
-        verdicts.score,
-        verdicts.is_right,
-        args.method,
-        weights_of_verdicts(verdicts.score, events.score, edges),
+    num_detections, low, high = found.limits()
+    edges = band_edges_of([low, high])
+    thresholds = np.unique(np.round(np.linspace(low, high, 21), 3))
+    counts = found.above(np.array([-np.inf, *thresholds]), edges)
+    curve = precision_of_counts(thresholds, counts[1:], verdicts.score, verdicts.is_right, edges)
+    weights = weights_of_bands(verdicts.score, counts[0], edges)
+    calibration = fit_calibration(verdicts.score, verdicts.is_right, args.method, weights)
+    print(
+        f"{len(verdicts.score)} verdicts ({verdicts.num_undecided} undecided) on {num_detections} detections"
     )
-    print(f"{len(verdicts.score)} verdicts ({verdicts.num_undecided} undecided) on {len(events)} detections")
     print(_as_text(curve, calibration))
     recommended = float("nan")
     if args.precision is not None:

@@ -1,13 +1,15 @@
 """A small review sheet, and what it says about precision at any threshold.
 
-Legend: D detections, n reviewed rows, H thresholds. Strata are bands of score, equally reviewed; inside
-a band rows are drawn systematically in order of site and hour, so that every site and hour appears in
-its share and all rows of a band have the same chance. The precision spoken of is that of these D
+Legend: D detections, n reviewed rows, H thresholds, K cells, B bands. Strata are bands of score, equally reviewed;
+inside a band rows are drawn systematically in order of site and hour, so that every site and hour appears in its share
+and all rows of a band have the same chance. Both the draw and the precision need only counts, by cell (band, site and
+hour) and by band above a threshold: they can be added up over files. The precision spoken of is that of these D
 detections, not of a population of archives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,26 +58,64 @@ def draw_review(
     score = np.asarray(score, np.float64).reshape(-1)
     if len(score) == 0 or size < 1:
         return ReviewSheet(np.zeros(0, np.int64), np.array([0.0, 1.0]))
-    rng = np.random.default_rng(seed)
     edges = band_edges_of(score, num_bands)
-    band = band_of_score(score, edges)
-    share = _even_shares(np.bincount(band, minlength=num_bands), min(size, len(score)))
-    hour = np.nan_to_num(np.asarray(hour, np.float64).reshape(-1), nan=-1.0)
-    _, site_code = np.unique(np.asarray(site).astype(str), return_inverse=True)
-    order = np.lexsort((rng.random(len(score)), hour, site_code, band))
-    starts = np.searchsorted(band[order], np.arange(num_bands + 1))
+    cells, cell = cells_of(band_of_score(score, edges), site, hour)
+    order = np.argsort(cell, kind="stable")
+    starts = np.searchsorted(cell[order], np.arange(len(cells)))
+    drawn = draw_places(cells, np.bincount(cell, minlength=len(cells)), size, seed)
+    return ReviewSheet(order[starts[drawn.cell] + drawn.place], edges)
+
+
+class Cell(NamedTuple):
+    """Detections alike in all that a sheet is spread over; hour -1: unknown."""
+
+    band: int
+    site: str
+    hour: int
+
+
+class Places(NamedTuple):
+    """Which detections of which cells are drawn, in a random order."""
+
+    cell: Ints  # (n,)
+    place: Ints  # (n,) among the detections of the cell, in their order in the table
+
+
+def cells_of(band: Ints, site: ArrayLike, hour: ArrayLike) -> tuple[list[Cell], Ints]:
+    """(cells that hold something, in order; (D,) which of them each detection is in)."""
+    hours = np.nan_to_num(np.asarray(hour, np.float64).reshape(-1), nan=-1.0).astype(np.int64)
+    names, site_code = np.unique(np.asarray(site).astype(str), return_inverse=True)
+    codes, cell = np.unique((band * len(names) + site_code) * 32 + (hours + 1), return_inverse=True)
+    bands, rest = np.divmod(codes, 32 * max(1, len(names)))
+    found = zip(bands.tolist(), (rest // 32).tolist(), (rest % 32 - 1).tolist(), strict=True)
+    return [Cell(of, str(names[number]), own) for of, number, own in found], cell.reshape(-1)
+
+
+def draw_places(cells: Sequence[Cell], count: Ints, size: int, seed: int) -> Places:
+    """Choose `size` detections of cells that hold `count` (K,) each; cells are in order."""
+    rng = np.random.default_rng(seed)
+    band = np.array([cell.band for cell in cells], np.int64)
+    in_band = np.bincount(band, weights=count).astype(np.int64)
+    share = _even_shares(in_band, min(size, int(count.sum())))
+    first = np.cumsum(count) - count  # of every cell, in the order of bands
     chosen = [np.zeros(0, np.int64)]
-    for number in range(num_bands):
-        rows = order[starts[number] : starts[number + 1]]
-        if share[number]:
-            step = len(rows) / share[number]
-            chosen.append(rows[np.floor((np.arange(share[number]) + rng.random()) * step).astype(np.int64)])
-    rows = np.concatenate(chosen)
-    return ReviewSheet(rng.permutation(rows), edges)
+    for number in np.flatnonzero(share).tolist():
+        step = in_band[number] / share[number]
+        places = np.floor((np.arange(share[number]) + rng.random()) * step).astype(np.int64)
+        chosen.append(places + in_band[:number].sum())
+    cell = np.searchsorted(first, np.concatenate(chosen), side="right") - 1
+    own, times = np.unique(cell, return_counts=True)
+    # which of a cell is left to chance: neighbours in a table are often of one song
+    parts = [rng.choice(int(count[k]), n, replace=False) for k, n in zip(own, times.tolist(), strict=True)]
+    mixed = rng.permutation(len(cell))
+    place = np.concatenate([np.zeros(0, np.int64), *parts])
+    return Places(np.repeat(own, times)[mixed], place[mixed])
 
 
 def band_edges_of(score: ArrayLike, num_bands: int = NUM_BANDS) -> Floats:
-    """Equally wide bands from the lowest to the highest score of a table: the same for sheet and verdicts."""
+    """Equally wide bands from the lowest to the highest score of a table: the same for sheet and verdicts. Its lowest
+    and highest score alone give the same.
+    """
     score = np.asarray(score, np.float64).reshape(-1)
     if len(score) == 0:
         return np.array([0.0, 1.0])
@@ -84,10 +124,21 @@ def band_edges_of(score: ArrayLike, num_bands: int = NUM_BANDS) -> Floats:
 
 def weights_of_verdicts(reviewed_score: ArrayLike, score: ArrayLike, band_edges: Floats) -> Floats:
     """(n,) how many detections each verdict speaks for."""
-    num_bands = len(band_edges) - 1
-    total = np.bincount(band_of_score(score, band_edges), minlength=num_bands)
+    return weights_of_bands(reviewed_score, num_above([-np.inf], score, band_edges)[0], band_edges)
+
+
+def weights_of_bands(reviewed_score: ArrayLike, total: Ints, band_edges: Floats) -> Floats:
+    """The same, where (B,) bands hold `total` detections."""
     band = band_of_score(reviewed_score, band_edges)
-    return total[band] / np.bincount(band, minlength=num_bands)[band]
+    return total[band] / np.bincount(band, minlength=len(total))[band]
+
+
+def num_above(thresholds: ArrayLike, score: ArrayLike, band_edges: Floats) -> Ints:
+    """(H, B) how many detections of every band lie at or above each threshold."""
+    score = np.asarray(score, np.float64).reshape(-1)
+    band, num_bands = band_of_score(score, band_edges), len(band_edges) - 1
+    limits = np.asarray(thresholds, np.float64).reshape(-1).tolist()
+    return np.array([np.bincount(band[score >= limit], minlength=num_bands) for limit in limits])
 
 
 def band_of_score(score: ArrayLike, edges: Floats) -> Ints:
@@ -110,19 +161,31 @@ def precision_at(
     effective sample size of the weighted estimate (Korn and Graubard 1998), which keep their
     level when nearly all verdicts agree.
     """
+    counts = num_above(thresholds, score, band_edges)
+    return precision_of_counts(thresholds, counts, reviewed_score, is_right, band_edges, level)
+
+
+def precision_of_counts(
+    thresholds: ArrayLike,
+    counts: Ints,
+    reviewed_score: ArrayLike,
+    is_right: ArrayLike,
+    band_edges: Floats,
+    level: float = 0.95,
+) -> PrecisionCurve:
+    """The same, where (H, B) `counts` say how many detections lie above each threshold."""
     thresholds = np.asarray(thresholds, np.float64).reshape(-1)
-    score = np.asarray(score, np.float64).reshape(-1)
     reviewed = np.asarray(reviewed_score, np.float64).reshape(-1)
     right = np.asarray(is_right, bool).reshape(-1)
     num_bands = len(band_edges) - 1
-    band, reviewed_band = band_of_score(score, band_edges), band_of_score(reviewed, band_edges)
+    reviewed_band = band_of_score(reviewed, band_edges)
     all_reviewed = np.bincount(reviewed_band, minlength=num_bands)
     all_right = np.bincount(reviewed_band, weights=right, minlength=num_bands)
     out = np.full((3, len(thresholds)), np.nan)
     num_reviewed = np.zeros(len(thresholds), np.int64)
     num_kept = np.zeros(len(thresholds), np.int64)
     for column, threshold in enumerate(thresholds):
-        total = np.bincount(band[score >= threshold], minlength=num_bands)
+        total = counts[column]
         above = reviewed >= threshold
         seen = np.bincount(reviewed_band[above], minlength=num_bands)
         good = np.bincount(reviewed_band[above], weights=right[above], minlength=num_bands)

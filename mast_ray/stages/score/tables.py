@@ -99,7 +99,7 @@ def _threshold(wanted: TableWanted, config: Config) -> Threshold:
 
 def _scored(wanted: TableWanted, config: Config, detections: str, annotations: str, split: str) -> Scored:
     recordings = recordings_from_arrow(read_recordings(wanted.recordings)) if wanted.recordings else None
-    table = None if _is_annotation_file(detections) else _table_of(detections)
+    table = None if is_annotation_file(detections) else _table_of(detections)
     if table is not None and "chunk" in table.column_names and table.column("chunk").null_count < len(table):
         return _scored_in_chunks(table, config, annotations, split, detections)
     columns = dict(wanted.columns)
@@ -115,7 +115,7 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
-    if annotations.endswith(".parquet") or _is_annotation_file(annotations):
+    if annotations.endswith(".parquet") or is_annotation_file(annotations):
         raise ConfigError(
             f"{uri} holds detections of single chunks, which overlap by half:\n"
             "give the prepared archive they were made from as --annotations, and --split"
@@ -134,7 +134,7 @@ def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | Non
 
     Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
     """
-    if not _is_annotation_file(uri):
+    if not is_annotation_file(uri):
         return events_from_arrow(_table_of(uri))
     events = events_from_annotations(_annotations_at(uri, format, columns))
     if len(events) and spans_whole_band(events).all():
@@ -151,7 +151,7 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
 
 
 def _refuse_unused_columns(wanted: TableWanted) -> None:
-    sides = [uri for uri in (wanted.detections, wanted.annotations) if _is_annotation_file(uri)]
+    sides = [uri for uri in (wanted.detections, wanted.annotations) if is_annotation_file(uri)]
     files = [path for path in map(Path, sides) if path.is_file()]
     columns = dict(wanted.columns)
     if (
@@ -192,7 +192,7 @@ def read_truth(
             recordings = recordings_from_arrow(listed, only_annotated=True)
         _refuse_split(uri, split)
         return Truth(events_from_arrow(read_parquet(storage, keys[0]), recordings))
-    if _is_annotation_file(uri):
+    if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)
         for problem in found.problems[:5]:
@@ -218,7 +218,7 @@ def _refuse_split(uri: str, split: str) -> None:
         raise ConfigError(f"--split {split} needs a prepared archive as --annotations, not {uri}")
 
 
-def _is_annotation_file(uri: str) -> bool:
+def is_annotation_file(uri: str) -> bool:
     """Local annotation file, or a folder of them (and not of Parquet tables or a stage)."""
     if "://" in uri or uri.endswith(".parquet"):
         return False

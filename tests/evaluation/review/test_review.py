@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from mast_ray.evaluation.review.sheet import (
+    Cell,
     PrecisionCurve,
+    band_edges_of,
+    draw_places,
     draw_review,
+    num_above,
     precision_at,
+    precision_of_counts,
     threshold_for_precision,
 )
 
@@ -87,3 +92,31 @@ def test_threshold_for_a_target_is_the_lowest_whose_lower_limit_reaches_it():
     curve = PrecisionCurve(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), low, low, high, none, none)
     assert threshold_for_precision(curve, 0.9) == 0.4
     assert np.isnan(threshold_for_precision(curve, 0.99))
+
+
+def test_places_of_cells_are_drawn_alike_in_bands_and_never_twice():
+    cells = [Cell(band, site, hour) for band in (0, 1, 5) for site in ("A", "B") for hour in (-1, 6)]
+    count = np.array([100, 1, 50, 49, 3, 3, 3, 3, 1, 0, 1, 0])
+    drawn = draw_places(cells, count, 40, seed=3)
+    pairs = list(zip(drawn.cell.tolist(), drawn.place.tolist(), strict=True))
+    assert len(set(pairs)) == 40 and all(0 <= place < count[cell] for cell, place in pairs)
+    band = np.array([cell.band for cell in cells])[drawn.cell]
+    assert [int((band == number).sum()) for number in (0, 1, 5)] == [26, 12, 2]  # all of the small bands
+    in_b = np.isin(drawn.cell, [2, 3])[band == 0].sum()  # half of the first band is of site B
+    assert 12 <= in_b <= 14
+
+
+def test_precision_from_counts_of_files_is_that_of_all_scores():
+    rng = np.random.default_rng(0)
+    files = [rng.beta(0.6, 2.0, number) for number in (200, 1, 57)]
+    score, thresholds = np.concatenate(files), [0.0, 0.2, 0.5]
+    edges = band_edges_of(score)
+    np.testing.assert_array_equal(edges, band_edges_of([score.min(), score.max()]))
+    reviewed, right = score[::7], rng.random(len(score[::7])) < 0.5
+    counts = sum(num_above(thresholds, one, edges) for one in files)
+    assert counts[0].sum() == len(score) and counts[2].sum() == (score >= 0.5).sum()
+    whole = precision_at(thresholds, score, reviewed, right, edges)
+    for one, other in zip(
+        precision_of_counts(thresholds, counts, reviewed, right, edges), whole, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)

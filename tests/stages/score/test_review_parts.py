@@ -1,0 +1,75 @@
+"""A review sheet drawn file by file is the one drawn from all detections in one array, and so are the counts."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mast_ray.config.errors import DataError
+from mast_ray.config.tree import ClusterConfig
+from mast_ray.evaluation.breakdown import cells_of_hours
+from mast_ray.evaluation.review.sheet import band_edges_of, draw_review, num_above
+from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.stages.score import review_parts
+from mast_ray.stages.score.review_parts import Detections
+from mast_ray.stages.score.tables import read_events
+from mast_ray.tables.schemas import DETECTIONS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Seven files of three sites, one of them empty; a recording at every ten minutes."""
+    folder, rng = tmp_path_factory.mktemp("detections"), np.random.default_rng(0)
+    schema = pa.schema([field for field in DETECTIONS if field.name != "site"])
+    for number, (site, count) in enumerate(
+        [("A", 400), ("A", 90), ("B", 300), ("B", 0), ("C", 7), ("C", 1), ("", 60)]
+    ):
+        score = rng.beta(0.5, 3.0, count)
+        rows = [
+            {"recording_id": f"{number}-{n % 20}", "path": f"{site}/{number}-{n % 20:02d}.wav", "begin_s": float(n // 20),
+             "end_s": n // 20 + 0.5, "low_hz": 1000.0, "high_hz": 2000.0, "score": float(score[n]), "utc_offset_s": 0,
+             "start_utc": None if n % 20 == 3 else (1_700_000_000 + n % 20 * 600 + n // 20) * 1_000_000}
+            for n in range(count)
+        ]  # fmt: skip
+        path = folder / "detections" / f"site={site}" / f"date=2023-11-1{number}" / "part.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    return str(folder)
+
+
+def in_one_array(folder, size, seed):
+    events = read_events(folder)
+    site = np.array(events.recordings.site, dtype=object)[events.recording]
+    hour = cells_of_hours(events.local_s)[0]
+    rows = draw_review(events.score, site, hour, size, seed).rows
+    paths = [events.recordings.paths[events.recording[row]] for row in rows]
+    return sorted(zip(paths, events.begin_s[rows], events.score[rows], hour[rows], strict=True)), events
+
+
+@pytest.mark.parametrize("runner", [HERE, pytest.param(ON_RAY, marks=[pytest.mark.ray, pytest.mark.slow])])
+def test_parts_give_the_sheet_and_the_counts_of_one_array(folder, monkeypatch, runner):
+    monkeypatch.setattr(review_parts, "FILES_AT_ONCE", 2)
+    monkeypatch.setattr(review_parts, "FEW_FILES", 1)
+    found = Detections.at(folder, runner, ClusterConfig())
+    assert len(found.slices) == 4 and found.runner is runner
+    with runner.session():
+        for size in (1, 60, 5000):
+            rows, events = in_one_array(folder, size, seed=size)
+            drawn = found.drawn(size, seed=size)
+            assert [(row.path, row.begin_s, row.score, row.hour) for row in drawn] == rows
+            assert len({(row.path, row.begin_s) for row in drawn}) == min(size, len(events))
+        assert found.limits() == (len(events), events.score.min(), events.score.max())
+        edges, thresholds = band_edges_of(events.score), np.array([-np.inf, 0.1, 0.4])
+        np.testing.assert_array_equal(
+            found.above(thresholds, edges), num_above(thresholds, events.score, edges)
+        )
+
+
+def test_few_files_are_read_in_this_process(folder):
+    assert Detections.at(folder, ON_RAY, ClusterConfig()).runner is HERE
+
+
+def test_a_table_without_detections_is_said_so(tmp_path):
+    pq.write_table(DETECTIONS.empty_table(), tmp_path / "none.parquet")
+    with pytest.raises(DataError, match="holds no detection"):
+        Detections.at(str(tmp_path / "none.parquet"), HERE, ClusterConfig()).limits()
