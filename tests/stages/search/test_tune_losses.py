@@ -86,7 +86,7 @@ def test_trials_on_ray_tune_leave_the_best_weights_as_settings_for_training(prep
     first = {"config.lambda_box": config.detector.lambda_box, "config.lambda_con": config.detector.lambda_con}
     assert any(first.items() <= row.items() for row in table)  # the settings as they are were tried
     top = max(table, key=lambda row: row["objective"])
-    best = config_from_yaml((tmp_path / "out" / "best.yaml").read_text())
+    best = config_from_yaml((tmp_path / "out" / "best.yaml").read_text(), "best.yaml")
     assert found.objective == top["objective"]
     assert best.detector.lambda_box == pytest.approx(top["config.lambda_box"])
     assert (

@@ -43,19 +43,21 @@ def figures_of(folder):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_beside_on_ray_gives_the_figures_weights_and_choice_of_inline(tmp_path, capfd):
+def test_beside_on_ray_gives_the_figures_weights_and_choice_of_inline(tmp_path):
     from mast_ray.on_ray.session import ray_session
 
     prepared = str(make_prepared(tmp_path / "small", num_recordings=8, seconds=11))
     knobs = {"detector.max_steps": 6, "detector.validate_every_epochs": 0.5, "pretrain.epochs": 2}
-    summaries = {}
+    config = small_config(**knobs | {"cluster.validate": "beside"})
+    stages = {"encoder": run_pretrain, "detector": run_train_detector}
     with ray_session(num_cpus=2):
-        for where in ("inline", "beside"):
-            config = small_config(**knobs | {"cluster.validate": where})
-            for name, train in (("encoder", run_pretrain), ("detector", run_train_detector)):
-                summaries[name, where] = train(config, prepared, str(tmp_path / where / name), runner=ON_RAY)
-    for name in ("encoder", "detector"):
-        inline, beside = summaries[name, "inline"], summaries[name, "beside"]
+        found = {
+            name: train(config, prepared, str(tmp_path / "beside" / name), runner=ON_RAY)
+            for name, train in stages.items()
+        }
+    for name, train in stages.items():
+        beside = found[name]
+        inline = train(small_config(**knobs), prepared, str(tmp_path / "inline" / name), runner=HERE)
         assert figures_of(tmp_path / "beside" / name) == figures_of(tmp_path / "inline" / name)
         assert len(figures_of(tmp_path / "inline" / name)) >= 2
         assert (beside.weights_sha256, beside.best_step) == (inline.weights_sha256, inline.best_step)
