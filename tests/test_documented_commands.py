@@ -134,3 +134,11 @@ def test_the_five_lines_for_your_own_sound_run_as_printed(tmp_path):
         else:
             mast(*argv)
     assert list((tmp_path / "tables").rglob("*.txt"))
+
+
+def test_every_verb_can_be_submitted_as_a_job_but_the_one_that_serves_a_browser():
+    called = re.compile(r'run_verb\("([a-z-]+)"\)')
+    jobs = [
+        verb for path in sorted((ROOT / "jobs").glob("*.py")) for verb in called.findall(path.read_text())
+    ]
+    assert sorted(jobs) == sorted(VERBS.keys() - {"review"})
