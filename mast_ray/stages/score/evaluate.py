@@ -260,7 +260,8 @@ class _Evaluation:
 
 def doubts_about(scored: Iterable[Scored], threshold: float) -> list[str]:
     """What the findings of all splits together say about the model."""
-    place, values, scores, num_chunks, num_whole = [np.empty(0, np.int64)], [np.empty((0, 5))], [0.0], 0, 0
+    place, values, num_chunks, num_whole = [np.empty(0, np.int64)], [np.empty((0, 5))], 0, 0
+    num_found, num_kept, highest = 0, 0, 0.0
     for one in scored:
         score, recording = one.matches.score, one.recording_of_group
         # the last chunk of a recording is cut at its end, and so are its boxes
@@ -268,8 +269,8 @@ def doubts_about(scored: Iterable[Scored], threshold: float) -> list[str]:
         kept = is_whole[one.matches.group]
         place.append(one.matches.group[kept] + num_chunks)
         values.append(np.column_stack([one.boxes, 100.0 * score])[kept])
-        scores += score.tolist()
+        num_found, num_kept = num_found + len(score), num_kept + int((score >= threshold).sum())
+        highest = max(highest, float(score.max(initial=0.0)))
         num_chunks, num_whole = num_chunks + len(recording), num_whole + int(is_whole.sum())
     is_same = same_everywhere(np.concatenate(place), np.concatenate(values), num_whole)
-    num_kept = sum(score >= threshold for score in scores[1:])
-    return doubts(len(scores) - 1, num_kept, threshold, max(scores), is_same, f"{num_chunks:,} chunks")
+    return doubts(num_found, num_kept, threshold, highest, is_same, f"{num_chunks:,} chunks")
