@@ -49,7 +49,8 @@ class ScoringActor:
     """Makes the scorer when it is first asked: training does not wait for it."""
 
     def __init__(self, make_scorer: Callable[[], Scorer], num_threads: int) -> None:
-        self._make, self._made, self._num_threads = make_scorer, None, num_threads
+        self._make, self._num_threads = make_scorer, num_threads
+        self._made: Scorer | None = None
 
     def figures(self, step: int) -> dict[str, float]:
         if self._made is None:

@@ -79,7 +79,9 @@ def run_units(
     # Where the driver commits, a block that dies takes all its units with it.
     num_blocks = min(len(rows), MOST_BLOCKS) if commit_here else len(rows)
     dataset = ray.data.from_items(rows, override_num_blocks=num_blocks)
-    del rows  # they are in the object store: 170 bytes for each of ten million recordings need not be here too
+    del (
+        rows
+    )  # they are in the object store: 170 bytes for each of ten million recordings need not be here too
     resources: dict[str, Any] = {"num_cpus": spread.num_cpus, "num_gpus": spread.num_gpus or None}
     if spread.num_actors and spread.num_gpus:
         dataset = dataset.map_batches(

@@ -100,7 +100,8 @@ class Detections:
 
     def above(self, thresholds: Floats, edges: Floats) -> Ints:
         """(H, B) how many detections of every band lie at or above each threshold."""
-        return sum(self._over(partial(counts_above, thresholds=thresholds, edges=edges)), np.int64(0))
+        found = self._over(partial(counts_above, thresholds=thresholds, edges=edges))
+        return sum(found, np.zeros((len(thresholds), len(edges) - 1), np.int64))
 
     def drawn(self, size: int, seed: int) -> list[Drawn]:
         """The rows of a review sheet, spread over scores, sites and hours, in order of recording and time."""
@@ -147,7 +148,8 @@ def score_limits(some: Slice) -> tuple[int, float, float]:
 
 def counts_above(some: Slice, thresholds: Floats, edges: Floats) -> Ints:
     """(H, B) how many detections of every band lie at or above each threshold."""
-    return sum((num_above(thresholds, table.score, edges) for table in some.tables()), np.int64(0))
+    nothing = np.zeros((len(thresholds), len(edges) - 1), np.int64)
+    return sum((num_above(thresholds, table.score, edges) for table in some.tables()), nothing)
 
 
 def cell_counts(some: Slice, edges: Floats) -> Counter[Cell]:

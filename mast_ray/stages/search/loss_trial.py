@@ -36,10 +36,10 @@ class LossTask:
     init_detector: str = ""
 
     def learner(self, config: Config, out: str) -> DetectorTask:
-        starts = {"init_encoder": self.init_encoder, "init_detector": self.init_detector}
         return DetectorTask(
-            config, self.prepared, out, SECTION, select_on=config.tune.objective_split, **starts
-        )
+            config, self.prepared, out, SECTION, init_encoder=self.init_encoder, init_detector=self.init_detector,
+            select_on=config.tune.objective_split,
+        )  # fmt: skip
 
     @property
     def parameters(self) -> tuple[str, ...]:
