@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ..."
     )
+    parser.add_argument(
+        "--group", default="", metavar="COLUMN", help="column of --table whose equal values no split may part"
+    )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix of the run")
     parser.add_argument(
         "--start",
@@ -95,10 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> Step:
     table = ("--table", args.table) if args.table else ()
+    group = ("--group", args.group) if args.group else ()
     argv = (
         args.audio,
         *annotation_argv(args),
         *table,
+        *group,
         "--out",
         out.at("prepared").url,
         "--runner",

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from mast_ray.config.errors import DATA
+from mast_ray.verbs import main
 from mast_ray.verbs.demo import demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
 
@@ -44,3 +46,14 @@ def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_pat
     expected_s = sum(step.expected_s for step in demo_steps(tmp_path, 0.5, 0, 2))
     assert 0 < expected_s <= 300
     assert sum(step.expected_s for step in demo_steps(tmp_path, 1.0, 0, 2)) == pytest.approx(2 * expected_s)
+
+
+def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
+    asked: list[list[str]] = []
+    run_verb = main.run_verb
+    monkeypatch.setattr(main, "run_verb", lambda verb, argv: asked.append([verb, *argv]) or DATA)
+    given = ["--audio", "sound", "--annotations", "boxes.csv", "--table", "sites.csv", "--group", "event"]
+    assert run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
+    assert " ".join(asked[0]).startswith(
+        "prepare sound --annotations boxes.csv --table sites.csv --group event"
+    )
