@@ -25,6 +25,7 @@ from mast_ray.training.engine import (
     detached,
     freeze_ungrouped,
     poisoned,
+    quickest_gradients,
     to_host,
 )
 from mast_ray.training.groups import ParameterGroup
@@ -127,7 +128,8 @@ class TorchEngine:
         with self._forward.no_sync() if waits else contextlib.nullcontext():  # type: ignore[attr-defined]
             with autocast(self.device, self.settings.precision):
                 losses = self._forward(replace(batch, chunk_ids=()))
-            (poisoned(losses["loss"]) * (self._loss_scale * weight / self.accumulate)).backward()
+            with quickest_gradients(self.device, self.settings.precision):
+                (poisoned(losses["loss"]) * (self._loss_scale * weight / self.accumulate)).backward()
         return detached(losses, weight)
 
     def _forward_backward(self, *inputs: Tensor) -> dict[str, Tensor]:

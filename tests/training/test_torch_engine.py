@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
-from mast_ray.training.engine import Objective, OptimizerSettings
+from mast_ray.training.engine import Objective, OptimizerSettings, quickest_gradients
 from mast_ray.training.groups import parameter_groups
 from mast_ray.training.torch_engine import TorchEngine
 
@@ -133,3 +133,17 @@ def test_averaged_weights_come_with_averaged_batch_statistics_also_after_a_check
     assert int(one.averaged_weights()["head.1.num_batches_tracked"]) == 3
     resumed.load_state(one.state())
     torch.testing.assert_close(resumed.averaged_weights()["head.1.running_mean"], expected)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_gradients_on_arm_are_those_of_every_other_machine(monkeypatch, machine):
+    convolution, picture = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 9, 9)
+    wanted = torch.autograd.grad(convolution(picture).square().sum(), convolution.weight)[0]
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    loss = convolution(picture).square().sum()
+    before = torch.backends.mkldnn.enabled
+    with quickest_gradients(torch.device("cpu"), "fp32"):
+        assert torch.backends.mkldnn.enabled == (before and machine == "x86_64")
+        loss.backward()
+    assert torch.backends.mkldnn.enabled == before
+    torch.testing.assert_close(convolution.weight.grad, wanted)
