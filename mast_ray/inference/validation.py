@@ -52,7 +52,7 @@ class MaskedErrorValidation:
         for raw in self.reader.sequential(worker.rank, worker.world_size, self.batch_size):
             batch = batch_of(raw.to(self.inputs.device), self.inputs.normalisation, self.inputs.tail)
             with autocast(self.inputs.device, self.inputs.precision):
-                total += self.objective(batch)["loss"].double() * len(raw)
+                total += self.objective(batch)["masked_error"].double() * len(raw)
             count += len(raw)
         parts = worker.gather((float(total), count))
         return {"masked_error": sum(part[0] for part in parts) / max(1, sum(part[1] for part in parts))}

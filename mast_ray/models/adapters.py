@@ -101,20 +101,17 @@ class UpsamplingAdapter(nn.Module):
         return self.fine(self.along_frequency(self.along_time(features)))
 
 
-class HybridAdapter(nn.Module):
-    """Upsampled tokens joined by a residual network from the spectrogram, which reaches the finest map and the levels
-    above it.
+class SidePath(nn.Module):
+    """A residual network from the spectrogram to the finest map and the levels above it.
 
-    It sees where in a 16 x 16 patch a call lies, which tokens must learn by heart, and it keeps calls shorter
-    than a patch apart. Its norms are batch norms: group norms had 0.03 less F1 in-domain and 0.012 less at unseen
-    sites (docs/results.md).
+    Its norms are batch norms: group norms had 0.03 less F1 in-domain and 0.012 less at unseen sites
+    (docs/results.md). Weights have the same shapes whatever the finest level: only strides differ.
     """
 
-    def __init__(self, inputs: int, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4) -> None:
+    def __init__(self, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4) -> None:
         super().__init__()
         first, second, third = SIDE_STRIDES[finest]
         narrow = channels // 2  # the first maps are up to 16 times the finest one
-        self.tokens = UpsamplingAdapter(inputs, channels, finest)
         self.side = nn.Sequential(
             ConvNormAct(1, narrow, (7, 7), first, SharedBatchNorm),
             ResidualBlock(narrow, norm=SharedBatchNorm),
@@ -124,28 +121,45 @@ class HybridAdapter(nn.Module):
             ResidualBlock(channels, norm=SharedBatchNorm),
             ResidualBlock(channels, norm=SharedBatchNorm),
         )
-        widths = [channels, *([channels * 3 // 2] * min(num_levels - 1, MOST_SIDE_STAGES))]
+        self.widths = (channels, *([channels * 3 // 2] * min(num_levels - 1, MOST_SIDE_STAGES)))
         self.stages = nn.ModuleList(
             nn.Sequential(
                 ConvNormAct(before, after, (3, 3), 2, SharedBatchNorm),
                 ResidualBlock(after, norm=SharedBatchNorm),
                 ResidualBlock(after, norm=SharedBatchNorm),
             )
-            for before, after in itertools.pairwise(widths)
+            for before, after in itertools.pairwise(self.widths)
         )
-        self.joints = nn.ModuleList(nn.Conv2d(width, channels, 1, bias=False) for width in widths[1:])
+
+    def maps(self, logmel: Tensor) -> list[Tensor]:
+        """(B, 1, T, F) -> maps of the widths named in `widths`, finest first, strides doubling"""
+        logmel = logmel.contiguous(memory_format=torch.channels_last)
+        maps = [self.side(logmel.to(self.side[0].conv.weight.dtype))]
+        for stage in self.stages:
+            maps.append(stage(maps[-1]))
+        return maps
+
+
+class HybridAdapter(SidePath):
+    """Upsampled tokens joined, level by level, by a residual network from the spectrogram.
+
+    It sees where in a 16 x 16 patch a call lies, which tokens must learn by heart, and it keeps calls shorter
+    than a patch apart.
+    """
+
+    def __init__(self, inputs: int, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4) -> None:
+        tokens = UpsamplingAdapter(inputs, channels, finest)
+        super().__init__(channels, finest, num_levels)
+        self.tokens = tokens
+        self.joints = nn.ModuleList(nn.Conv2d(width, channels, 1, bias=False) for width in self.widths[1:])
 
     def forward(self, tokens: Tensor, logmel: Tensor) -> list[Tensor]:
         """(B, inputs, 64, 8), (B, 1, T, F) -> the finest map (B, channels, time, frequency), and what is added to
         the levels above it
         """
-        logmel = logmel.contiguous(memory_format=torch.channels_last)
-        features = self.side(logmel.to(self.side[0].conv.weight.dtype))
-        maps = [self.tokens(tokens) + features]
-        for stage, joint in zip(self.stages, self.joints, strict=True):
-            features = stage(features)
-            maps.append(joint(features))
-        return maps
+        finest, *above = self.maps(logmel)
+        joined = [joint(features) for joint, features in zip(self.joints, above, strict=True)]
+        return [self.tokens(tokens) + finest, *joined]
 
 
 def build_adapter(

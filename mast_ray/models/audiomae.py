@@ -15,6 +15,7 @@ from torch import Tensor
 from mast_ray.config.errors import DataError
 from mast_ray.models.autoencoder import (
     DECODER_SHAPES,
+    SIDE,
     AutoencoderArchitecture,
     DecoderName,
     MaskedAutoencoder,
@@ -78,15 +79,22 @@ def encoder_layout(size: EncoderSize = "base") -> dict[str, tuple[int, ...]]:
 
 
 def export_state(autoencoder: MaskedAutoencoder) -> dict[str, Tensor]:
-    """The autoencoder's weights under AudioMAE's names."""
-    return {public_name(name): tensor.detach().clone() for name, tensor in autoencoder.state_dict().items()}
+    """The autoencoder's weights under AudioMAE's names; a side path has none there."""
+    return {
+        public_name(name): tensor.detach().clone()
+        for name, tensor in autoencoder.state_dict().items()
+        if not name.startswith(SIDE)
+    }
 
 
 def import_state(autoencoder: MaskedAutoencoder, state: Mapping[str, Tensor]) -> None:
-    """Load weights with AudioMAE's names into an autoencoder of the same size and decoder."""
+    """Load weights with AudioMAE's names into an autoencoder of the same size and decoder; a side path keeps its own."""
     architecture: AutoencoderArchitecture = autoencoder.architecture
     _refuse_misfits(state, public_layout(architecture.encoder, architecture.decoder), exact=True)
-    renamed = {name: state[public_name(name)] for name in autoencoder.state_dict()}
+    own = autoencoder.state_dict()
+    renamed = {
+        name: value if name.startswith(SIDE) else state[public_name(name)] for name, value in own.items()
+    }
     autoencoder.load_state_dict(renamed)
 
 

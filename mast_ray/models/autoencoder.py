@@ -1,8 +1,8 @@
 """Masked autoencoder: encode the visible patches, predict the hidden ones, score only the hidden ones
-(docs/method.md).
+(docs/method.md). Beside it, where the detector will have one, a side path learns from hidden patches of its own.
 
 Legend: B chunks, L tokens (512, time-major), K kept tokens, C encoder and D decoder
-channels; a patch has 256 values.
+channels; a patch has 256 values. T frames, F bins.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from mast_ray.boxes.points import FINEST_STRIDES, FinestLevel
+from mast_ray.models.adapters import SidePath
+from mast_ray.models.convolutions import ConvNormAct, SharedBatchNorm
 from mast_ray.models.decoder_local import ShiftedWindowBlock
 from mast_ray.models.encoder import (
     NUM_TOKENS,
     PATCH,
+    TOKEN_GRID,
     EncoderSize,
     PatchEncoder,
     build_encoder,
@@ -34,6 +39,7 @@ from mast_ray.models.masking import TokenMask
 
 DecoderName = Literal["global", "local"]
 TargetName = Literal["raw", "patch_normalised"]
+SIDE = "side."  # weights of the side path begin so; AudioMAE has none
 
 
 @dataclass(frozen=True)
@@ -57,22 +63,33 @@ DECODER_SHAPES: dict[EncoderSize, DecoderShape] = {
 
 
 @dataclass(frozen=True)
+class SideShape:
+    """What rebuilds a detector's side path."""
+
+    channels: int
+    finest: FinestLevel = "8x4"
+    num_levels: int = 4
+
+
+@dataclass(frozen=True)
 class AutoencoderArchitecture:
     """Everything needed to rebuild the network; goes into the model card."""
 
     encoder: EncoderSize = "base"
     decoder: DecoderName = "local"
     target: TargetName = "raw"
+    side: SideShape | None = None  # None: the encoder alone
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
 
 
 class MaskedReconstruction(NamedTuple):
-    """Mean squared error over hidden patches, and what was predicted for every patch."""
+    """Mean squared error over hidden patches, what was predicted for every patch, and the side path's own error."""
 
     loss: Tensor  # ()
     prediction: Tensor  # (B, L, 256)
+    side_loss: Tensor | None = None  # ()
 
 
 class PatchDecoder(nn.Module):
@@ -128,6 +145,7 @@ class MaskedAutoencoder(nn.Module):
         self.encoder: PatchEncoder = build_encoder(architecture.encoder)
         shape = DECODER_SHAPES[architecture.encoder]
         self.decoder = PatchDecoder(architecture.decoder, self.encoder.shape.width, shape)
+        self.side = None if architecture.side is None else SideAutoencoder(architecture.side)
 
     def forward(self, logmel: Tensor, mask: TokenMask) -> MaskedReconstruction:
         """(B, 1, T, F) normalised spectrograms -> loss on masked patches and the prediction of every patch"""
@@ -136,7 +154,10 @@ class MaskedAutoencoder(nn.Module):
         prediction = self.decoder(tokens, mask.keep_index)
         target = reconstruction_target(patches, self.architecture.target)
         error = (prediction.float() - target).square().mean(dim=-1)  # (B, L)
-        return MaskedReconstruction((error * mask.is_masked).sum() / mask.is_masked.sum(), prediction)
+        loss = (error * mask.is_masked).sum() / mask.is_masked.sum()
+        # which squares are hidden follows from the mask: as random as it is, and the same for the same mask
+        side_loss = None if self.side is None else self.side(logmel, mask.keep_index.sum(dim=1) % 2)
+        return MaskedReconstruction(loss, prediction, side_loss)
 
 
 def reconstruction_target(patches: Tensor, name: TargetName) -> Tensor:
@@ -148,3 +169,48 @@ def reconstruction_target(patches: Tensor, name: TargetName) -> Tensor:
         case "patch_normalised":
             variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
             return (patches - mean) * (variance + 1e-6).rsqrt()
+
+
+class SideAutoencoder(nn.Module):
+    """The side path of a detector and a light decoder: its maps joined at the finest, then every cell's values.
+
+    Patches are hidden like the black squares of a chessboard and predicted from the white ones: convolutions need
+    neighbours, and the encoder's mask, which hides three quarters in whole columns and rows, leaves most places none.
+    """
+
+    def __init__(self, shape: SideShape) -> None:
+        super().__init__()
+        self.stride = FINEST_STRIDES[shape.finest]
+        self.path = SidePath(shape.channels, shape.finest, shape.num_levels)
+        self.joints = nn.ModuleList(
+            nn.Conv2d(width, shape.channels, 1, bias=False) for width in self.path.widths[1:]
+        )
+        self.refine = ConvNormAct(shape.channels, shape.channels, norm=SharedBatchNorm)
+        self.predict = nn.Conv2d(shape.channels, self.stride[0] * self.stride[1], 1)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, logmel: Tensor, is_odd: Tensor) -> Tensor:
+        """(B, 1, T, F) normalised spectrograms, (B,) which squares are hidden -> () mean squared error on them"""
+        is_hidden = chessboard(is_odd)  # (B, 1, T, F)
+        finest, *above = self.path.maps(logmel.masked_fill(is_hidden, 0.0))
+        for joint, features in zip(self.joints, above, strict=True):
+            finest = finest + functional.interpolate(joint(features), finest.shape[2:], mode="nearest")
+        prediction = self.predict(self.refine(finest)).float()  # (B, cell, T / stride, F / stride)
+        error = (prediction - cells_of(logmel.float(), self.stride)).square()
+        hidden = cells_of(is_hidden.float(), self.stride)
+        return (error * hidden).sum() / hidden.sum()
+
+
+def chessboard(is_odd: Tensor) -> Tensor:
+    """(B,) 0 or 1 -> (B, 1, T, F) whether a value lies in a hidden patch: every second one in time and frequency"""
+    time, frequency = (torch.arange(length, device=is_odd.device) for length in TOKEN_GRID)
+    hidden = (time[:, None] + frequency + is_odd[:, None, None]) % 2 == 1  # (B, 64, 8)
+    return hidden.repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2)[:, None]
+
+
+def cells_of(values: Tensor, stride: tuple[int, int]) -> Tensor:
+    """(B, 1, T, F) -> (B, frames x bins of a cell, T / frames, F / bins)"""
+    num_chunks, _, num_frames, num_bins = values.shape
+    frames, bins = stride
+    grid = values.reshape(num_chunks, num_frames // frames, frames, num_bins // bins, bins)
+    return grid.permute(0, 2, 4, 1, 3).flatten(1, 2)

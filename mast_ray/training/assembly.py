@@ -21,8 +21,9 @@ from mast_ray.boxes.points import FinestLevel, finest_level_of
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
+from mast_ray.models.adapters import SidePath
 from mast_ray.models.audiomae import import_encoder, import_state, is_public_layout
-from mast_ray.models.autoencoder import MaskedAutoencoder
+from mast_ray.models.autoencoder import SIDE, MaskedAutoencoder, SideShape
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
@@ -63,7 +64,8 @@ def reconstruction(config: Config) -> ReconstructionObjective:
     """The pretraining objective with fresh weights, seeded."""
     knobs = config.pretrain
     with _seeded(config.seed):
-        autoencoder = build_autoencoder(config.model.size, config.model.decoder, knobs.target)
+        side = side_shape(config.model) if knobs.side_path else None
+        autoencoder = build_autoencoder(config.model.size, config.model.decoder, knobs.target, side)
     masking = Masking(knobs.masking, knobs.time_mask, knobs.frequency_mask, knobs.random_mask)
     return ReconstructionObjective(autoencoder, masking, config.seed)
 
@@ -109,6 +111,17 @@ def architecture_of(model: ModelConfig) -> DetectorArchitecture:
     )
 
 
+def side_shape(model: ModelConfig) -> SideShape | None:
+    """What rebuilds the side path of a model section's detector; None: it has none. A finest level that is not settled
+    yet changes its strides alone, never its weights.
+    """
+    settled = {"finest_level": "8x4"} if model.finest_level == "auto" else {}
+    architecture = architecture_of(model.model_copy(update=settled))
+    if architecture.used_adapter != "hybrid":
+        return None
+    return SideShape(architecture.channels, architecture.finest, len(architecture.levels))
+
+
 def with_finest_level(config: Config, durations_frames: np.ndarray, like: str = "") -> Config:
     """The config with `auto` replaced: by the level of the detector to start from, if there is
     one, else by what the durations of the labelled boxes call for.
@@ -134,7 +147,7 @@ def network_of(objective: Objective) -> tuple[str, nn.Module]:
 def network_weights(objective: Objective, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A model folder's weights out of an objective's state dict."""
     prefix, _ = network_of(objective)
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    return _below(prefix, weights)
 
 
 def load_detector(folder: str | Path, settings: StorageConfig | None = None) -> tuple[nn.Module, Card]:
@@ -153,8 +166,9 @@ def load_autoencoder(
     """A pretrained autoencoder (evaluation mode) and its card."""
     weights, card = read_model(folder, "autoencoder", settings)
     model = ModelConfig.model_validate(card.model)
-    target = card.config.get("pretrain", {}).get("target", "raw")
-    autoencoder = build_autoencoder(model.size, model.decoder, target)
+    knobs = card.config.get("pretrain", {})
+    side = side_shape(model) if any(name.startswith(SIDE) for name in weights) else None
+    autoencoder = build_autoencoder(model.size, model.decoder, knobs.get("target", "raw"), side)
     _load(autoencoder, weights, str(folder))
     return autoencoder.eval(), card
 
@@ -181,11 +195,23 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
             f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
         )
     if isinstance(network, MaskedAutoencoder):
-        _load(network, weights, source)
-    else:
-        prefix = "encoder."
-        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        _load(network.encoder, own, source)
+        fresh = network.state_dict()
+        theirs = {
+            name: value for name, value in weights.items() if name in fresh or not name.startswith(SIDE)
+        }
+        _load(network, {name: fresh[name] for name in fresh if name.startswith(SIDE)} | theirs, source)
+        return
+    _load(network.encoder, _below("encoder.", weights), source)
+    side = _below(f"{SIDE}path.", weights)
+    if side and isinstance(network.adapter, SidePath):
+        fresh = network.adapter.state_dict()
+        _load(network.adapter, fresh | {name: value for name, value in side.items() if name in fresh}, source)
+        log.info("encoder and side path start from %s", source)
+
+
+def _below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def load_detector_weights(objective: Objective, source: str, config: Config) -> None:

@@ -23,7 +23,13 @@ from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
 from mast_ray.boxes.loudest_band import with_loudest_band
 from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
 from mast_ray.losses.detection import ClassificationName, DetectionSums, detection_sums
-from mast_ray.models.autoencoder import AutoencoderArchitecture, DecoderName, MaskedAutoencoder, TargetName
+from mast_ray.models.autoencoder import (
+    AutoencoderArchitecture,
+    DecoderName,
+    MaskedAutoencoder,
+    SideShape,
+    TargetName,
+)
 from mast_ray.models.detector import HeadOutputs, PointDetector
 from mast_ray.models.encoder import EncoderSize
 from mast_ray.models.masking import Masking, TokenMask
@@ -100,16 +106,16 @@ class ReconstructionObjective(Objective):
         super().__init__()
         self.autoencoder, self.masking, self.seed = autoencoder, masking, seed
         self._steps = SeededSteps(seed, rank)
-        self._reconstruct = self._reconstruction_loss
+        self._reconstruct = self._reconstruction_losses
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
         self._steps.set_step(step, rows, num_rows)
 
     def compile_step(self, **options: Any) -> None:
-        self._reconstruct = torch.compile(self._reconstruction_loss, **options)
+        self._reconstruct = torch.compile(self._reconstruction_losses, **options)
 
     def run_eagerly(self) -> None:
-        self._reconstruct = self._reconstruction_loss
+        self._reconstruct = self._reconstruction_losses
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
         return self.step_losses(*self.step_inputs(batch))
@@ -127,11 +133,20 @@ class ReconstructionObjective(Objective):
         return batch.logmel, *mask
 
     def step_losses(self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor) -> dict[str, Tensor]:
-        """The loss of what `step_inputs` made."""
-        return {"loss": self._reconstruct(logmel, keep_index, is_masked)}
+        """The losses of what `step_inputs` made: the error on masked patches, and that of the side path where there is one."""
+        return self._reconstruct(logmel, keep_index, is_masked)
 
-    def _reconstruction_loss(self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor) -> Tensor:
-        return self.autoencoder(logmel, TokenMask(keep_index, is_masked)).loss
+    def _reconstruction_losses(
+        self, logmel: Tensor, keep_index: Tensor, is_masked: Tensor
+    ) -> dict[str, Tensor]:
+        result = self.autoencoder(logmel, TokenMask(keep_index, is_masked))
+        if result.side_loss is None:
+            return {"loss": result.loss, "masked_error": result.loss.detach()}
+        return {
+            "loss": result.loss + result.side_loss,
+            "masked_error": result.loss.detach(),
+            "side_error": result.side_loss.detach(),
+        }
 
 
 class DetectionObjective(Objective):
@@ -340,10 +355,13 @@ class BaselineObjective(Objective):
 
 
 def build_autoencoder(
-    size: EncoderSize = "base", decoder: DecoderName = "global", target: TargetName = "raw"
+    size: EncoderSize = "base",
+    decoder: DecoderName = "global",
+    target: TargetName = "raw",
+    side: SideShape | None = None,
 ) -> MaskedAutoencoder:
     """A masked autoencoder with fresh weights."""
-    return MaskedAutoencoder(AutoencoderArchitecture(size, decoder, target))
+    return MaskedAutoencoder(AutoencoderArchitecture(size, decoder, target, side))
 
 
 def detection_objective(

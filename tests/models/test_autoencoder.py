@@ -8,7 +8,15 @@ import torch
 import torchaudio
 from timm.models.swin_transformer_v2_cr import SwinTransformerV2CrBlock
 
-from mast_ray.models.autoencoder import AutoencoderArchitecture, MaskedAutoencoder, reconstruction_target
+from mast_ray.models.autoencoder import (
+    AutoencoderArchitecture,
+    MaskedAutoencoder,
+    SideAutoencoder,
+    SideShape,
+    cells_of,
+    chessboard,
+    reconstruction_target,
+)
 from mast_ray.models.decoder_local import ShiftedWindowBlock
 from mast_ray.models.encoder import patches_of
 from mast_ray.models.masking import Masking
@@ -59,6 +67,54 @@ def test_patch_normalised_target_has_zero_mean_and_unit_variance():
     target = reconstruction_target(3.0 + 2.0 * torch.randn(2, 512, 256), "patch_normalised")
     assert torch.allclose(target.mean(-1), torch.zeros(2, 512), atol=1e-5)
     assert torch.allclose(target.var(-1), torch.ones(2, 512), atol=1e-4)
+
+
+def test_every_second_patch_is_hidden_and_the_others_are_in_the_other_half():
+    even, odd = chessboard(torch.tensor([0, 1]))[:, 0]
+    assert not even[:16, :16].any() and even[:16, 16:32].all() and even[16:32, :16].all()
+    assert torch.equal(even, ~odd) and even.float().mean() == 0.5
+
+
+def test_cells_hold_the_values_of_their_place():
+    values = torch.arange(1024 * 128.0).reshape(1, 1, 1024, 128)
+    cells = cells_of(values, (8, 4))
+    assert cells.shape == (1, 32, 128, 32)
+    assert torch.equal(cells[0, :, 3, 5].reshape(8, 4), values[0, 0, 24:32, 20:24])
+
+
+@pytest.mark.parametrize("finest", ["8x4", "4x4", "2x4"])
+def test_the_side_path_is_scored_on_what_it_could_not_see(finest):
+    torch.manual_seed(0)
+    side = SideAutoencoder(SideShape(16, finest)).eval()
+    logmel, is_odd = torch.randn(2, 1, 1024, 128), torch.tensor([0, 1])
+    hidden = chessboard(is_odd)
+    torch.nn.init.zeros_(side.predict.weight)
+    torch.nn.init.zeros_(side.predict.bias)
+    with torch.no_grad():
+        assert float(side(logmel, is_odd)) == pytest.approx(float(logmel[hidden].square().mean()), rel=1e-5)
+        torch.nn.init.normal_(side.predict.weight)
+        seen: list[torch.Tensor] = []
+        side.refine.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        side(logmel, is_odd)
+        side(torch.where(hidden, logmel + 5.0, logmel), is_odd)
+        side(torch.where(hidden, logmel, logmel + 5.0), is_odd)
+    assert torch.equal(seen[0], seen[1]) and not torch.allclose(seen[0], seen[2])
+
+
+def test_the_side_path_learns_beside_the_encoder_and_neither_changes_the_other():
+    torch.manual_seed(0)
+    alone = MaskedAutoencoder(AutoencoderArchitecture("tiny", "global"))
+    both = MaskedAutoencoder(AutoencoderArchitecture("tiny", "global", side=SideShape(16)))
+    both.load_state_dict(
+        alone.state_dict() | {k: v for k, v in both.state_dict().items() if k.startswith("side.")}
+    )
+    logmel, mask = torch.randn(2, 1, 1024, 128), Masking().draw(2, torch.Generator().manual_seed(0))
+    result = both(logmel, mask)
+    assert torch.equal(result.loss, alone(logmel, mask).loss) and alone(logmel, mask).side_loss is None
+    result.side_loss.backward()
+    learning = {name.split(".")[0] for name, p in both.named_parameters() if p.grad is not None}
+    assert learning == {"side"}
+    assert all(p.grad.abs().any() for name, p in both.named_parameters() if name.startswith("side."))
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (2, 0), (2, 2)])

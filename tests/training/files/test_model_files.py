@@ -85,6 +85,33 @@ def test_an_encoder_moves_from_an_autoencoder_into_a_detector(encoder_folder):
     assert weights_equal(objective.detector.encoder.state_dict(), autoencoder.encoder.state_dict())
 
 
+def test_a_pretrained_side_path_moves_along_whatever_the_finest_level(encoder_folder):
+    autoencoder, _ = load_autoencoder(encoder_folder)
+    assert autoencoder.side is not None
+    path = autoencoder.side.path.state_dict()
+    for finest in ("8x4", "4x4"):
+        config = apply_overrides(CONFIG, {"model.finest_level": finest, "seed": 9})
+        objective = detection(config, config.detector)
+        load_encoder_weights(objective, str(encoder_folder), config)
+        adapter = objective.detector.adapter.state_dict()
+        assert weights_equal({name: adapter[name] for name in path}, path)
+
+
+def test_an_autoencoder_without_a_side_path_starts_one_with_it_and_the_other_way_round(
+    encoder_folder, tmp_path
+):
+    without = apply_overrides(CONFIG, {"pretrain.side_path": False, "seed": 3})
+    plain = reconstruction(without)
+    load_encoder_weights(plain, str(encoder_folder), without)
+    autoencoder, _ = load_autoencoder(encoder_folder)
+    assert weights_equal(plain.autoencoder.encoder.state_dict(), autoencoder.encoder.state_dict())
+    write_model(open_storage(tmp_path), plain.autoencoder.state_dict(), card("autoencoder"))
+    whole = reconstruction(CONFIG)
+    load_encoder_weights(whole, str(tmp_path), CONFIG)
+    assert weights_equal(whole.autoencoder.encoder.state_dict(), autoencoder.encoder.state_dict())
+    assert load_autoencoder(tmp_path)[0].side is None
+
+
 def test_a_flipped_bit_in_the_weights_is_refused_before_they_are_used(detector_folder, tmp_path):
     for name in ("weights.safetensors", "card.json"):
         (tmp_path / name).write_bytes((detector_folder / name).read_bytes())
@@ -184,7 +211,7 @@ def test_a_card_that_is_no_card_is_refused(tmp_path, text):
 
 def test_weights_that_are_not_numbers_are_refused_although_their_checksum_is_right(detector_folder, tmp_path):
     weights, card = read_model(detector_folder, "detector")
-    name = next(iter(weights))
+    name = next(name for name, value in weights.items() if value.is_floating_point())
     for value in (float("nan"), float("inf")):
         spoilt = weights | {name: torch.full_like(weights[name], value)}
         write_model(open_storage(tmp_path), spoilt, card)
