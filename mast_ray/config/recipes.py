@@ -9,17 +9,14 @@ from collections.abc import Callable
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.tree import Config
 
-# Augmentation that makes level, colour, place in frequency and background of a site worthless as a hint.
+# Augmentation that makes level, colour and background of a site worthless as a hint (place in frequency is by default).
 STRONG_AUGMENTATION: dict[str, object] = {
     "augment.most_per_example": 5,
     "augment.gain_db": 12.0,
     "augment.equaliser_db": 6.0,
-    "augment.frequency_shift_bins": 16,
-    "augment.shift_edges": "repeat",
     "augment.mix_style": 0.7,
     "augment.background": 1.0,
     "augment.background_from": "pool",
-    "augment.transplant": 0.3,
 }
 
 
@@ -43,15 +40,16 @@ def paper() -> Config:
             "spectrogram.divisor": 2.0,
             "spectrogram.background": "none",
             "model.decoder": "local",
+            "pretrain.side_path": False,
             "model.adapter": "upsampling",
             "model.finest_level": "8x4",
             "augment.hidden_boxes": "remove",
+            "augment.frequency_shift_bins": 4,
             "augment.shift_edges": "silence",
             "augment.gain_db": 0.0,
             "augment.equaliser_db": 0.0,
             "augment.mix_style": 0.0,
             "augment.background_from": "labelled",
-            "augment.transplant": 0.0,
             "self_train.policy": "fixed",
             "self_train.stage1.confidence_weighting": "raw",
             "self_train.governor": "warn",

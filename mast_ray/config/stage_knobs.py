@@ -24,9 +24,9 @@ class AugmentConfig(Section):
     """One to this many augmentations are drawn per example."""
     time_shift_s: float = Field(1.0, ge=0)
     """Largest shift in time."""
-    frequency_shift_bins: int = Field(4, ge=0)
-    """Largest shift in frequency."""
-    shift_edges: Literal["silence", "repeat"] = "silence"
+    frequency_shift_bins: int = Field(16, ge=0)
+    """Largest shift in frequency (paper: 4)."""
+    shift_edges: Literal["silence", "repeat"] = "repeat"
     """What fills the bins that a shift in frequency opens: silence (paper), or the outermost bin again."""
     time_warp: Share = 0.1
     """Largest relative stretch of time."""
@@ -50,8 +50,6 @@ class AugmentConfig(Section):
     """Largest share of a background example mixed in."""
     background_from: Literal["labelled", "pool"] = "labelled"
     """Where backgrounds come from: labelled chunks without a call (paper), or quiet chunks of all sites of the pool."""
-    transplant: Share = 0.0
-    """Share of augmented examples whose labelled calls are cut out and set into another background; 0: off (paper)."""
     mixup: Share = 0.0
     """Probability of Mixup (off in the paper's main runs)."""
     cutmix: Share = 0.0
@@ -89,6 +87,8 @@ class PretrainConfig(Section):
     """Share of tokens masked when masking is random (paper: 0.75)."""
     target: Literal["raw", "patch_normalised"] = "raw"
     """What is reconstructed."""
+    side_path: bool = True
+    """Pretrain the side path of model.adapter=hybrid too (paper: no such path)."""
     init: str = ""
     """Model folder or AudioMAE checkpoint (safetensors) to start from; empty: from scratch."""
     max_steps: int = Field(0, ge=0)

@@ -4,7 +4,7 @@ Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes
 batch, then `augment` applies them and is a pure function: the same draws give the same result, and it can
 be compiled. One to three kinds are drawn per example. Values are normalised log-mel, so a shift of level is
 an addition. What makes a site is level, colour and background: gain, equaliser, the statistics of another
-site's chunk, its sound mixed in, or the calls moved into it (transplant.py).
+site's chunk, its sound mixed in.
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
 paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
@@ -27,7 +27,6 @@ from mast_ray.boxes.geometry import area, clip
 from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.spectrogram.transplant import transplanted
 
 if TYPE_CHECKING:
     from mast_ray.config.stage_knobs import AugmentConfig
@@ -48,7 +47,7 @@ class AugmentStrength:
 
     most_per_example: int = 3
     time_shift_frames: int = 100
-    frequency_shift_bins: int = 4
+    frequency_shift_bins: int = 16
     time_warp: float = 0.1
     frequency_mask_bins: int = 12
     time_mask_frames: int = 50
@@ -60,12 +59,11 @@ class AugmentStrength:
     gain_db: float = 0.0  # in place of gain
     equaliser_db: float = 0.0
     mix_style: float = 0.0
-    transplant: float = 0.0
-    shift_edges: Literal["silence", "repeat"] = "silence"
+    shift_edges: Literal["silence", "repeat"] = "repeat"
 
     @property
     def needs_bank(self) -> bool:
-        return self.background > 0 or self.mix_style > 0 or self.transplant > 0
+        return self.background > 0 or self.mix_style > 0
 
     @classmethod
     def of_config(cls, config: AugmentConfig) -> AugmentStrength:
@@ -85,7 +83,6 @@ class AugmentStrength:
             gain_db=config.gain_db,
             equaliser_db=config.equaliser_db,
             mix_style=config.mix_style,
-            transplant=config.transplant,
             shift_edges=config.shift_edges,
         )
 
@@ -106,8 +103,6 @@ class Draws(NamedTuple):
     equaliser_db: Tensor | None = None  # (B, points), neutral 0
     style_share: Tensor | None = None  # (B,) neutral 0
     style_index: Tensor | None = None  # (B,) int64 into the noise bank; None: the next example lends its own
-    is_transplanted: Tensor | None = None  # (B,)
-    transplant_index: Tensor | None = None  # (B,) int64 into the noise bank
 
 
 def draw_augmentation(
@@ -184,9 +179,6 @@ def draw_augmentation(
     if strength.mix_style > 0:
         share = uniform(num_chunks) * strength.mix_style * use["style"]
         drawn = drawn._replace(style_share=share, style_index=place_in_bank() if noise_bank_size else None)
-    if strength.transplant > 0 and noise_bank_size:
-        is_moved = (uniform(num_chunks) < strength.transplant) & is_augmented
-        drawn = drawn._replace(is_transplanted=is_moved, transplant_index=place_in_bank())
     return drawn
 
 
@@ -207,9 +199,6 @@ def augment(
     logmel, boxes = batch.logmel.squeeze(1), batch.boxes
     num_frames, num_bins = logmel.shape[1:]
     bank = None if noise_bank is None else noise_bank.reshape(-1, num_frames, num_bins)
-    if bank is not None and draws.is_transplanted is not None and draws.transplant_index is not None:
-        place = bank[draws.transplant_index].to(logmel.dtype)
-        logmel = transplanted(logmel, boxes, place, draws.is_transplanted, normalisation)
     if strength.time_shift_frames > 0 or strength.time_warp > 0:
         logmel = _resample_time(logmel, draws, strength, normalisation.silence)
         middle = num_frames / 2

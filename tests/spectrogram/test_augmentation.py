@@ -27,7 +27,7 @@ from mast_ray.spectrogram.normalisation import Normalisation
 T, F = 256, 64
 NORMALISATION = Normalisation(mean=-6.0, std=3.0)
 SILENCE = NORMALISATION.silence
-ALL = AugmentStrength()
+ALL = AugmentStrength(shift_edges="silence")
 
 
 def painted(*calls: tuple[int, int, int, int], num_chunks: int = 1) -> ChunkBatch:
@@ -222,7 +222,7 @@ def test_probability_zero_and_strength_zero_leave_everything_alone() -> None:
 
 def test_strengths_are_never_exceeded() -> None:
     drawn = drawn_many(AugmentStrength(frequency_mask_bins=5, time_mask_frames=9), 1.0)
-    assert drawn.shift_frames.abs().max() <= 100 and drawn.shift_bins.abs().max() == 4
+    assert drawn.shift_frames.abs().max() <= 100 and drawn.shift_bins.abs().max() == 16
     assert (drawn.stretch - 1).abs().max() <= 0.1 and drawn.gain.abs().max() <= 0.3
     assert (drawn.band[:, 1] - drawn.band[:, 0]).max() == 5 and drawn.band.max() <= 16
     assert (drawn.span[:, 1] - drawn.span[:, 0]).max() == 9 and drawn.span.max() <= 16
@@ -274,25 +274,11 @@ def noisy(num_chunks: int = 1, level: float = 0.0, seed: int = 0) -> torch.Tenso
     return power.log() / NORMALISATION.denominator + level
 
 
-def called(*calls: tuple[int, int, int, int], level: float = 0.0, seed: int = 0) -> ChunkBatch:
-    """A noisy chunk with calls 20 dB above its noise."""
-    logmel = noisy(1, level, seed)
-    for t0, f0, t1, f1 in calls:
-        logmel[:, t0:t1, f0:f1] = level + math.log(100) / NORMALISATION.denominator
-    boxes = torch.tensor(calls, dtype=torch.float32).reshape(-1, 4)
-    return ChunkBatch(logmel[:, None], pad_boxes([boxes]), torch.ones(1))
-
-
 def test_new_kinds_are_off_by_default_and_draw_nothing() -> None:
     batch = painted((110, 20, 150, 40), num_chunks=5)
     old = AugmentStrength.of_config(AugmentConfig())
     drawn = draw_augmentation(batch, old, 1.0, torch.Generator().manual_seed(3), noise_bank_size=4)
-    assert drawn[-5:] == (None,) * 5
-    # the kinds there were before are drawn as before, whatever comes after them
-    more = replace(old, transplant=0.5)
-    again = draw_augmentation(batch, more, 1.0, torch.Generator().manual_seed(3), noise_bank_size=4)
-    for name in ("shift_frames", "stretch", "gain", "background_power"):
-        assert torch.equal(getattr(drawn, name), getattr(again, name))
+    assert drawn[-3:] == (None,) * 3
 
 
 def test_gain_in_decibels_is_a_tenth_of_a_factor_of_ten_in_power() -> None:
@@ -341,48 +327,6 @@ def test_style_leaves_padding_alone_and_does_not_count_it() -> None:
     styled = mix_style(own, lender, torch.ones(1), SILENCE)
     assert (styled[:, 100:] == SILENCE).all()
     assert torch.allclose(styled[0, :100].mean(0), lender[0].mean(0), atol=1e-4)
-
-
-def test_a_transplanted_call_stands_as_far_above_its_new_background_and_nothing_else_came_along() -> None:
-    call = (100, 20, 140, 30)
-    batch = called(call, level=0.5)
-    batch.logmel[0, 0, 200:220, 40:50] = 3.0  # a sound without a label
-    place = noisy(1, level=-1.0, seed=7)
-    drawn = draws(is_transplanted=torch.tensor([True]), transplant_index=torch.tensor([0]))
-    result = augment(batch, drawn, ALL, NORMALISATION, noise_bank=place.half())
-    assert objects(result) == [list(map(float, call))]
-    t0, f0, t1, f1 = call
-    inside = result.logmel[0, 0, t0:t1, f0:f1] * NORMALISATION.denominator
-    median = place.median() * NORMALISATION.denominator
-    assert float(inside.median() - median) == pytest.approx(math.log(100 / math.log(2)), abs=0.4)
-    outside = torch.ones(T, F, dtype=torch.bool)
-    outside[t0:t1, f0:f1] = False
-    assert torch.allclose(result.logmel[0, 0][outside], place.half().float()[0][outside], atol=1e-3)
-
-
-def test_noise_inside_a_box_is_not_carried_over_as_a_bright_rectangle() -> None:
-    batch = called((100, 10, 130, 20))
-    wide = torch.tensor([[60.0, 5.0, 200.0, 60.0]])  # a box much larger than its call
-    batch = replace(batch, boxes=pad_boxes([wide]))
-    place = noisy(1, seed=7)
-    drawn = draws(is_transplanted=torch.tensor([True]), transplant_index=torch.tensor([0]))
-    strength = replace(ALL, time_warp=0.0)
-    result = augment(batch, drawn, strength, NORMALISATION, noise_bank=place)
-    empty = (slice(130, 200), slice(30, 60))
-    changed = (result.logmel[0, 0][empty] - place[0][empty]).abs() > 0.05
-    assert float(changed.float().mean()) < 0.02
-
-
-@pytest.mark.parametrize("kind", ["no call", "a call that cannot be heard", "not drawn"])
-def test_a_chunk_that_cannot_be_moved_stays(kind: str) -> None:
-    batch = called((100, 20, 140, 30))
-    if kind == "no call":
-        batch = replace(batch, boxes=pad_boxes([torch.zeros(0, 4)]))
-    if kind == "a call that cannot be heard":
-        batch = replace(batch, logmel=noisy(1)[:, None])
-    drawn = draws(is_transplanted=torch.tensor([kind != "not drawn"]), transplant_index=torch.tensor([0]))
-    result = applied(batch, drawn, noise_bank=noisy(1, seed=9))
-    assert torch.equal(result.logmel, batch.logmel)
 
 
 def test_mixing_values_above_a_background_keeps_the_background_where_it_was() -> None:

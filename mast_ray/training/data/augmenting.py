@@ -19,8 +19,8 @@ from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.spectrogram.augmentation import AugmentStrength, Draws, augment, draw_augmentation
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, SEGMENT_FRAMES
+from mast_ray.spectrogram.loudness import loudness
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.spectrogram.transplant import clearness, median_level
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table, chunks_of_split, pair_keys
 from mast_ray.tables.reading.reader import ChunkReader
@@ -140,7 +140,7 @@ def pool_bank(
     reader = ChunkReader(prepared, candidates, batch_size=64, num_threads=2, cache_bytes=0)
     loud = torch.cat(
         [
-            loudness(batch_of(raw.to(device), normalisation, tail), normalisation)
+            loudness(batch_of(raw.to(device), normalisation, tail).logmel.squeeze(1), normalisation)
             for raw in reader.sequential()
         ]
     )
@@ -152,14 +152,6 @@ def pool_bank(
     ]
     log.info("backgrounds: %d quiet chunks of %d sites of the pool", len(chosen), len(np.unique(site)))
     return torch.cat(parts)
-
-
-def loudness(batch: ChunkBatch, normalisation: Normalisation) -> Tensor:
-    """(B,) share of the cells of every chunk that stand out of its background"""
-    logmel = batch.logmel.squeeze(1)
-    level = median_level(logmel, normalisation.silence)[:, None, :]
-    times = ((logmel - level) * normalisation.denominator).clamp(max=20.0).exp()
-    return clearness(times).mean(dim=(1, 2))
 
 
 def quietest(loud: NDArray[np.floating], site: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from mast_ray.config.recipes import STRONG_AUGMENTATION, field
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
-from mast_ray.training.data.augmenting import StepAugmentation, loudness, noise_bank, pool_bank, quietest
+from mast_ray.training.data.augmenting import StepAugmentation, noise_bank, pool_bank, quietest
 from mast_ray.training.data.feed import ReaderFeed, batch_of, bucketed, compiled_slots
 from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
@@ -186,15 +186,6 @@ def test_the_quietest_quarter_of_every_site_is_kept():
     site = np.array([0, 0, 0, 0, 0, 0, 0, 0, 3])
     assert quietest(loud, site).tolist() == [1, 4, 8]  # none is quiet
     assert quietest(loud * 0.005, site).tolist() == [1, 4]  # at the last site the quietest is loud
-
-
-def test_a_loud_call_makes_a_chunk_loud(prepared):
-    normalisation = prepared.normalisation()
-    noise = (-torch.rand(2, 1, 1024, 128).clamp(min=1e-6).log()).log() / normalisation.denominator
-    noise[1, :, 100:300, 40:60] += 3.0
-    batch = ChunkBatch(noise, pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2))
-    quiet, loud = loudness(batch, normalisation).tolist()
-    assert quiet < 0.01 and loud == pytest.approx(200 * 20 / (1024 * 128), abs=0.01)
 
 
 def test_draws_of_new_kinds_do_not_depend_on_who_holds_a_chunk(prepared):
