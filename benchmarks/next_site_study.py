@@ -64,7 +64,7 @@ def _rows(*rows: Row) -> dict[str, Row]:
 PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
-    "augment.background=0.3", "augment.background_from=labelled", "augment.transplant=0",
+    "augment.background=0.3", "augment.background_from=labelled",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -72,7 +72,6 @@ KINDS = {
     "shift": ("augment.frequency_shift_bins=16", "augment.shift_edges=repeat"),
     "mix_style": ("augment.mix_style=0.7",),
     "background": ("augment.background=1.0", "augment.background_from=pool"),
-    "transplant": ("augment.background_from=pool", "augment.transplant=0.3"),
 }
 STRONG = ("augment.most_per_example=5", *(one for sets in KINDS.values() for one in sets))
 # The paper's curriculum at the rates of supervised training, and what took its place: a band of ignored boxes between two
@@ -99,17 +98,23 @@ ROWS = _rows(
     Row("resnet_fpn_median", ("spectrogram.background=median",), with_rows=("resnet_fpn",)),
     Row("mast_printed", PRINTED),
     Row("hybrid", ("model.adapter=hybrid",), with_rows=("mast_printed",)),
-    Row("field", ("spectrogram.background=median",), with_rows=("hybrid",)),
+    Row("hybrid_median", ("spectrogram.background=median",), with_rows=("hybrid",)),
+    *(
+        Row(f"hybrid_median_{kind}", sets, with_rows=("hybrid_median",))
+        for kind, sets in KINDS.items()
+        if kind != "shift"
+    ),
+    Row("hybrid_median_strong", STRONG, with_rows=("hybrid_median",)),
+    Row("field", KINDS["shift"], with_rows=("hybrid_median",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
-    *(Row(f"field_{kind}", sets, with_rows=("field",)) for kind, sets in KINDS.items()),
-    Row("field_strong", STRONG, with_rows=("field",)),
-    Row("field_strong_long", STRONG, with_rows=("field",)),
-    Row("resnet_fpn_strong", RESNET, with_rows=("field_strong",)),
+    Row("resnet_fpn_field", RESNET, with_rows=("field",)),
     Row("encoder", (), "pretrain", with_rows=("field",)),
+    Row("encoder_alone", ("pretrain.side_path=false",), "pretrain", with_rows=("field",)),
     Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
     Row("encoder_random", RANDOM, "pretrain", with_rows=("field",)),
     Row("field_pretrained", (), start="encoder", with_rows=("field",)),
+    Row("field_pretrained_alone", (), start="encoder_alone", with_rows=("field",)),
     Row("field_pretrained_decay", DECAYED, start="encoder", with_rows=("field",)),
     Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
     Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
