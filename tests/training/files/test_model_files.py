@@ -32,7 +32,7 @@ from mast_ray.training.files.model_files import (
 )
 
 NORMALISATION = Normalisation(-6.0, 2.5)
-CONFIG = tiny()
+CONFIG = apply_overrides(tiny(), {"pretrain.side_path": True})
 
 
 def card(kind):
