@@ -9,9 +9,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Tests that need no GPU, in two passes: the quick ones side by side, the ones that start services one by one (what failed
 # is tried once more: a busy machine can starve a cluster; what is wrong fails twice).
 QUICK := not ray and not deepspeed and not s3 and not gpu and not slow and not browser
-SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu and not long
+SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu and not long and not chaos
 
-.PHONY: setup demo test test-services test-all test-long lint bench clean
+SEED ?= 1
+
+.PHONY: setup demo test test-services test-all test-long test-chaos lint bench clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -33,6 +35,10 @@ test-all: test test-services
 
 test-long: setup
 	$(BIN)/python -m pytest -m "long and not gpu"
+
+# Faults drawn by SEED (several with commas between) over every stage, ten minutes for each; the same seed draws the same faults.
+test-chaos: setup
+	SEED=$(SEED) $(BIN)/python -m pytest -m chaos -rA tests/test_chaos.py
 
 lint: setup
 	$(BIN)/ruff check mast_ray jobs tests benchmarks

@@ -39,6 +39,14 @@ def small_config(**knobs) -> Config:
 
 def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0) -> Path:
     """Prepare recordings with a tone every four seconds, all times `level`; returns the PREPARED folder."""
+    write_sound(root, num_recordings, seconds, level)
+    inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
+    assert prepare(inputs, small_config(), runner=HERE) == 0
+    return root / "prepared"
+
+
+def write_sound(root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0) -> None:
+    """root/archive and root/labels.csv."""
     rows = ["path,begin_s,end_s,low_hz,high_hz,label"]
     for number in range(num_recordings):
         name = f"S{number % 2}/S{number % 2}_2024050{number // 2 + 1}_060000.wav"
@@ -53,6 +61,3 @@ def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16, level:
         path.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(path, (samples * level).astype(np.float32), RATE_HZ, "PCM_16")
     (root / "labels.csv").write_text("\n".join(rows) + "\n")
-    inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
-    assert prepare(inputs, small_config(), runner=HERE) == 0
-    return root / "prepared"
