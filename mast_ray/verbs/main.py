@@ -8,12 +8,14 @@ verb pays for another's imports.
 from __future__ import annotations
 
 import argparse
+import atexit
 import difflib
 import importlib
 import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,16 +114,18 @@ def run_verb(verb: str, argv: list[str] | None = None) -> int:
         return _run(verb, argv, debug=False)
 
 
-def _leave(code: int) -> int:
-    """The exit code of a whole process. What was interrupted inside Ray is left at once: threads that still wait for a
-    cluster that is gone would abort the interpreter's own end, and with it the code. So would a signal that comes late.
+def _leave(code: int) -> NoReturn:
+    """End the process with this exit code once the Python part of it is over: threads of libraries that the interpreter's own
+    end meets halfway would abort it ("terminate called without an active exception", -6), and with it the code. What was
+    interrupted inside Ray is left at once, as its threads wait for a cluster that is gone.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if code in (INTERRUPTED, TEMPORARY) and "ray" in sys.modules:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes late would change the code too
+    if code not in (INTERRUPTED, TEMPORARY) or "ray" not in sys.modules:
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever read it may be gone
+            stream.flush()
+    os._exit(code)
 
 
 def _run(verb: str, argv: list[str], debug: bool) -> int:

@@ -8,6 +8,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +164,18 @@ def test_a_schedulers_signal_before_the_work_begins_means_what_it_means_during_i
     monkeypatch.setattr("mast_ray.verbs.main.config_of", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["prepare", "somewhere", "--out", "elsewhere"]) == INTERRUPTED
     assert "run the same command again" in capsys.readouterr().err
+
+
+def test_what_libraries_do_at_the_end_of_a_process_does_not_change_its_exit_code(tmp_path):
+    lines = (
+        "import atexit, ctypes, pathlib, sys",
+        "libc = ctypes.CDLL(None)",
+        "libc.on_exit(libc.abort, None)",  # as a C++ thread does that nobody joined
+        f"atexit.register(pathlib.Path({str(tmp_path / 'left')!r}).touch)",
+        "sys.argv = ['mast', '--version']",
+        "from mast_ray.verbs.main import main",
+        "sys.exit(main())",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:5]) == (0, "mast "), done.stderr
+    assert (tmp_path / "left").exists()
