@@ -6,7 +6,8 @@
 A real S3 server on loopback holds short recordings (read whole) and long ones (over 64 MiB, read by ranges). Every round
 runs both verbs with every version, each in a process of its own (`--runner here`). Units: wall seconds, and seconds of
 processor time of that process, which other work on the machine hardly moves. The least of the rounds is given, and the
-median over rounds of the ratio to the first version. Tables are compared by their hashes.
+median over rounds of the ratio to the first version. Tables are compared by their hashes. The first version is the oldest:
+it writes the model that all use.
 """
 
 from __future__ import annotations
@@ -63,6 +64,19 @@ def run_verb(code: Path, *argv: str, environment: dict[str, str]) -> dict[str, f
     }
 
 
+def write_model(code: Path, folder: Path) -> Path:
+    """A tiny detector with fresh weights, by the helper that the tests of this version have: later versions read it too."""
+    helper = next((code / "tests").rglob("synthetic_model.py")).parent
+    line = (
+        "import sys, pathlib, synthetic_model; synthetic_model.write_tiny_detector(pathlib.Path(sys.argv[1]))"
+    )
+    paths = os.pathsep.join([str(code), str(helper)])
+    subprocess.run(
+        [sys.executable, "-c", line, str(folder)], env=os.environ | {"PYTHONPATH": paths}, check=True
+    )
+    return folder
+
+
 def tables_hash(client, prefix: str, kept: str) -> str:
     """Content of every table below a prefix; names of detections' files may differ."""
     bodies = []
@@ -89,7 +103,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     from s3_server import client_of, environment, s3_server
-    from synthetic_model import write_tiny_detector
 
     codes = {name: Path(folder).resolve() for name, _, folder in (item.partition("=") for item in args.code)}
     with tempfile.TemporaryDirectory() as scratch, s3_server(Path(scratch)) as endpoint:
@@ -98,7 +111,7 @@ def main() -> None:
         archive = Path(scratch) / "archive"
         archive.mkdir()
         hours = make_archive(archive, args.short, args.long, args.long_minutes)
-        model = write_tiny_detector(Path(scratch) / "model")
+        model = write_model(next(iter(codes.values())), Path(scratch) / "model")
         for name, folder in (("archive", archive), ("model", model)):
             for file in sorted(folder.iterdir()):
                 client.put_object(Bucket="bench", Key=f"{name}/{file.name}", Body=file.read_bytes())
