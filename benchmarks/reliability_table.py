@@ -128,8 +128,10 @@ FAULTS = (
          "stages/test_damaged_outputs.py::test_detect_does_again_the_units_whose_files_are_gone_or_changed")),
     Row("one fault after another, for as long as you like", "0 lost, 0 doubled",
         ("stages/self_train/test_self_train.py::test_killed_in_every_stage_it_ends_with_the_same_tables_and_metrics",
-         "stages/detect/test_detect_faults.py::test_a_faulty_store_and_three_kills_change_nothing"),
-        "faults drawn at random over every stage, and a run of six hours with memory and open files watched"),
+         "stages/detect/test_detect_faults.py::test_a_faulty_store_and_three_kills_change_nothing",
+         "test_chaos.py::test_in_a_folder_every_stage_ends_with_the_tables_of_an_undisturbed_run",
+         "test_chaos.py::test_in_a_bucket_every_stage_ends_with_the_tables_of_an_undisturbed_run"),
+        "a run of six hours with memory and open files watched"),
     Row("recordings of 24 hours", "times exact to a sample at hour 24, for any chunking",
         ("stages/detect/test_detect.py::test_times_are_exact_at_hour_24",
          "recordings/test_decoding.py::test_a_click_keeps_its_time_after_twenty_minutes_at_an_awkward_rate")),
@@ -178,6 +180,28 @@ THREATS = (
          "recordings/test_annotation_reading.py::test_no_reference_leaves_the_root")),
 )  # fmt: skip
 
+# What people found who broke it by hand; line -> tests that decide. What each version does is in broken_by_hand.json.
+BY_HAND: dict[int, tuple[str, ...]] = {
+    1: ("stages/test_out_of_reach.py::test_a_second_archive_into_the_same_folder_keeps_the_detections_of_the_first",),
+    2: ("stages/test_out_of_reach.py::test_a_recording_the_disk_will_not_give_is_tried_again_by_the_next_run",
+        "stages/test_out_of_reach.py::test_an_archive_that_vanishes_in_the_middle_stops_the_job_at_once"),
+    3: ("storage/test_units.py::test_deaths_of_drivers_quarantine_nobody",),
+    4: ("stages/test_out_of_reach.py::test_links_to_nowhere_and_to_themselves_and_pipes_are_offered_and_rejected",),
+    5: ("stages/test_damaged_outputs.py::test_prepare_does_again_what_was_deleted_emptied_or_flipped",
+        "stages/test_damaged_outputs.py::test_an_emptied_table_is_named_by_readers_and_written_again_by_prepare"),
+    6: ("stages/detect/test_detect.py::test_a_site_of_any_name_a_disk_takes_reads_back_the_same",
+        "reporting/exports/test_exports.py::test_names_as_long_as_a_disk_takes_are_cut_for_their_endings_and_stay_different"),
+    7: ("on_ray/test_units_on_ray.py::test_what_a_worker_meets_keeps_its_meaning",
+        "on_ray/test_worker_error.py::test_a_lost_process_or_machine_is_temporary"),
+    8: ("stages/train/test_train_on_ray.py::test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits",
+        "verbs/test_mistakes.py::test_what_libraries_do_at_the_end_of_a_process_does_not_change_its_exit_code"),
+    9: ("training/files/test_model_files.py::test_weights_that_are_not_numbers_are_refused_although_their_checksum_is_right",
+        "training/files/test_model_files.py::test_a_card_with_impossible_values_is_refused_in_two_lines"),
+    10: ("config/test_shown.py::test_no_verb_prints_a_key_or_an_escape_it_was_given",),
+    11: ("recordings/test_clock.py::test_a_name_gives_the_right_time_or_a_flag",),
+    12: ("config/test_loading.py::test_hostile_yaml_is_refused_in_one_line", "test_hostile_inputs.py::test_yaml"),
+}  # fmt: skip
+
 
 def outcomes_of(files: Iterable[Path]) -> dict[str, list[Outcome]]:
     """test -> how its cases ended, of results in JUnit's form; where a case is in several, the last counts."""
@@ -219,9 +243,29 @@ def table(rows: Sequence[Row], title: str, outcomes: dict[str, list[Outcome]]) -
     return lines
 
 
+def all_tests() -> list[str]:
+    """Every test that is named on the page."""
+    named = (*(row.tests for row in (*FAULTS, *THREATS)), *BY_HAND.values())
+    return list(dict.fromkeys(test for tests in named for test in tests))
+
+
+def by_hand(outcomes: dict[str, list[Outcome]]) -> list[str]:
+    """What the commands of an old version and of this one do, and the tests that decide since."""
+    file = RESULTS / "broken_by_hand.json"
+    tried = json.loads(file.read_text()) if file.exists() else {}
+    lines = ["| tried by hand | 6c54e59 | now | tests that decide | today |", "|---|---|---|---|---|"]
+    for number, tests in BY_HAND.items():
+        one = tried.get(str(number), {})
+        named = "<br>".join(f"`{test}`" for test in tests)
+        held = today(Row("", "", tests), outcomes)
+        said = one.get("line", f"line {number}"), one.get("old", "not tried"), one.get("new", "not tried")
+        lines.append(f"| {' | '.join(said)} | {named} | {held} |")
+    return lines
+
+
 def page(outcomes: dict[str, list[Outcome]], when: datetime) -> str:
     """The whole document."""
-    names = [test for row in (*FAULTS, *THREATS) for test in row.tests]
+    names = all_tests()
     cases = [case for test in dict.fromkeys(names) for case in outcomes.get(test, ())]
     held, failed = (sum(case.how == how for case in cases) for how in ("passed", "failed"))
     return "\n".join(
@@ -240,13 +284,18 @@ def page(outcomes: dict[str, list[Outcome]], when: datetime) -> str:
             "## Threats",
             *table(THREATS, "threat", outcomes),
             "",
+            "## Broken by hand",
+            "Commands alone, before and after: `python benchmarks/broken_by_hand.py --code old=WORKTREE_OF_6c54e59 --code new=. --out JSON`",
+            "",
+            *by_hand(outcomes),
+            "",
         ]
     )
 
 
 def run_tests(results: Path) -> None:
     """Every test named, the quick ones too; what fails is a line of the table."""
-    names = dict.fromkeys(f"tests/{test}" for row in (*FAULTS, *THREATS) for test in row.tests)
+    names = dict.fromkeys(f"tests/{test}" for test in all_tests())
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", f"--junitxml={results}", *names], cwd=ROOT, check=False
     )

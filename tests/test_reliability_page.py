@@ -4,7 +4,7 @@ import ast
 from datetime import UTC, datetime
 
 import pytest
-from reliability_table import FAULTS, PAGE, ROOT, THREATS, Outcome, Row, outcomes_of, page, today
+from reliability_table import BY_HAND, FAULTS, PAGE, ROOT, THREATS, Outcome, Row, outcomes_of, page, today
 
 RESULTS = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.storage.test_s3" name="test_a[1]"><properties><property name="figure" value="9 of 9"/></properties></testcase>
@@ -19,8 +19,17 @@ def test_there_are_24_faults_and_11_threats():
 
 @pytest.mark.parametrize("row", [*FAULTS, *THREATS], ids=lambda row: row.name)
 def test_every_row_names_tests_that_exist(row):
-    assert row.tests
-    for test in row.tests:
+    assert_there(row.tests)
+
+
+@pytest.mark.parametrize("tests", BY_HAND.values(), ids=map(str, BY_HAND))
+def test_every_line_of_what_was_broken_by_hand_has_tests_that_decide(tests):
+    assert_there(tests)
+
+
+def assert_there(tests):
+    assert tests
+    for test in tests:
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / "tests" / file).read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test

@@ -21,7 +21,9 @@ def cluster(tmp_path_factory):
     log = tmp_path_factory.mktemp("poison") / "deaths"
     tests = Path(__file__).resolve().parents[1]
     variables = {"POISON_LOG": str(log), "PYTHONPATH": f"{tests / 'support'}:{tests.parent}"}
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}
+    )
     yield log
     ray.shutdown()
 
