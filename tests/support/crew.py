@@ -5,12 +5,13 @@ leaves what it returns in a file.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from torch.multiprocessing import start_processes
 from toy import SCHEDULE, ToyFeed, toy_engine, toy_fit
 
 from mast_ray.training.worker import GroupWorker
@@ -20,7 +21,10 @@ def run_crew(function, folder: Path, world_size: int, **arguments) -> list:
     """Results of all ranks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "store").unlink(missing_ok=True)
-    multiprocessing.spawn(_member, (function, str(folder), world_size, arguments), nprocs=world_size)
+    # forked off a server that has imported everything: importing takes each of them seconds
+    multiprocessing.set_forkserver_preload(["deepspeed", "crew", "mast_ray.training.assembly"])
+    given = (function, str(folder), world_size, arguments)
+    start_processes(_member, given, nprocs=world_size, start_method="forkserver")
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
 
 
@@ -87,7 +91,7 @@ def largest_loss(first, second) -> float:
     )
 
 
-def detection_losses(worker, folder, steps=2, engine="torch") -> list:
+def detection_losses(worker, folder, steps=2, engine="torch", adapter="upsampling") -> list:
     """Losses of the first steps of a real detector on the archive of noise below
     `folder`, means over workers.
     """
@@ -106,7 +110,8 @@ def detection_losses(worker, folder, steps=2, engine="torch") -> list:
     from mast_ray.training.schedule import schedule_of
     from mast_ray.training.step_notes import StepNotes
 
-    knobs = {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no", "cluster.engine": engine}
+    knobs = {"detector.batch_size": 4, "cluster.lanes": 4, "cluster.use_gpu": "no", "cluster.engine": engine,
+             "model.adapter": adapter}  # fmt: skip
     config = apply_overrides(tiny(), knobs)
     prepared, knobs = open_prepared(folder / "prepared"), config.detector
     normalisation = prepared.normalisation()

@@ -142,15 +142,22 @@ def test_the_moments_of_an_offloaded_optimizer_are_those_of_plain_torch(alone, t
     assert largest_difference(final_state(alone).weights, final_state(tmp_path).weights) < 1e-6
 
 
-@pytest.mark.parametrize("engine, workers", [("torch", 2), ("deepspeed", 2), ("torch", 3)])
-def test_a_real_detector_has_the_same_losses_on_some_workers_as_on_one(tmp_path, engine, workers):
+@pytest.mark.parametrize(
+    "engine, workers, adapter",
+    [("torch", 2, "hybrid"), ("deepspeed", 2, "upsampling"), ("torch", 3, "upsampling")],
+)
+def test_a_real_detector_has_the_same_losses_on_some_workers_as_on_one(tmp_path, engine, workers, adapter):
     write_archive(tmp_path / "prepared")
-    alone = detection_losses(LocalWorker(), tmp_path)
-    together = run_crew(detection_losses, tmp_path, workers, engine=engine)
+    alone = detection_losses(LocalWorker(), tmp_path, adapter=adapter)
+    together = run_crew(detection_losses, tmp_path, workers, engine=engine, adapter=adapter)
     assert all(member == together[0] for member in together)
     for one, two in zip(alone, together[0], strict=True):
         # Every term is a mean over the global batch: assignment, augmentation and contrastive
         # draws do not depend on the workers.
+        # Fresh batch norms on noise: 1e-7 of the weights moves the gradient's norm by 1e-3 (torch's own norm in float32 is
+        # further from float64 than the one over workers), and with it what the next step begins from.
+        own, theirs = one.pop("gradient_norm"), two.pop("gradient_norm")
+        assert own == pytest.approx(theirs, rel=2e-2 if adapter == "hybrid" else 2e-4)
         assert one == pytest.approx(two, rel=2e-4)
         assert one["contrastive"] > 0
 

@@ -47,7 +47,7 @@ def encoder(prepared, tmp_path_factory):
 @pytest.fixture(scope="module")
 def detector(prepared, encoder, tmp_path_factory):
     out = tmp_path_factory.mktemp("detector") / "out"
-    config = small_config(**{"detector.max_steps": 4})
+    config = small_config(**{"detector.max_steps": 4, "model.adapter": "hybrid"})
     return out, run_train_detector(config, prepared, str(out), init_encoder=str(encoder[0]), runner=HERE)
 
 
