@@ -28,7 +28,11 @@ def told(pipeline, seed):
 def undisturbed(request, tmp_path_factory):
     """seed, runner of every stage, seconds of every stage, what it leaves."""
     draw = random.Random(request.param)
-    runners = {stage.verb: draw.choice(("ray", "ray", "here")) for stage in STAGES}
+    on_ray = {
+        draw.choice(("pretrain", "train")),
+        *draw.sample(("prepare", "pseudo-label", "detect", "evaluate"), 2),
+    }
+    runners = {stage.verb: "ray" if stage.verb in on_ray else "here" for stage in STAGES}
     root = tmp_path_factory.mktemp("undisturbed")
     plain = Pipeline(str(root / "out"), root, runners)
     write_inputs(plain.storage(), root / "scratch")
