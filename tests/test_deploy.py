@@ -7,14 +7,15 @@ import importlib
 import os
 import re
 import shlex
-from fnmatch import fnmatch
 from pathlib import Path
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from pathspec import PathSpec
 
+from mast_ray.training.files.shipped import SIZES
 from mast_ray.verbs.main import VERBS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -185,18 +186,24 @@ def test_clusters_ask_for_a_token_and_files_hold_no_secret():
         assert not re.search(r"AKIA|aws_secret|password|BEGIN .*KEY", text, re.IGNORECASE)
 
 
-def test_what_a_job_uploads_stays_under_five_megabytes():
-    excluded = [pattern.strip("/") for pattern in load("runtime_env.yaml")["excludes"]]
-    total = 0
+def test_what_a_job_uploads_is_the_code_and_the_shipped_weights():
+    is_excluded = PathSpec.from_lines("gitwildmatch", load("runtime_env.yaml")["excludes"]).match_file
+    uploaded = {}
     for folder, names, files in os.walk(REPOSITORY):
-        top = Path(folder) == REPOSITORY
-        names[:] = [
-            n for n in names if n != "__pycache__" and not (top and (n in excluded or n.startswith(".")))
-        ]
-        for name in files:
-            if not any(fnmatch(name, pattern) for pattern in excluded):
-                total += (Path(folder) / name).stat().st_size
-    assert 0 < total < 5_000_000
+        names[:] = [n for n in names if Path(folder) != REPOSITORY or not n.startswith(".")]
+        paths = (Path(folder) / name for name in files)
+        uploaded |= {
+            name: path.stat().st_size
+            for path in paths
+            if not is_excluded(name := path.relative_to(REPOSITORY).as_posix())
+        }
+    weights = sum(size for name, size in uploaded.items() if name.startswith("mast_ray/weights/"))
+    assert weights < 30_000_000 and 0 < sum(uploaded.values()) - weights < 5_000_000
+    for size in SIZES:  # `mast run` and `mast detect` on a cluster begin with them
+        assert {f"mast_ray/weights/{size}/{name}" for name in ("card.json", "weights.safetensors")} <= set(
+            uploaded
+        )
+    assert not any(name.startswith(("tests/", "docs/")) for name in uploaded)
 
 
 def test_the_image_has_the_ray_of_the_rayjobs_and_of_the_constraints():
