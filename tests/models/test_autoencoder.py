@@ -156,6 +156,7 @@ def real_chunks(folder: Path, count: int = 8) -> torch.Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_200_steps_on_8_real_chunks_cut_the_masked_error_to_a_tenth(shared_data):
     torch.manual_seed(0)
     chunks = real_chunks(shared_data / "clips" / "insects")

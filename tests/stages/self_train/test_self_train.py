@@ -218,7 +218,15 @@ def test_without_a_governor_a_threshold_above_every_score_is_named_as_the_cause(
 
 
 @pytest.mark.parametrize(
-    "policy", ["tuned", "per_group_mixture", "per_group_quantile", "precision", "precision_pool"]
+    "policy",
+    [
+        "tuned",
+        "precision",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("per_group_mixture", "per_group_quantile", "precision_pool")
+        ),
+    ],
 )
 def test_other_policies_write_where_every_threshold_came_from(archive, config, detector, tmp_path, policy):
     knobs = {"self_train.policy": policy, "self_train.rounds": 1, "self_train.min_group_detections": 10,
