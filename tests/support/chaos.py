@@ -121,7 +121,7 @@ class Pipeline:
                 driver.kill()
         took_s = time.monotonic() - began_s
         said = (self.here / "said.txt").read_text()
-        self.happened.append({"place": self.root.partition(":")[0], "verb": stage.verb, "fault": fault,
+        self.happened.append({"place": "folder" if self.proxy is None else "bucket", "verb": stage.verb, "fault": fault,
                               "after_s": round(after_s, 1), "code": code, "took_s": round(took_s, 1)})  # fmt: skip
         assert code in {0} | ENDINGS[fault], f"{self.happened[-1]}\n{said[-3000:]}"
         assert "Traceback" not in said, f"{self.happened[-1]}\n{said[-3000:]}"
