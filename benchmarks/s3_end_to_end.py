@@ -52,6 +52,7 @@ def run_verb(code: Path, *argv: str, environment: dict[str, str]) -> dict[str, f
     done = subprocess.run(
         [sys.executable, "-m", "mast_ray", *argv],
         env=os.environ | environment | {"PYTHONPATH": str(code)},
+        cwd=code,  # python -m looks here first
         capture_output=True,
         text=True,
     )
@@ -72,7 +73,10 @@ def write_model(code: Path, folder: Path) -> Path:
     )
     paths = os.pathsep.join([str(code), str(helper)])
     subprocess.run(
-        [sys.executable, "-c", line, str(folder)], env=os.environ | {"PYTHONPATH": paths}, check=True
+        [sys.executable, "-c", line, str(folder)],
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=code,
+        check=True,
     )
     return folder
 
