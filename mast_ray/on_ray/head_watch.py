@@ -1,4 +1,5 @@
-"""A cluster whose head is gone is said so, in half a minute: Ray's own driver tries for a minute, then ends without a word.
+"""A cluster whose head is gone is said so, in half a minute: Ray's own driver tries for a minute, then ends without a word. So
+does a driver whose own machine's raylet has died, within seconds.
 
 A head that comes back (a cluster with a fault-tolerant control store) is waited for as long as
 RAY_gcs_rpc_server_reconnect_timeout_s says, where it is set.
@@ -11,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mast_ray.config.errors import TEMPORARY, TemporaryError
@@ -21,21 +22,35 @@ CHECK_EVERY_S, SILENT_S = 1.0, 10.0
 LAST_S = (
     15.0  # for what is left to do: stopping Ray takes eight seconds, waiting for what was lost takes for ever
 )
+LAST_AFTER_RAYLET_S = 5.0  # after ten Ray ends the process itself, with 1
+RAYLET_ENDED = (
+    "Ray's own process on this machine (raylet) was killed:\n"
+    "look for exhausted memory in the system's log, then run the same command to go on where it was"
+)
 RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 
 
 @contextmanager
-def watched_head(address: str) -> Iterator[None]:
-    """While the block runs, see that a cluster's head at HOST:PORT answers; the block is interrupted when it does not."""
+def watched_head(address: str, raylet_ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """While the block runs, see that a cluster's head at HOST:PORT answers, and that the raylet of this machine lives; the block
+    is interrupted when one does not.
+    """
     over, lost = threading.Event(), threading.Event()
-    text = (
-        f"the head of the Ray cluster at {address} went away:\n"
-        "start the cluster again, then run the same command to go on where it was"
+    text, last_s = (
+        (
+            f"the head of the Ray cluster at {address} went away:\n"
+            "start the cluster again, then run the same command to go on where it was"
+        ),
+        LAST_S,
     )
 
     def watch() -> None:
+        nonlocal text, last_s
         heard_s = time.monotonic()
         while not over.wait(CHECK_EVERY_S):
+            if raylet_ended():
+                text, last_s = RAYLET_ENDED, LAST_AFTER_RAYLET_S
+                break
             if silence_of(address) is None:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > silent_s():
@@ -44,7 +59,7 @@ def watched_head(address: str) -> Iterator[None]:
             return
         lost.set()
         interrupt_main()
-        if not over.wait(LAST_S):  # the main thread waits inside Ray for an answer that will not come
+        if not over.wait(last_s):  # the main thread waits inside Ray for an answer that will not come
             print(f"error: {text}", file=sys.stderr, flush=True)
             os._exit(TEMPORARY)
 

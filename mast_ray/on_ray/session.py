@@ -74,10 +74,19 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         _show_our_lines_only()
     with interruptible():  # Ray's start has set handlers of its own
         try:
-            with watched_head(ray.get_runtime_context().gcs_address):
+            with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
                 yield
         finally:
             ray.shutdown()
+
+
+def _raylet_ended() -> bool:
+    """Whether the raylet that this process has started is gone."""
+    node = getattr(
+        ray._private.worker, "_global_node", None
+    )  # a private door of Ray: without it Ray's own word counts
+    started = getattr(node, "all_processes", {}).get("raylet", ())
+    return any(one.process.poll() is not None for one in list(started))
 
 
 def cluster_resources() -> Resources:

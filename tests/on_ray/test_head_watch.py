@@ -29,6 +29,12 @@ def test_a_head_that_is_gone_ends_the_wait_for_its_answer_with_a_remedy(head):
     assert isinstance(silence_of(address), OSError)
 
 
+def test_a_raylet_that_is_gone_ends_it_at_once(head):
+    told = pytest.raises(TemporaryError, match=r"\(raylet\) was killed:\nlook for exhausted memory")
+    with interruptible(), told, watched_head(head[1], lambda: True):
+        threading.Event().wait(30)
+
+
 def test_what_fails_while_the_head_answers_keeps_its_name(head):
     with pytest.raises(ValueError, match="mine"), watched_head(head[1]):
         raise ValueError("mine")
