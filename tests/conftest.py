@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the folder of real sound, and quiet, small Ray clusters."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: what tests interrupt must hear it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("no_clock", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("no_clock")
