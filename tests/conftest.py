@@ -15,7 +15,8 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: what tests interrupt must hear it
+# A shell ignores it for what it starts in the background; what tests interrupt must hear it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("no_clock", deadline=None)  # a busy machine is no fault of the code
