@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
+from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
 from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
 from mast_ray.stages.review.found_boxes import FoundBoxes, audio_of, detections_of, load_boxes
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     found = load_boxes(detections, audio, args.threshold)
     if not found.recordings:
         raise DataError(f"{args.run} names no recording:\ngive the folder of the recordings: --audio ROOT")
-    session = ReviewSession(found, folder, reviewer)
+    session = ReviewSession(found, folder, reviewer, rounds=ended_rounds(args.run))
     for problem in session.problems:
         logging.getLogger("mast.review").warning("%s", problem)
     if args.imported:

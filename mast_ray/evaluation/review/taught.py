@@ -39,6 +39,9 @@ class Taught(NamedTuple):
     num_right: int
     num_wrong: int
     num_disputed: int
+    rejected: tuple[
+        Region, ...
+    ] = ()  # boxes that are no call: a label of before that lies there is none either
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -53,11 +56,14 @@ def taught_by(
     for one in agreed:
         boxes[one.box.path or path_of.get(recording_key(one.box), "")].append(one)
     spans = {path_of.get(key, key): tuple(own) for key, own in looked.items()}
-    calls, doubtful, listened = [], [], []
+    calls, doubtful, listened, rejected = [], [], [], []
     for path in sorted((boxes.keys() | spans.keys()) - {""}):
         own, gone_through = boxes.get(path, []), spans.get(path, ())
         calls += [
             region_of(one.box, path) for one in own if not one.is_disputed and one.box.verdict == "right"
+        ]
+        rejected += [
+            region_of(one.box, path) for one in own if not one.is_disputed and one.box.verdict == "wrong"
         ]
         doubtful += [region_of(one.box, path) for one in own if one.is_disputed]
         listened += [(path, span.begin_s, span.end_s) for span in gone_through]
@@ -75,6 +81,7 @@ def taught_by(
         right,
         len(everything) - right - disputed,
         disputed,
+        tuple(rejected),
     )
 
 

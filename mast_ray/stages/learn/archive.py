@@ -39,9 +39,11 @@ class Lesson:
     num_tested: int  # corrections left out: they lie in recordings of test splits
 
 
-def lesson_of(taught: Taught, earlier: Prepared | None) -> Lesson:
-    """Corrections, beside the labels that the run was trained on."""
-    known, sides, tested = _labelled_before(earlier) if earlier is not None else (AnnotationSet(), {}, set())
+def lesson_of(taught: Taught, labels: Prepared | None, dealt: Prepared | None = None) -> Lesson:
+    """Corrections, beside the labels that the run was trained on; `dealt` is the archive of the round before."""
+    known, sides, tested = _labelled_before(labels) if labels is not None else (AnnotationSet(), {}, set())
+    if dealt is not None:
+        sides = _sides_of(dealt)[0] | sides
     corrected = AnnotationSet(
         tuple(_annotation(one) for one in taught.calls if one.path not in tested)
         + tuple(_annotation(one, "uncertain") for one in taught.doubtful if one.path not in tested),
@@ -49,21 +51,24 @@ def lesson_of(taught: Taught, earlier: Prepared | None) -> Lesson:
         spans=tuple(Span(*one) for one in taught.listened if one[0] not in tested),
     )
     num_tested = sum(one.path in tested for one in taught.calls)
-    return Lesson(_together(known, corrected), sides, num_tested)
+    rejected = [_annotation(one) for one in taught.rejected]
+    return Lesson(_together(known, corrected, rejected), sides, num_tested)
 
 
 def _annotation(one: Region, said: str = "call") -> Annotation:
     return Annotation(one.path, one.begin_s, one.end_s, one.low_hz, one.high_hz, one.label, said=said)  # type: ignore[arg-type]
 
 
-def _together(known: AnnotationSet, corrected: AnnotationSet) -> AnnotationSet:
-    """Both; where a correction lies on an earlier box, the correction counts. What was gone through wholly before is
+def _together(
+    known: AnnotationSet, corrected: AnnotationSet, rejected: Sequence[Annotation] = ()
+) -> AnnotationSet:
+    """Both; where a correction (also a rejection) lies on an earlier box, the correction counts. What was gone through wholly before is
     still gone through wholly, whatever is doubtful about a part of it.
     """
     whole = known.annotated_paths - {span.path for span in known.spans}
     new = [a for a in corrected.annotations if a.said == "call" or a.path not in whole]
     by_path: dict[str, list[Annotation]] = defaultdict(list)
-    for annotation in new:
+    for annotation in (*new, *rejected):
         if annotation.said == "call":
             by_path[annotation.path].append(annotation)
     kept = [
@@ -90,23 +95,11 @@ def _overlap(a: Annotation, b: Annotation) -> float:
 
 def _labelled_before(prepared: Prepared) -> tuple[AnnotationSet, dict[str, str], set[str]]:
     """(labels of the training and selection recordings, their sides, paths of recordings that are tested on)"""
-    path_of = dict(zip(prepared.recording_ids, prepared.recordings.column("path").to_pylist(), strict=True))
+    path_of = _paths_of(prepared)
     duration_of = dict(
         zip(path_of.values(), prepared.recordings.column("duration_s").to_pylist(), strict=True)
     )
-    chooses = selection_split(prepared)
-    sides: dict[str, str] = {}
-    tested: set[str] = set()
-    for row in prepared.splits.to_pylist():
-        path = path_of.get(row["recording_id"])
-        if path is None or not row["split"]:
-            continue
-        side = {"train": "train", chooses: "val"}.get(row["split"])
-        if side is None:
-            tested.add(path)
-        else:
-            sides.setdefault(path, side)
-    sides = {path: side for path, side in sides.items() if path not in tested}
+    sides, tested = _sides_of(prepared)
     calls = [_of_row(row, path_of) for row in prepared.labels.to_pylist()]
     unsure = [row for row in prepared.ignored.to_pylist() if row["why"] == "uncertain"]
     gaps: dict[str, list[Stretch]] = defaultdict(list)
@@ -123,6 +116,27 @@ def _labelled_before(prepared: Prepared) -> tuple[AnnotationSet, dict[str, str],
         a for a in calls + [replace(_of_row(r, path_of), said="uncertain") for r in unsure] if a.path in sides
     ]
     return AnnotationSet(tuple(annotations), frozenset(sides), spans=tuple(spans)), sides, tested
+
+
+def _paths_of(prepared: Prepared) -> dict[str, str]:
+    return dict(zip(prepared.recording_ids, prepared.recordings.column("path").to_pylist(), strict=True))
+
+
+def _sides_of(prepared: Prepared) -> tuple[dict[str, str], set[str]]:
+    """(path -> train or val, paths of recordings that are tested on)"""
+    path_of, chooses = _paths_of(prepared), selection_split(prepared)
+    sides: dict[str, str] = {}
+    tested: set[str] = set()
+    for row in prepared.splits.to_pylist():
+        path = path_of.get(row["recording_id"])
+        if path is None or not row["split"]:
+            continue
+        side = {"train": "train", chooses: "val"}.get(row["split"])
+        if side is None:
+            tested.add(path)
+        else:
+            sides.setdefault(path, side)
+    return {path: side for path, side in sides.items() if path not in tested}, tested
 
 
 def _of_row(row: Mapping, path_of: Mapping[str, str]) -> Annotation:

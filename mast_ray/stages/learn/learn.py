@@ -15,10 +15,12 @@ import logging
 import math
 import shutil
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
@@ -28,18 +30,21 @@ from mast_ray.evaluation.figure_tables import interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
 from mast_ray.evaluation.review.corrections import log_files, read_logs
 from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
+from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.evaluation.review.taught import Taught, taught_by
 from mast_ray.evaluation.review.verdicts import verdicts_csv
 from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
+from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.stages.detect.detect import DetectInputs, detect
 from mast_ray.stages.learn.archive import lesson_of, prepare_lesson
 from mast_ray.stages.learn.changes import Changes, changes_between, is_found
 from mast_ray.stages.learn.naming import NamesKept, learned_names
-from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, LearnedRun
+from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, RECORD, LearnedRun
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.storage.stage_folders import MANIFEST
+from mast_ray.storage.storage import Storage, map_keys, open_storage
 from mast_ray.tables.assumed_rates import CPU_TINY
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
@@ -48,7 +53,7 @@ from mast_ray.training.files.model_files import CARD, WEIGHTS
 log = logging.getLogger("mast.learn")
 
 SECTION: Literal["self_train.stage2"] = "self_train.stage2"
-ADAPTED, SCORES, RECORD = "adapted", "scores", "learn.json"
+ADAPTED, SCORES = "adapted", "scores"
 WANTED_PASSES = 900  # chunks shown in all: few corrections are shown more often
 MOST_EPOCHS = 12
 
@@ -74,7 +79,7 @@ class Round:
     taught: Taught
     compared: Compared
     names: NamesKept
-    changes: Changes | None  # None: the present model stays, nothing was detected again
+    changes: Changes | None  # None: the present model stays with its detections, which are copied
     precision: Interval | None  # of the run's detections, by verdicts on randomly drawn ones
 
     @property
@@ -89,10 +94,12 @@ def learn(
     target = open_storage(out, config.storage)
     refuse_used(target, place)
     agreed, taught = what_was_said(place)
-    earlier = open_prepared(place.prepared, config.storage) if place.prepared else None
-    lesson = lesson_of(taught, earlier)
+    labels, dealt = (
+        open_prepared(url, config.storage) if url else None for url in (place.labels, place.dealt)
+    )
+    lesson = lesson_of(taught, labels, dealt)
     print(said_text(taught, lesson.num_tested), flush=True)
-    precision = random_precision(agreed, model_threshold(place.detections) or 0.0, target)
+    precision = random_precision(agreed, place.detections, target)
     archive = prepare_lesson(lesson, place.audio, target.at(PREPARED).url, config, runner)
     adapted = adapt(config, place.model, archive, target.at(ADAPTED).url, minutes, runner)
     compared = compare(config, place.model, adapted, archive, target.at(SCORES), runner)
@@ -107,6 +114,8 @@ def learn(
         changes = detect_again(config, place, target, runner)
         told = corrected_text(archive, place, target)
         print(f"{changes.text()}\n{told}", flush=True)
+    else:
+        copy_detections(open_storage(place.detections, config.storage), target.at(DETECTIONS))
     keep_corrections(place, target)
     done = Round(taught, compared, names, changes, precision)
     target.write_atomic(RECORD, json.dumps(without_nan(record_of(done, place)), indent=1).encode())
@@ -129,7 +138,7 @@ def what_was_said(place: LearnedRun) -> tuple[list[AgreedBox], Taught]:
     for problem in found.problems:
         log.warning("%s", problem)
     states = fold_log(found.actions)
-    agreed, looked = agreed_boxes(states), looked_at(states)
+    agreed, looked = last_words(agreed_boxes(states), place.rounds), looked_at(states)
     recordings = read_recordings(place.detections)
     ids, paths = (recordings.column(name).to_pylist() for name in ("recording_id", "path"))
     taught = taught_by(agreed, looked, dict(zip(ids, paths, strict=True)))
@@ -152,9 +161,9 @@ def said_text(taught: Taught, num_tested: int) -> str:
     return "\n".join(lines)
 
 
-def random_precision(agreed: list[AgreedBox], threshold: float, target: Storage) -> Interval | None:
-    """Precision of the run's detections at its threshold by those that were drawn at random; their verdicts go to
-    verdicts.csv.
+def random_precision(agreed: list[AgreedBox], detections: str, target: Storage) -> Interval | None:
+    """Precision of the run's detections at its threshold by those of them that were drawn at random; their verdicts go to
+    verdicts.csv. Verdicts on boxes of earlier rounds say nothing about this run.
     """
     sample = [
         one.box
@@ -164,6 +173,10 @@ def random_precision(agreed: list[AgreedBox], threshold: float, target: Storage)
         and not one.is_disputed
         and one.box.score is not None
     ]
+    if sample:
+        own = detection_ids(detections, {box.path for box in sample})
+        sample = [box for box in sample if box.detection_id in own]
+    threshold = model_threshold(detections) or 0.0
     if sample:
         target.write_atomic("verdicts.csv", verdicts_csv(sample))
     drawn = [box for box in sample if (box.score or 0.0) >= threshold]
@@ -177,6 +190,14 @@ def random_precision(agreed: list[AgreedBox], threshold: float, target: Storage)
         f"(at every threshold, and for `mast summarise`: mast calibrate DETECTIONS --verdicts {target.url}/verdicts.csv)"
     )
     return found
+
+
+def detection_ids(detections: str, paths: set[str]) -> set[str]:
+    """The ids of all detections in some recordings."""
+    table = read_detections(detections)
+    table = table.filter(pc.is_in(table.column("path"), pa.array(sorted(paths))))
+    corners = ("path", "begin_s", "end_s", "low_hz", "high_hz")
+    return {detection_id(*row) for row in zip(*(table.column(name).to_pylist() for name in corners))}
 
 
 def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
@@ -250,6 +271,13 @@ def corrected_text(archive: Prepared, place: LearnedRun, target: Storage) -> str
     return f"of {len(calls):,} labelled calls {found[0]:,} were found before, {found[1]:,} now"
 
 
+def copy_detections(source: Storage, target: Storage) -> None:
+    """The detections as they are: the new folder is a run like any other. What vouches for them comes last."""
+    keys = [entry.key for entry in source.list()]
+    map_keys(lambda key: target.write_atomic(key, source.read_bytes(key)), [k for k in keys if k != MANIFEST])
+    target.write_atomic(MANIFEST, source.read_bytes(MANIFEST))
+
+
 def keep_corrections(place: LearnedRun, target: Storage) -> None:
     """The logs go on in the new run: what was said once need not be said again."""
     folder = target.local_path(CORRECTIONS)
@@ -277,5 +305,7 @@ def record_of(done: Round, place: LearnedRun) -> dict[str, Any]:
         "kept": done.kept,
         "names": done.names.record(),
         "changes": None if done.changes is None else done.changes.counts,
+        "labels": place.labels,
+        "rounds": [*place.rounds, datetime.now(UTC).isoformat()],
         "precision_of_the_run": None if done.precision is None else done.precision._asdict(),
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
 from mast_ray.training.files.shipped import SIZES, shipped_model
 
 DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
+RECORD = "learn.json"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class LearnedRun:
     model: str
     audio: str
     corrections: Path
-    prepared: str  # "" where the run has no labels of its own
+    labels: str  # archive with the labels of experts; "" where there are none
+    dealt: str  # archive of the round before: who learned and who judged; "" before the first
+    rounds: tuple[str, ...] = ()  # when the rounds that led to this run ended, as ISO 8601
 
 
 def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") -> LearnedRun:
@@ -46,8 +50,27 @@ def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") 
         _model_of(manifest, root if is_whole_run else stage, model),
         audio_of(run, stage.url, audio).url,
         Path(corrections) if corrections else corrections_folder(stage.url),
-        root.at(PREPARED).url if is_whole_run and read_manifest(root.at(PREPARED)) is not None else "",
+        *(_earlier(root) if is_whole_run else ("", "", ())),
     )
+
+
+def _earlier(root: Storage) -> tuple[str, str, tuple[str, ...]]:
+    """(labels, the deal of the round before, ends of all rounds before); what an earlier round prepared holds its
+    corrections, which the logs tell better.
+    """
+    own = root.at(PREPARED).url if read_manifest(root.at(PREPARED)) is not None else ""
+    if root.stat(RECORD) is None:
+        return own, "", ()
+    record = json.loads(root.read_bytes(RECORD))
+    labels = record.get("labels", own)
+    if labels and read_manifest(open_storage(labels)) is None:  # gone or moved
+        labels = own
+    return labels, own, tuple(record.get("rounds", ()))
+
+
+def ended_rounds(run: str) -> tuple[str, ...]:
+    """When the rounds of learning that led to a run ended."""
+    return () if run.endswith(".parquet") else _earlier(open_storage(run))[2]
 
 
 def _is_detect_stage(folder: Storage) -> bool:

@@ -41,6 +41,7 @@ from mast_ray.evaluation.review.review_state import (
 )
 from mast_ray.stages.review.box_values import NARROWEST_HZ, SHORTEST_S, clean_name, placed_inside, said_json
 from mast_ray.stages.review.found_boxes import FoundBoxes
+from mast_ray.stages.review.judged_before import judged_before
 
 CODES = {"": 0, "right": 1, "wrong": 2}
 
@@ -54,6 +55,7 @@ class ReviewSession:
         folder: Path,
         reviewer: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        rounds: Sequence[str] = (),
     ) -> None:
         self.found, self.folder, self.reviewer = found, folder, checked_reviewer(reviewer)
         self._now = now
@@ -68,15 +70,19 @@ class ReviewSession:
         self.boxes: dict[str, ReviewedBox] = {}
         self.verdict = np.zeros(len(found), np.int8)  # of CODES
         self.met_at_random = np.zeros(len(found), bool)
+        self._before: dict[int, str] = {}  # detections where an earlier round has judged or drawn a box
         self._others: dict[Path, tuple[tuple[int, int], tuple[Action, ...]]] = {}
         self._enter(standing(log.actions))
+        self._before = judged_before(found, self.boxes.values(), rounds)
+        self._told_before = frozenset(self._before.values())
+        for row in self._before:
+            self._show(row)
 
     # ---- what the page asks for
 
     def box_json(self, row: int) -> dict[str, Any]:
         """A detection with what the reviewer has said about it."""
-        found = self.found
-        own = self.boxes.get(found.ids[row])
+        found, own = self.found, self._said_of(row)
         plain: dict[str, Any] = {
             "id": found.ids[row], "row": row, "recording": int(found.recording[row]),
             "begin_s": float(found.begin_s[row]), "end_s": float(found.end_s[row]),
@@ -92,7 +98,7 @@ class ReviewSession:
         drawn = [
             box
             for box in self.boxes.values()
-            if not box.detection_id and box.path == name and box.begin_s < end_s and box.end_s > begin_s
+            if box.path == name and box.begin_s < end_s and box.end_s > begin_s and self._is_apart(box)
         ]
         return [self.box_json(row) for row in rows.tolist()] + [
             self._drawn_json(box, recording) for box in drawn
@@ -121,16 +127,17 @@ class ReviewSession:
         """Progress, precision from the boxes drawn at random, and agreement with others."""
         with self._lock:
             states = self.states()
-        own = [box for box in self.boxes.values() if box.detection_id]
-        verdicts = random_verdicts(agreed_boxes(states))
+        here = self.found.row_of_id  # what was said about boxes of earlier rounds says nothing about this run
+        drawn = [box for box in self.boxes.values() if self._is_apart(box)]
+        verdicts = random_verdicts(one for one in agreed_boxes(states) if one.box.detection_id in here)
         kept = [
             right for right, score in zip(verdicts.is_right, verdicts.score) if score >= self.found.threshold
         ]
         low, high = wilson_limits(np.array([sum(kept)]), np.array([len(kept)])) if kept else ([None], [None])
         return {
-            "num_boxes": len(self.found), "num_judged": len(own),
-            "num_right": sum(box.verdict == "right" for box in own),
-            "num_drawn": len(self.boxes) - len(own),
+            "num_boxes": len(self.found), "num_judged": int((self.verdict > 0).sum()),
+            "num_right": int((self.verdict == CODES["right"]).sum()),
+            "num_drawn": len(drawn),
             "looked_s": sum(s.end_s - s.begin_s for r in self._looked for s in merged_spans(
                 Span(a.begin_s, a.end_s) for a in self._looked[r])),
             "precision": {"num": len(kept), "right": sum(kept),
@@ -262,7 +269,8 @@ class ReviewSession:
         if kind == "name":
             name = clean_name(label or "")
         return Action(
-            kind, self.reviewer, recording_id, path, box_id, box_id if row is not None else "",
+            kind, self.reviewer, recording_id, path, box_id,
+            box_id if row is not None else own.detection_id if own is not None else "",
             before[0], before[2], before[1], before[3], name, shown["score"],
         )  # fmt: skip
 
@@ -337,8 +345,22 @@ class ReviewSession:
             self.boxes[box_id] = box
         row = self.found.row_of_id.get(box_id)
         if row is not None:
-            self.verdict[row] = CODES["" if box is None else box.verdict]
             self.met_at_random[row] = box is not None and box.queue == "random"
+            self._show(row)
+
+    def _show(self, row: int) -> None:
+        said = self._said_of(row)
+        self.verdict[row] = CODES["" if said is None else said.verdict]
+
+    def _said_of(self, row: int) -> ReviewedBox | None:
+        """The last word on a detection; where this run has none, that of an earlier round on its place."""
+        return self.boxes.get(self.found.ids[row]) or self.boxes.get(self._before.get(row, ""))
+
+    def _is_apart(self, box: ReviewedBox) -> bool:
+        """Whether a box that is no detection of this run is shown by itself: drawn, or a call of an earlier round."""
+        if box.box_id in self.found.row_of_id or box.box_id in self._told_before:
+            return False
+        return not box.detection_id or box.verdict == "right"
 
     def _undos_of(self, press: Sequence[Action]) -> list[Action]:
         now = self._now()

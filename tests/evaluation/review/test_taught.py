@@ -62,3 +62,8 @@ def test_bands_and_their_gaps():
     assert merged_bands([(3000.0, 4000.0), (0.0, 500.0), (400.0, 900.0)]) == ((0.0, 900.0), (3000.0, 4000.0))
     assert outside_bands([(0.0, 900.0), (3000.0, 9000.0)]) == [(900.0, 3000.0)]
     assert outside_bands([]) == [(0.0, 8000.0)]
+
+
+def test_rejected_boxes_are_told_so_that_labels_under_them_can_go():
+    found = taught_by([box(1.0, 2.0, 1000.0, 3000.0, "wrong", right=0, wrong=1)], {}, {})
+    assert [(one.path, one.begin_s, one.low_hz) for one in found.rejected] == [("x.wav", 1.0, 1000.0)]

@@ -102,7 +102,8 @@ def test_a_round_keeps_the_better_model_and_leaves_the_run_alone(root, capsys, m
     unheard = [row for row in archive.ignored.to_pylist() if row["why"] == "not_gone_through"]
     assert unheard  # the recording in which boxes were judged one by one
     place = find_run(str(root / "run-2"))  # ready for the next round
-    assert place.model.endswith("run-2/model") and place.prepared.endswith("run-2/prepared")
+    assert place.model.endswith("run-2/model") and place.dealt.endswith("run-2/prepared")
+    assert place.labels == "" and len(place.rounds) == 1
 
 
 def test_what_cannot_be_learned_from_is_told(root, capsys):

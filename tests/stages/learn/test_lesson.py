@@ -70,6 +70,15 @@ def test_a_correction_replaces_the_earlier_box_under_it():
     assert both.spans == (Span("b", 0, 1),)  # a was gone through wholly before
 
 
+def test_a_rejected_label_of_before_is_no_call_any_more():
+    known = AnnotationSet(
+        (Annotation("a", 0, 1, 1000, 2000, "wren"), Annotation("a", 5, 6, 1000, 2000, "wren")),
+        frozenset({"a"}),
+    )
+    both = _together(known, AnnotationSet(), [Annotation("a", 0.1, 1.1, 1000, 2000)])
+    assert [a.begin_s for a in both.annotations] == [5]
+
+
 def test_a_lesson_of_corrections_alone_holds_what_they_teach():
     taught = Taught(
         (Region("a", 0, 1, 1000, 2000, "wren"),), (Region("a", 0, 1, 0, 1000),), (("a", 0.0, 1.0),), 1, 0, 0

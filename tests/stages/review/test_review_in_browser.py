@@ -4,16 +4,12 @@ Set MAST_REVIEW_SHOTS to a folder to keep the screenshots for looking at.
 """
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from devtools import browser, chromium_path
+from review_page import TEXT, served, settled, shot, type_keys
 from review_run import LABELS, write_run
 
 from mast_ray.evaluation.review.corrections import read_logs
@@ -26,40 +22,6 @@ pytestmark = [
         reason="no Chromium: install it (Debian: apt-get install chromium) or set MAST_CHROMIUM",
     ),
 ]
-
-TEXT = "document.getElementById('{}').textContent"
-
-
-@contextlib.contextmanager
-def served(run: Path, audio: Path, *more: str):
-    """(address, process) of a `mast review` of its own."""
-    argv = [sys.executable, "-m", "mast_ray", "review", str(run), "--audio", str(audio), "--reviewer", "Ana"]
-    process = subprocess.Popen([*argv, "--threshold", "0.5", *more], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = next(line.split()[1] for line in process.stdout if line.startswith("open http"))
-        yield address, process
-    finally:
-        process.kill()
-        process.wait(20)
-
-
-async def settled(view) -> None:
-    """Wait until every key was answered."""
-    await view.value(
-        """new Promise((done) => { const look = () => document.body?.dataset.busy === "0" ? done() : setTimeout(look, 10); look(); })"""
-    )
-
-
-async def type_keys(view, *keys) -> None:
-    for key in keys:
-        await view.press(*key) if isinstance(key, tuple) else await view.press(key)
-        await settled(view)
-
-
-async def shot(view, name: str) -> None:
-    if folder := os.environ.get("MAST_REVIEW_SHOTS"):
-        await view.screenshot(Path(folder) / f"{name}.png")
 
 
 def test_boxes_are_judged_drawn_and_named_by_keyboard_and_outlive_the_server(tmp_path):
@@ -95,7 +57,7 @@ def test_boxes_are_judged_drawn_and_named_by_keyboard_and_outlive_the_server(tmp
             precision = await view.value(TEXT.format("precision"))
             return marks, current, await view.value(TEXT.format("progress")), precision
 
-    with served(run, audio) as (address, process):
+    with served(run, audio, "--threshold", "0.5") as (address, process):
         asyncio.run(first(address))
         process.send_signal(signal.SIGKILL)
         process.wait(20)
@@ -113,7 +75,7 @@ def test_boxes_are_judged_drawn_and_named_by_keyboard_and_outlive_the_server(tmp
         "accept",
         "accept",
     ]
-    with served(run, audio) as (address, _):
+    with served(run, audio, "--threshold", "0.5") as (address, _):
         marks, current, progress, precision = asyncio.run(second(address))
     assert marks == ["✓", "✓", "○"] and current == "2"  # goes on where it was
     assert progress.startswith("5 of 24 judged · 1 drawn")
@@ -149,7 +111,7 @@ def test_hostile_names_do_nothing_and_many_look_alikes_are_judged_at_once(tmp_pa
             assert view.complaints == []  # no dialog, no error, nothing that the policy had to stop
             assert [url for url in view.requests if not url.startswith((address, "data:"))] == []
 
-    with served(run, audio) as (address, _):
+    with served(run, audio, "--threshold", "0.5") as (address, _):
         asyncio.run(script(address))
     actions = read_logs(run / "corrections").actions
     group = [a for a in actions if a.queue == "cluster"]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -141,3 +142,48 @@ def test_figures_count_precision_at_random_and_agreement(found, folder):
     (row,) = figures["agreement"]
     assert (row["first"], row["second"], row["num_both"], row["num_same"]) == ("Ana", "Bo", 4, 3)
     assert figures["reviewers"] == ["Ana", "Bo"]
+
+
+def as_another_model_finds_them(found, shift_s=0.1):
+    moved = replace(found, begin_s=found.begin_s + shift_s, end_s=found.end_s + shift_s)
+    return replace(moved, ids=tuple(f"new{name}" for name in found.ids))
+
+
+def test_what_an_earlier_round_said_is_not_asked_again(found, folder):
+    first = ReviewSession(found, folder, "Ana")
+    first.act("name", "random", [found.ids[4]], label="Rana")
+    first.act("reject", "random", [found.ids[5]])
+    first.act("accept", "uncertain", [found.ids[6]])
+    first.act("draw", "recording", recording=0, corners=(20.0, 500.0, 21.0, 900.0))
+    end = datetime.now(UTC).isoformat()
+    new = as_another_model_finds_them(found)
+    new = replace(
+        new, begin_s=np.where(np.arange(len(new)) == 6, 28.0, new.begin_s)
+    )  # the accepted one is lost
+    session = ReviewSession(new, folder, "Ana", rounds=(end,))
+    assert [session.box_json(row)["verdict"] for row in (3, 4, 5, 6)] == ["", "right", "wrong", ""]
+    assert session.box_json(4)["label"] == "Rana" and session.box_json(4)["begin_s"] == found.begin_s[4]
+    figures = session.figures()
+    assert figures["num_judged"] == 2 and figures["num_drawn"] == 2  # the lost call is shown by itself
+    assert figures["precision"]["num"] == 0  # verdicts on another model's boxes say nothing about this one's
+    assert not session.met_at_random.any()
+    shown = {box["id"] for box in session.boxes_within(0, 0.0, 30.0)}
+    assert found.ids[6] in shown and found.ids[4] not in shown
+    session.act("reject", "random", [new.ids[4]])  # the last word is this round's
+    assert session.box_json(4)["verdict"] == "wrong" and session.figures()["precision"]["num"] == 1
+    session.undo()
+    assert session.box_json(4)["verdict"] == "right" and session.figures()["precision"]["num"] == 0
+
+
+def test_a_box_drawn_in_this_round_stays_beside_the_detection_it_lies_on(found, folder):
+    session = ReviewSession(found, folder, "Ana")
+    corners = (
+        float(found.begin_s[0]),
+        float(found.low_hz[0]),
+        float(found.end_s[0]),
+        float(found.high_hz[0]),
+    )
+    (drawn,) = session.act("draw", "recording", recording=0, corners=corners)
+    again = ReviewSession(found, folder, "Ana")
+    assert again.box_json(0)["verdict"] == ""
+    assert drawn["id"] in {box["id"] for box in again.boxes_within(0, 0.0, 30.0)}
