@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", default="", help="write a copy of the model with names here (default: into MODEL itself)")
     add("--embedding", choices=("auto", "neck", "encoder", "projection"), default="auto",
         help="what of the detector names are read from (default: whichever names held-out boxes best)")  # fmt: skip
+    add("--precision", type=float, default=None, metavar="P",
+        help="call a box `unknown` unless this share of such names is right on held-out boxes (instead of --unknown-below)")  # fmt: skip
     add("--unknown-below", type=float, default=0.5, metavar="P",
         help="chance of being right below which a box is `unknown` (default 0.5: more likely wrong than right)")  # fmt: skip
 
@@ -38,6 +40,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{args.model} belongs to the installation: say where its copy with names goes, --out DIR"
         )
-    knobs = ClassifyKnobs(args.embedding, args.unknown_below)
+    knobs = ClassifyKnobs(args.embedding, args.unknown_below, args.precision)
     classify(args.config, model, args.prepared, args.out, knobs)
     return 0

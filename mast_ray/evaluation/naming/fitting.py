@@ -32,6 +32,7 @@ LEAST_VALIDATION = 20  # held-out boxes of trained labels; fewer are no judge be
 COSINE_SCALES = (5.0, 10.0, 20.0, 40.0)
 EVEN_CHANCE = 0.5  # below, a name is more likely wrong than right
 UNTRAINED_SHARE = 0.25  # of the calls of an archive: labels that nobody trained
+LEAST_NAMED = 10  # held-out boxes that must get a name before their share of right ones is believed
 
 
 class Examples(NamedTuple):
@@ -69,6 +70,7 @@ class FittedNames:
     accuracy: Interval  # of the names that are given
     given: Interval  # share of boxes of trained labels that get a name
     rejected: Interval  # share of boxes of labels left out that are called unknown; NaN: too few labels
+    misses_precision: bool = False  # no limit gives names that are right as often as was asked for
 
     @property
     def rare(self) -> dict[str, int]:
@@ -76,9 +78,15 @@ class FittedNames:
 
 
 def fit_names(
-    train: Examples, validation: Examples | None, unknown_below: float = EVEN_CHANCE
+    train: Examples,
+    validation: Examples | None,
+    unknown_below: float = EVEN_CHANCE,
+    precision: float | None = None,
 ) -> FittedNames:
-    """Choose on validation where that holds enough boxes, else on folds of the training boxes."""
+    """Choose on validation where that holds enough boxes, else on folds of the training boxes. With `precision` the
+    limit below which a box is unknown lies where that share of the names given to held-out boxes is right, those of
+    labels left out among them.
+    """
     counts = Counter(train.label.tolist())
     if len(counts) < 2:
         raise DataError(
@@ -95,6 +103,12 @@ def fit_names(
     known_held = held[best] if not has_validation else held[best].joined(_Held.of(_folds(train), best))
     untrained = _Held.of(_label_folds(train), best, is_untrained=True)
     knobs = _fitted_confidence(known_held, untrained)
+    limit = None
+    if precision is not None:
+        both = known_held.joined(untrained)
+        weight = _weights(known_held, untrained)
+        limit = limit_for_precision(confidence_of(both.evidence, knobs), both.is_right, weight, precision)
+        unknown_below = EVEN_CHANCE if limit is None else limit
     names = replace(fit_way(train, best), confidence=knobs, unknown_below=unknown_below)
     sure = confidence_of(held[best].evidence, knobs) >= unknown_below
     alien = confidence_of(untrained.evidence, knobs) < unknown_below
@@ -106,6 +120,7 @@ def fit_names(
         share_interval(right[sure], held[best].group[sure]),
         share_interval(sure, held[best].group),
         share_interval(alien, untrained.group),
+        precision is not None and limit is None,
     )  # fmt: skip
 
 
@@ -224,20 +239,33 @@ def _discriminant(standard: Floats, code: NDArray[np.int64], num_labels: int) ->
     return weights, -0.5 * (weights * means).sum(axis=1)
 
 
+def limit_for_precision(
+    confidence: Floats, is_right: Bools, weight: Floats, precision: float
+) -> float | None:
+    """The lowest confidence from which names are right as often as asked for; None: there is none."""
+    order = np.argsort(-confidence, kind="stable")
+    heavy = np.cumsum(weight[order])
+    share = np.cumsum((weight * is_right)[order]) / np.maximum(heavy, 1e-12)
+    ends = np.append(np.diff(confidence[order]) < 0, True)  # equal confidences stand or fall together
+    good = np.flatnonzero((share >= precision) & ends & (np.arange(len(order)) + 1 >= LEAST_NAMED))
+    return float(confidence[order][good[-1]]) if len(good) else None
+
+
+def _weights(known: _Held, untrained: _Held) -> Floats:
+    """Of boxes of known labels, then of labels left out, which weigh a quarter of all; the mean is 1."""
+    share = UNTRAINED_SHARE if len(untrained.is_right) else 0.0
+    numbers = len(known.is_right), len(untrained.is_right)
+    parts = [np.full(num, part / max(num, 1)) for num, part in zip(numbers, (1 - share, share), strict=True)]
+    return np.concatenate(parts) * sum(numbers)
+
+
 def _fitted_confidence(known: _Held, untrained: _Held) -> Floats:
     """(3,) logistic curve over log-odds and similarity; boxes of labels left out weigh a quarter of all."""
     columns = np.concatenate([known.evidence.columns, untrained.evidence.columns])
     right = np.concatenate([known.is_right, untrained.is_right])
-    share = UNTRAINED_SHARE if len(untrained.is_right) else 0.0
-    weight = np.concatenate(
-        [
-            np.full(len(known.is_right), (1 - share) / max(len(known.is_right), 1)),
-            np.full(len(untrained.is_right), share / max(len(untrained.is_right), 1)),
-        ]
-    )
+    weight = _weights(known, untrained)
     if right.all() or not right.any():
         return np.array([np.log(0.5 + right.sum()) - np.log(0.5 + (~right).sum()), 0.0, 0.0])
-    weight *= len(right)
     spread = columns.std(axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     model = LogisticRegression(C=10.0).fit(columns / spread, right, sample_weight=weight)

@@ -41,6 +41,7 @@ class ClassifyKnobs:
 
     embedding: EmbeddingName | Literal["auto"] = "auto"  # auto: whichever names held-out boxes best
     unknown_below: float = 0.5
+    precision: float | None = None  # of the names that are given; chooses unknown_below
 
 
 def classify(
@@ -53,13 +54,15 @@ def classify(
     """Fit names into the model folder, or into a copy of it; returns the document as it was written."""
     if not 0 <= knobs.unknown_below <= 1:
         raise ConfigError(f"--unknown-below {knobs.unknown_below} is no chance: give a number from 0 to 1")
+    if knobs.precision is not None and not 0 < knobs.precision < 1:
+        raise ConfigError(f"--precision {knobs.precision} is no share: give a number between 0 and 1")
     source = open_storage(model, config.storage)
     card = read_card(source)
     if card.kind != "detector":
         raise ConfigError(f"{model} holds {card.kind} weights: names belong to a detector (`mast train`)")
     archive = open_prepared(prepared, config.storage)
     tried = TRIED if knobs.embedding == "auto" else (knobs.embedding,)
-    found = {name: fitted(config, model, archive, name, knobs.unknown_below) for name in tried}
+    found = {name: fitted(config, model, archive, name, knobs) for name in tried}
     best = max(found, key=lambda name: max(found[name].top_1.values()))
     target = open_storage(out, config.storage) if out else source
     if target.url != source.url:
@@ -74,11 +77,11 @@ def classify(
 
 
 def fitted(
-    config: Config, model: str, archive: Prepared, embedding: EmbeddingName, unknown_below: float
+    config: Config, model: str, archive: Prepared, embedding: EmbeddingName, knobs: ClassifyKnobs
 ) -> FittedNames:
     """Names over one embedding of the training boxes."""
     train, validation = box_examples(config, model, archive, embedding)
-    return fit_names(train, validation, unknown_below)
+    return fit_names(train, validation, knobs.unknown_below, knobs.precision)
 
 
 def box_examples(
@@ -123,10 +126,14 @@ def fitted_text(found: FittedNames, embedding: str) -> str:
         f"{len(names.labels)} labels from {sum(found.counts.values()):,} training boxes: {names.kind} over the {embedding} embedding{shape}",
         f"on {found.num_judged:,} {found.judged_on}:",
         f"  likeliest label right    {max(found.top_1.values()):.3f}",
-        f"  gets a name              {interval_text(found.given)}",
+        f"  gets a name              {interval_text(found.given)}  (unknown below {names.unknown_below:.2f})",
         f"  given name right         {interval_text(found.accuracy)}",
         f"  untrained label unknown  {interval_text(found.rejected)}  (labels left out of the training in turn)",
     ]
+    if found.misses_precision:
+        lines.append(
+            "no limit gives names that are right as often as --precision asks: unknown below 0.5; name more boxes"
+        )
     if found.rare:
         shown = [
             f"{label} {count}"

@@ -7,7 +7,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from mast_ray.config.errors import DataError
-from mast_ray.evaluation.naming.fitting import Examples, Way, fit_names, fit_way
+from mast_ray.evaluation.naming.fitting import Examples, Way, fit_names, fit_way, limit_for_precision
 from mast_ray.evaluation.naming.names import UNKNOWN, Names, box_numbers
 from mast_ray.evaluation.naming.shares import share_interval
 
@@ -167,3 +167,33 @@ def test_a_share_is_wilsons_where_all_recordings_are_alike_and_drawn_where_they_
     half = 1.96 * yes.reshape(40, 10).mean(1).std(ddof=1) / np.sqrt(40)  # equal recordings: a mean of means
     assert found.low == pytest.approx(yes.mean() - half, abs=0.02)
     assert math.isnan(share_interval([], []).estimate)
+
+
+def test_the_limit_lies_where_names_are_right_as_often_as_asked_for():
+    confidence = np.linspace(0.99, 0.0, 100)
+    right = np.arange(100) < 40  # the surest forty
+    even = np.ones(100)
+    assert limit_for_precision(confidence, right, even, 1.0) == pytest.approx(confidence[39])
+    assert limit_for_precision(confidence, right, even, 0.5) == pytest.approx(confidence[79])
+    weight = np.where(np.arange(100) < 40, 1.0, 3.0)  # strangers weigh more
+    assert limit_for_precision(confidence, right, weight, 0.5) == pytest.approx(confidence[52])
+    assert limit_for_precision(confidence, ~right, even, 0.9) is None
+    assert limit_for_precision(confidence, np.arange(100) < 5, even, 0.9) is None  # five names are no share
+    same = np.repeat([0.9, 0.1], 50)
+    assert limit_for_precision(same, right, even, 0.8) == pytest.approx(0.9)  # 40 of 50: they fall together
+    assert limit_for_precision(same, right, even, 0.85) is None
+
+
+def test_a_stated_precision_is_kept_on_boxes_that_were_not_taught():
+    examples = clouds(num_labels=8, apart=0.7, per_label=120)
+    rows = np.arange(len(examples.label)) % 120 >= 60
+    taught, asked = examples.take(~rows), examples.take(rows)
+    shares = []
+    for precision in (0.7, 0.9):
+        found = fit_names(taught, None, precision=precision)
+        named = found.names.named(asked.embedding, asked.boxes)
+        sure = np.array([label != UNKNOWN for label in named.label])
+        right = np.array(named.nearest, object) == asked.label
+        assert right[sure].mean() > precision - 0.05 and not found.misses_precision
+        shares.append(sure.mean())
+    assert shares[0] > shares[1] > 0.02
