@@ -12,12 +12,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mast_ray.config.errors import OK, PARTIAL, DataError
 from mast_ray.config.tree import Config, SplitConfig
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
-from mast_ray.spectrogram.grid import CHUNK_S
+from mast_ray.spectrogram.grid import (
+    CHUNK_S,
+    FRAME_SHIFT_S,
+    HOP_S,
+    fractional_hops,
+    middle_chunk,
+    seconds_of_hops,
+)
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import Runner
 from mast_ray.tables.dealing.resplit import deal_as
@@ -207,12 +216,32 @@ def _place(path: str, seed: int) -> float:
 
 
 def _neighbourhoods(stretches: Iterable[Stretch], duration_s: float) -> list[Stretch]:
-    """Stretches with a chunk on both sides, those that touch made one: every chunk that shows some of them."""
+    """Of a short stretch the one chunk that shows it best, of a long one every chunk that shows some of it; what overlaps
+    is one. A box that many chunks show would be looked at many times, and cost as much.
+    """
     out: list[Stretch] = []
-    for begin_s, end_s in sorted(stretches):
-        begin_s, end_s = max(begin_s - CHUNK_S, 0.0), min(end_s + CHUNK_S, duration_s)
-        if out and begin_s <= out[-1][1]:
+    for begin_s, end_s in sorted(_best_chunks(*one, duration_s) for one in _touching(stretches)):
+        if out and begin_s < out[-1][1] - FRAME_SHIFT_S:
             out[-1] = (out[-1][0], max(out[-1][1], end_s))
         else:
             out.append((begin_s, end_s))
     return out
+
+
+def _touching(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same seconds in order, stretches that touch made one."""
+    out: list[Stretch] = []
+    for begin_s, end_s in sorted(stretches):
+        if out and begin_s <= out[-1][1] + FRAME_SHIFT_S:
+            out[-1] = (out[-1][0], max(out[-1][1], end_s))
+        else:
+            out.append((begin_s, end_s))
+    return out
+
+
+def _best_chunks(begin_s: float, end_s: float, duration_s: float) -> Stretch:
+    if end_s - begin_s > HOP_S:
+        return max(begin_s - CHUNK_S, 0.0), min(end_s + CHUNK_S, duration_s)
+    last = max(int(fractional_hops(duration_s)) - 1, 0)
+    first_s = float(seconds_of_hops(min(int(middle_chunk(np.array((begin_s + end_s) / 2))), last)))
+    return first_s, min(first_s + CHUNK_S, duration_s)

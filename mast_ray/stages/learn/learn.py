@@ -39,13 +39,13 @@ from mast_ray.stages.detect.detect import DetectInputs, detect
 from mast_ray.stages.learn.archive import lesson_of, prepare_lesson
 from mast_ray.stages.learn.changes import Changes, changes_between, is_found
 from mast_ray.stages.learn.naming import NamesKept, learned_names
+from mast_ray.stages.learn.pace import chunks_per_second
 from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, RECORD, LearnedRun
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage, map_keys, open_storage
-from mast_ray.tables.assumed_rates import CPU_TINY
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
 from mast_ray.training.files.model_files import CARD, WEIGHTS
@@ -203,19 +203,22 @@ def detection_ids(detections: str, paths: set[str]) -> set[str]:
 def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
     """Train on from the present model, with its statistics; returns the folder."""
     num_chunks = len(heard_chunks(archive, chunks_of_split(archive, "train")))
-    knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes)
+    pace = chunks_per_second(config, model)
+    knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes, pace)
     config = apply_overrides(config, {f"{SECTION}.{name}": value for name, value in knobs.items()})
-    print(f"adapting: {num_chunks} chunks, {knobs['epochs']} epochs", flush=True)
+    print(f"adapting: {num_chunks} chunks, {knobs['epochs']} epochs, {pace:.1f} chunks/s", flush=True)
     run_train_detector(config, archive.storage.url, out, section=SECTION, init_detector=model, runner=runner)
     return out
 
 
-def fitted_epochs(knobs: DetectorTrainConfig, num_chunks: int, minutes: float) -> dict[str, Any]:
-    """Few corrections are shown more often, many within the minutes there are (at the rate of two cores)."""
-    most = max(1, int(minutes * 60 * CPU_TINY.train_chunks_per_gpu_s / max(num_chunks, 1)))
+def fitted_epochs(
+    knobs: DetectorTrainConfig, num_chunks: int, minutes: float, chunks_per_s: float
+) -> dict[str, Any]:
+    """Few corrections are shown more often, many within the minutes there are."""
+    most = max(1, int(minutes * 60 * chunks_per_s / max(num_chunks, 1)))
     epochs = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS, most)
     found: dict[str, Any] = rescaled_epochs(knobs, epochs)
-    return found | {"validate_every_epochs": max(epochs / 4, 1.0)}
+    return found | {"validate_every_epochs": max(epochs / 2, 1.0)}
 
 
 def compare(

@@ -45,9 +45,22 @@ def test_both_sides_have_a_recording_and_one_recording_is_not_enough():
     assert len(sides_by_name(["a"], 0, {"train", "val"})) == 1  # labels of before fill both
 
 
-def test_only_the_neighbourhood_of_what_was_looked_at_is_read():
-    found = _neighbourhoods([(30.0, 31.0), (33.0, 34.0), (100.0, 101.0)], 105.0)
-    assert [value for pair in found for value in pair] == pytest.approx([19.76, 44.24, 89.76, 105.0])
+def test_of_a_recording_only_the_chunks_that_show_corrections_best_are_read():
+    """Chunks of 10.24 s begin every 5.12 s."""
+    assert _neighbourhoods([(30.0, 31.0)], 105.0) == [pytest.approx((25.6, 35.84))]  # middle 30.72
+    assert _neighbourhoods([(0.1, 0.4)], 105.0) == [pytest.approx((0.0, 10.24))]
+    assert _neighbourhoods([(29.6, 29.9)], 30.0) == [pytest.approx((20.48, 30.0))]  # the last one is padded
+    assert _neighbourhoods([(1.0, 2.0)], 5.0) == [pytest.approx((0.0, 5.0))]
+    pieces = [(30.0, 30.5), (30.5, 31.0), (80.0, 81.0), (90.0, 91.0)]
+    assert _neighbourhoods(pieces, 105.0) == [
+        pytest.approx((25.6, 35.84)),
+        pytest.approx((76.8, 87.04)),
+        pytest.approx((87.04, 97.28)),
+    ]
+    assert _neighbourhoods([(80.0, 81.0), (84.0, 85.0)], 105.0) == [pytest.approx((76.8, 92.16))]
+    assert _neighbourhoods([(30.0, 40.0)], 105.0) == [
+        pytest.approx((19.76, 50.24))
+    ]  # gone through: all that show some
 
 
 def test_a_correction_replaces_the_earlier_box_under_it():
@@ -110,7 +123,8 @@ def test_a_call_is_found_by_a_detection_of_its_own():
 
 def test_few_chunks_are_shown_more_often_and_many_within_the_minutes():
     knobs = tiny().self_train.stage2
-    few, many = fitted_epochs(knobs, 60, 5.0), fitted_epochs(knobs, 3000, 5.0)
+    few, many = fitted_epochs(knobs, 60, 5.0, 7.0), fitted_epochs(knobs, 3000, 5.0, 7.0)
+    assert fitted_epochs(knobs, 60, 5.0, 1.0)["epochs"] == 5  # a slower machine
     assert few["epochs"] > knobs.epochs and many["epochs"] == 1
     assert few["warmup_epochs"] == pytest.approx(knobs.warmup_epochs * few["epochs"] / knobs.epochs)
 

@@ -1,0 +1,36 @@
+"""How fast this machine trains a detector: minutes mean minutes on any of them."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from mast_ray.config.tree import Config
+from mast_ray.models.detector import PointDetector
+from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
+from mast_ray.tables.assumed_rates import CPU_TINY
+from mast_ray.training.assembly import load_detector
+from mast_ray.training.worker import first_device
+
+
+def chunks_per_second(config: Config, model: str) -> float:
+    """Chunks of one measured step forward and back, after a small one that pays for the start; baselines have an assumed rate."""
+    detector = load_detector(model, config.storage)[0]
+    if not isinstance(detector, PointDetector):
+        return CPU_TINY.train_chunks_per_gpu_s
+    device = first_device(config.cluster.use_gpu)
+    detector = detector.to(device).train()
+    size = config.self_train.stage2.batch_size
+    seconds = 0.0
+    for num_chunks in (1, size):
+        chunks = torch.zeros(num_chunks, 1, CHUNK_FRAMES, NUM_BINS, device=device)
+        begun_s = time.perf_counter()
+        found = detector(chunks)
+        sum(
+            one.float().sum() for one in (found.score_logit, found.centerness_logit, found.distances)
+        ).backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - begun_s
+    return size / max(seconds, 1e-6)
