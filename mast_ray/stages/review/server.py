@@ -23,6 +23,7 @@ from mast_ray.config.errors import MastError
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ, NUM_BINS, hertz_to_bin
 from mast_ray.stages.review.asked import AskedQueues
+from mast_ray.stages.review.first_page import with_first_answers
 from mast_ray.stages.review.pictures import LONGEST_S, WindowPictures
 
 log = logging.getLogger("mast.review")
@@ -113,6 +114,9 @@ class ReviewServer:
         path = self._files.get(request.match_info.get("name", "review.html"))
         if path is None:
             raise web.HTTPNotFound()
+        if path.name == "review.html":
+            text = await self._here(partial(with_first_answers, path.read_text("utf-8"), self.asked))
+            return web.Response(text=text, content_type="text/html", charset="utf-8")
         return web.Response(body=path.read_bytes(), content_type=KINDS[path.suffix], charset="utf-8")
 
     async def _run(self, request: web.Request) -> web.Response:

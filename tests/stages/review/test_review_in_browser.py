@@ -32,6 +32,9 @@ def test_boxes_are_judged_drawn_and_named_by_keyboard_and_outlive_the_server(tmp
             await view.open(address, 1280, 720)
             await settled(view)
             assert await view.value("document.getElementById('canvas').width") > 500
+            assert len(view.requests) == len(
+                set(view.requests)
+            )  # what the page names first is what it asks for
             await type_keys(view, "y", "n", "n", "u")  # the last rejection is taken back
             await type_keys(view, "Enter", *"Hyla", "Enter")
             await type_keys(view, "d", ("ArrowRight", True), ("ArrowRight", True), ("ArrowUp", True), "Enter")

@@ -1,8 +1,10 @@
 """The server over a real socket: strangers are refused, nothing outside the run is readable, hostile names are text."""
 
 import asyncio
+import html
 import io
 import json
+import re
 
 import aiohttp
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 from review_run import PATHS, write_run
 
 from mast_ray.stages.review.asked import AskedQueues
+from mast_ray.stages.review.first_page import MARK, window_of
 from mast_ray.stages.review.found_boxes import detections_of, load_boxes
 from mast_ray.stages.review.pictures import WindowPictures, within_band
 from mast_ray.stages.review.server import PAGE, ReviewServer, serve
@@ -175,6 +178,30 @@ def test_the_page_asks_nobody_else_and_makes_no_html_of_text():
             'setAttribute("style"',
         ):
             assert way not in text, (path.name, way)
+
+
+def test_the_page_names_what_it_will_ask_first_and_all_of_it_is_answered(talk):
+    async def script(client, address):
+        async with client.get(address) as answer:
+            page = await answer.text()
+        named = [html.unescape(found) for found in re.findall(r'rel="preload"[^>]*href="([^"]*)"', page)]
+        assert [name.split("?")[0] for name in named] == ["run", "next", "queue", "picture"]
+        assert MARK not in page
+        return [await status(client, address + name) for name in named]
+
+    assert talk(script) == [200] * 4
+
+
+def test_the_first_window_is_the_one_that_the_page_makes():
+    box = {"recording": 3, "begin_s": 12.0, "end_s": 12.5}
+    assert window_of(box, 30.0) == "recording=3&begin_s=7.130&seconds=10.240"
+    assert window_of(box | {"begin_s": 0.5, "end_s": 0.9}, 30.0) == "recording=3&begin_s=0.000&seconds=10.240"
+    assert (
+        window_of(box | {"begin_s": 29.0, "end_s": 30.0}, 30.0) == "recording=3&begin_s=19.760&seconds=10.240"
+    )
+    assert (
+        window_of(box | {"begin_s": 10.0, "end_s": 20.0}, 30.0) == "recording=3&begin_s=8.500&seconds=13.000"
+    )
 
 
 def test_a_picture_is_exactly_its_window_and_a_sound_only_its_band(talk):
