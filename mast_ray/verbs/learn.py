@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or next_name(args.run)
     done = learn(config, place, out, minutes=args.minutes, runner=args.runner)
     if done.changes is None:
-        print(f"nothing is better than what {args.run} has: correct more boxes, then learn into another folder\n"
-              f"  mast review {args.run} --audio {place.audio}\n  mast learn {args.run} --out {next_name(out)}")  # fmt: skip
+        print(f"nothing is better than what {args.run} has: {out} has its model and detections; correct more boxes there\n"
+              f"  mast review {out} --audio {place.audio}\n  mast learn {out}")  # fmt: skip
     else:
         print(
             f"detections: {out}/{DETECTIONS}; what changed: {out}/changes.csv\nnext: mast review {out} --audio {place.audio}"

@@ -11,6 +11,7 @@ from mast_ray.models.detector import PointDetector
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
 from mast_ray.tables.assumed_rates import CPU_TINY
 from mast_ray.training.assembly import load_detector
+from mast_ray.training.engine import quickest_gradients
 from mast_ray.training.worker import first_device
 
 
@@ -27,9 +28,9 @@ def chunks_per_second(config: Config, model: str) -> float:
         chunks = torch.zeros(num_chunks, 1, CHUNK_FRAMES, NUM_BINS, device=device)
         begun_s = time.perf_counter()
         found = detector(chunks)
-        sum(
-            one.float().sum() for one in (found.score_logit, found.centerness_logit, found.distances)
-        ).backward()
+        parts = (found.score_logit, found.centerness_logit, found.distances)
+        with quickest_gradients(device, "fp32"):
+            torch.stack([part.float().mean() for part in parts]).sum().backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - begun_s
