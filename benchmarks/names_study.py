@@ -7,8 +7,10 @@ clip, at its own threshold), and each box has the label of its clip. Recordists 
 is asked for what the others were taught. A fifth of the labels, another one each time, is never taught: those
 boxes should be called unknown. Names are fitted as `mast classify` does it, on the taught boxes alone. The rival is the
 label of the nearest taught box (`mast embed`); it calls a box unknown below the similarity at which it names as large a share of
-the known boxes as our names do, which is read off the answers themselves and so flatters it. Intervals: 95 %, over
-recordists. The shipped detector has heard most of these clips, without their names: what is unheard is the names.
+the known boxes as our names do, which is read off the answers themselves and so flatters it. `kept`: the same at other
+limits, both read off the answers: which share of the untaught labels is called unknown when so large a share of the known
+boxes gets a name. `stated`: the limit is what `mast classify --precision` puts it to, from the taught recordists
+alone. Intervals: 95 %, over recordists. The shipped detector has heard most of these clips, without their names: what is unheard is the names.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from mast_ray.evaluation.similarity.retrieval import zero_shot_labels
 from mast_ray.soundscapes.clips import Clip, read_clips
 
 FOLDS, MOST_BOXES = 5, 3
+KEPT = (0.1, 0.25, 0.5, 0.75)  # shares of known boxes that get a name
+PRECISIONS = (0.3, 0.5, 0.7)  # stated to `mast classify --precision`
 
 
 class Answers(NamedTuple):
@@ -143,6 +147,8 @@ def study(examples: Examples) -> dict[str, Any]:
     fold = np.array([fold_of[name] for name in examples.group])
     left_out = np.array([left_out_of[name] for name in examples.label])
     ours, nearest, kinds = [], [], []
+    stated: dict[float, list[Answers]] = {share: [] for share in PRECISIONS}
+    missed = dict.fromkeys(PRECISIONS, 0)
     for number in range(FOLDS):
         taught = examples.take((fold != number) & (left_out != number))
         asked = examples.take(fold == number)
@@ -159,6 +165,11 @@ def study(examples: Examples) -> dict[str, Any]:
         ours.append(
             Answers(truth, list(named.nearest), named.confidence.tolist(), sure, asked.group.tolist())
         )
+        for share in PRECISIONS:
+            other = fit_names(taught, None, precision=share)
+            missed[share] += other.misses_precision
+            sure = [value >= other.names.unknown_below for value in named.confidence.tolist()]
+            stated[share].append(ours[-1]._replace(is_named=sure))
         alike = zero_shot_labels(asked.embedding, taught.embedding, taught.label.tolist())
         similar = alike.similarity.tolist()
         nearest.append(
@@ -174,7 +185,24 @@ def study(examples: Examples) -> dict[str, Any]:
         "names": figures(names),
         "nearest box": figures(rival),
         "difference": difference(names, rival),
+        "kept": {str(kept): at_kept(names, rival, kept) for kept in KEPT},
+        "stated": {
+            str(share): figures(joined(own)) | {"folds_without_a_limit": missed[share]}
+            for share, own in stated.items()
+        },
     }
+
+
+def at_kept(names: Answers, rival: Answers, kept: float) -> dict[str, Any]:
+    """Both with limits at which they name so large a share of the known boxes."""
+    both = []
+    for one in (names, rival):
+        known = np.array([bool(truth) for truth in one.truth])
+        limit = np.quantile(np.array(one.confidence)[known], 1 - kept)
+        both.append(one._replace(is_named=[value >= limit for value in one.confidence]))
+    shown = ("named_right", "unknown_rejected", "all_right")
+    own = [{name: figures(one)[name] for name in shown} for one in both]
+    return {"names": own[0], "nearest box": own[1], "difference": difference(*both)}
 
 
 def joined(parts: list[Answers]) -> Answers:
@@ -190,6 +218,7 @@ def figures(one: Answers) -> dict[str, list[float]]:
         "top_1": (right[known], people[known]),
         "named": (named[known], people[known]),
         "named_right": (right[known & named], people[known & named]),
+        "given_right": (right[named], people[named]),  # of all names that were given, to untaught labels too
         "unknown_rejected": (~named[~known], people[~known]),
         "all_right": (np.where(known, right & named, ~named), people),
     }
@@ -227,18 +256,36 @@ def difference(names: Answers, rival: Answers, num_draws: int = 2000) -> dict[st
     return found
 
 
+def _cell(found: list[float]) -> str:
+    return f"{found[0]:.3f} [{found[1]:.3f}, {found[2]:.3f}]"
+
+
 def text_of(results: dict[str, Any]) -> str:
     lines = [
         f"{results['boxes']} boxes of {results['labels']} labels by {results['recordists']} recordists, {results['model']}"
     ]
     for name, found in results["embedding"].items():
         lines.append(f"\n{name} ({', '.join(sorted(set(found['kinds'])))})")
-        for figure in ("top_1", "named", "named_right", "unknown_rejected", "all_right"):
+        for figure in ("top_1", "named", "named_right", "given_right", "unknown_rejected", "all_right"):
             cells = [f"{found[who][figure][0]:.3f} [{found[who][figure][1]:.3f}, {found[who][figure][2]:.3f}]"
                      for who in ("names", "nearest box")]  # fmt: skip
             gain = found["difference"].get(figure)
             told = f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]" if gain else ""
             lines.append(f"  {figure:<18} {cells[0]:<24} {cells[1]:<24} {told}")
+        for kept, own in found["kept"].items():
+            gain = own["difference"]["unknown_rejected"]
+            lines.append(
+                f"  {kept} of the known named: right {_cell(own['names']['named_right'])} and {_cell(own['nearest box']['named_right'])}; "
+                f"untaught called unknown {_cell(own['names']['unknown_rejected'])} and {_cell(own['nearest box']['unknown_rejected'])}, "
+                f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]"
+            )
+        for share, own in found["stated"].items():
+            told = ", ".join(
+                f"{name} {_cell(own[name])}" for name in ("named", "given_right", "unknown_rejected")
+            )
+            lines.append(
+                f"  --precision {share}: {told}; no limit in {own['folds_without_a_limit']} of {FOLDS} folds"
+            )
     return "\n".join(lines)
 
 

@@ -1,43 +1,48 @@
 """F1 at an unseen site over the number of boxes that an expert has reviewed, queue by queue, beside labelling from scratch.
 
-    python benchmarks/review_study.py --out study                     # two sites, minutes per point on two cores
-    python benchmarks/review_study.py --out study --picture docs/review_study.svg
+    python benchmarks/review_study.py --out study                     # three sites, a minute or two per point on two cores
+    python benchmarks/review_study.py --out study --sites --picture docs/review_study.svg      # tables of what is there
 
 Every site is a synthetic archive that the shipped detector has not heard: one day to review or to label, another to be
 scored on, with all its truth. The expert is that truth. Reviewing: boxes of the detector are shown one by one, the most
-uncertain first or drawn at random; a box on a call (IoU 0.2 or more) is set right, any other is rejected. Labelling
-from scratch: recordings are gone through in random order and every call is drawn, until there are as many boxes. All of
-them go through `mast learn`: the same training from the same detector, and the model it keeps is scored. `nothing` is the
-detector that labelling from scratch gives without a shipped one to start from. Intervals: 95 %, over the scored
-recordings of all sites; differences are paired by recording.
+uncertain first (`uncertain`), at random, or in groups of look-alikes (`cluster`); a box on a call (IoU 0.2 or more)
+is set right, any other is rejected. `windows`: the window around the most uncertain box is gone through: its boxes are
+judged, calls without a box are drawn, each of them counts. Labelling from scratch: recordings are gone through in random
+order and every call is drawn, until there are as many boxes. All of them go through `mast learn`: the same training from
+the same detector, and the model it keeps is scored at its own threshold. `nothing` is the detector that labelling
+from scratch gives without a shipped one to start from. Intervals: 95 %, over the scored recordings of all sites and
+seeds (a recording is drawn with all its seeds); differences are paired by recording.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from review_study_tables import NOTHING, f1, svg_of, tables_of, text_of
 
 BOXES = (25, 50, 100)
-ARMS = ("uncertain", "random", "from scratch")
-NOTHING = "nothing"
+ARMS = ("uncertain", "random", "windows", "cluster", "from scratch")
 SAME_IOU, GOOD_IOU = 0.2, 0.7
-HOURS, MINUTES = 0.3, 0.5
+HOURS, REVIEWED = 0.36, 0.7  # of sound per site, and the share of it to review
+MINUTES = 0.5  # of a recording
+WINDOW_S = 10.24
 
 
 def main() -> None:
     args = arguments()
-    for seed in args.sites:
-        site = Site(args.out / f"site{seed}", seed, args)
-        for number, arm in [(n, arm) for n in args.boxes for arm in args.arms]:
-            site.point(arm, number)
+    sites = [Site(args.out / f"site{seed}", seed, args) for seed in args.sites]
+    for seed, number, arm, site in itertools.product(args.seeds, args.boxes, args.arms, sites):
+        site.point(arm, number, seed)
     results = tables_of(sorted(args.out.glob("site*/points/*.json")))
     (args.out / "review_study.json").write_text(json.dumps(results, indent=1))
     print(text_of(results))
@@ -55,19 +60,26 @@ def arguments() -> argparse.Namespace:
         "--sites",
         type=int,
         nargs="*",
-        default=[7, 101],
+        default=[201, 202, 203],
         help="seeds of the synthetic sites; none: tables only",
+    )
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1],
+        help="of training, of random orders and of who is held out",
     )
     add("--boxes", type=int, nargs="+", default=list(BOXES))
     add("--arms", nargs="+", default=list(ARMS), choices=(*ARMS, NOTHING))
     add("--model", default="shipped:tiny")
     add("--snr-db", type=float, default=4.0, help="of the calls: harder than the detector was trained on")
-    add("--density", type=float, default=40.0, help="calls per minute")
+    add("--density", type=float, default=80.0, help="calls per minute, of which the faintest are not there")
     add("--site-shift", type=float, default=2.5, help="how far the sites are from those of other archives")
     add("--clips-dir", default="", help="cut the calls from real clips, as `mast synth` does it")
     add("--scenes-dir", default="", help="backgrounds from real scenes")
-    add("--hours", type=float, default=HOURS, help="of sound per site, half of it to review")
-    add("--minutes", type=float, default=3.0, help="of training per point")
+    add("--hours", type=float, default=HOURS, help="of sound per site, two thirds of it to review")
+    add("--steps", type=int, default=20, help="of training per point, of four chunks; the same for all arms")
     add("--picture", type=Path)
     return parser.parse_args()
 
@@ -93,7 +105,7 @@ class Site:
             return
         words = ("--hours", self.args.hours, "--sites", 1, "--days", 2, "--minutes", MINUTES, "--seed", self.seed,
                  "--snr-db", self.args.snr_db, "--site-shift", self.args.site_shift, "--density", self.args.density,
-                 "--labelled-share", 0.5, "--processes", 1)  # fmt: skip
+                 "--labelled-share", REVIEWED, "--processes", 1)  # fmt: skip
         real = [(f"--{name}-dir", getattr(self.args, f"{name}_dir")) for name in ("clips", "scenes")]
         given = [word for option, folder in real if folder for word in (option, folder)]
         run("synth", "--out", self.folder / "archive", *words, *given)
@@ -109,7 +121,7 @@ class Site:
 
     def _detections(self) -> None:
         run("detect", self.model, self.folder / "review", "--out", self.folder / "run" / "detections", "--runner", "here",
-            "--recipe", "tiny")  # fmt: skip
+            "--recipe", "tiny", "--set", "detect.embeddings=neck")  # fmt: skip
         labels = self.folder / "truth.csv"
         with labels.open("w", newline="") as file:
             writer = csv.writer(file)
@@ -128,58 +140,110 @@ class Site:
         self.threshold = model_threshold(place) or 0.5
         return read_detections(place, self.threshold / 2)
 
-    def point(self, arm: str, number: int) -> None:
+    def point(self, arm: str, number: int, seed: int) -> None:
         """One arm with so many boxes: learned, scored and written."""
-        target = self.points / f"{arm.replace(' ', '_')}-{number}.json"
-        start = self.points / "start-0.json"
+        target = self.points / f"{arm.replace(' ', '_')}-{number}-{seed}.json"
+        start = self.points / "start-0-0.json"
         if not start.exists():
             start.write_text(
-                json.dumps({"arm": "start", "boxes": 0, "site": self.seed, **self.scored(self.model)})
+                json.dumps(
+                    {"arm": "start", "boxes": 0, "site": self.seed, "seed": 0, **self.scored(self.model)}
+                )
             )
         if target.exists():
             return
+        begun_s = time.process_time()
         work = self.folder / "work" / target.stem
         shutil.rmtree(work, ignore_errors=True)
-        actions = self.labelled(number) if arm in ("from scratch", NOTHING) else self.reviewed(arm, number)
-        model, about = self.learned(actions, work, arm)
-        found = {"arm": arm, "boxes": number, "site": self.seed, **about, **self.scored(model)}
+        told = {"windows": self.gone_through, "from scratch": self.labelled, NOTHING: self.labelled}
+        actions = told[arm](number, seed) if arm in told else self.reviewed(arm, number, seed)
+        model, about = self.learned(actions, work, arm, seed)
+        found = {"arm": arm, "boxes": number, "site": self.seed, "seed": seed, **about, **self.scored(model)}
+        found["core_seconds"] = round(time.process_time() - begun_s)
         target.write_text(json.dumps(found))
         print(json.dumps({k: v for k, v in found.items() if k != "recordings"}), flush=True)
         shutil.rmtree(work, ignore_errors=True)
 
-    def reviewed(self, queue: str, number: int) -> list[Any]:
-        """What the expert does with the first boxes of a queue."""
+    def order(self, queue: str, seed: int) -> list[int]:
+        """Rows of `found` as the page shows them."""
+        from mast_ray.stages.review.queues import look_alikes, uncertain_order
+
+        score = self.found.column("score").to_numpy().astype(np.float64)
+        kept = np.flatnonzero(score >= self.threshold)
+        if queue == "random":  # of what counts as a detection
+            return np.random.default_rng([self.seed, seed, 7]).permutation(kept).tolist()
+        if queue == "cluster":
+            column = self.found.column("embedding").combine_chunks()
+            vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            _, home = np.unique(self.found.column("path").to_pylist(), return_inverse=True)
+            groups = look_alikes(vectors.astype(np.float32), home.astype(np.int64), score, self.threshold)
+            return [row for group in groups for row in group.rows.tolist()]
+        return uncertain_order(score, self.threshold).tolist()
+
+    def judged(self, row: dict[str, Any], queue: str, taken: dict[str, set[int]]) -> Any:
+        """What the expert says about one box; the call it stands for is `taken` then."""
         from mast_ray.reporting.exports.rows import detection_id
 
-        rows = self.found.to_pylist()
-        rng = np.random.default_rng([self.seed, 7])
-        score = np.array([row["score"] for row in rows])
-        if queue == "random":  # of what counts as a detection, as in the page
-            order = rng.permutation(np.flatnonzero(score >= self.threshold))
-        else:
-            order = np.argsort(np.abs(score - self.threshold), kind="stable")
-        taken: dict[str, set[int]] = {}
-        actions = []
-        for place in order[:number].tolist():
-            row = rows[place]
-            box = tuple(row[name] for name in ("begin_s", "end_s", "low_hz", "high_hz"))
-            truth = self.truth.get(row["path"], [])
-            free = [n for n in range(len(truth)) if n not in taken.setdefault(row["path"], set())]
-            best = max(free, key=lambda n: iou(box, truth[n]), default=None)
-            overlap = iou(box, truth[best]) if best is not None else 0.0
-            told: dict[str, Any] = {"action": "reject", "box": box, "label": ""}
-            if best is not None and overlap >= SAME_IOU:
-                taken[row["path"]].add(best)
-                good = overlap >= GOOD_IOU
-                told = {"action": "accept" if good else "change", "box": box if good else truth[best][:4],
-                        "label": truth[best][4]}  # fmt: skip
-            name = detection_id(row["path"], *box)
-            actions.append(
-                self.action(told, row["path"], row["recording_id"], name, name, row["score"], queue)
-            )
+        box = tuple(row[name] for name in ("begin_s", "end_s", "low_hz", "high_hz"))
+        truth, own = self.truth.get(row["path"], []), taken.setdefault(row["path"], set())
+        free = [n for n in range(len(truth)) if n not in own]
+        best = max(free, key=lambda n: iou(box, truth[n]), default=None)
+        overlap = iou(box, truth[best]) if best is not None else 0.0
+        told: dict[str, Any] = {"action": "reject", "box": box, "label": ""}
+        if best is not None and overlap >= SAME_IOU:
+            own.add(best)
+            good = overlap >= GOOD_IOU
+            told = {"action": "accept" if good else "change", "box": box if good else truth[best][:4],
+                    "label": truth[best][4]}  # fmt: skip
+        name = detection_id(row["path"], *box)
+        return self.action(told, row["path"], row["recording_id"], name, name, row["score"], queue)
+
+    def reviewed(self, queue: str, number: int, seed: int) -> list[Any]:
+        """What the expert does with the first boxes of a queue."""
+        rows, taken = self.found.to_pylist(), {}
+        return [self.judged(rows[place], queue, taken) for place in self.order(queue, seed)[:number]]
+
+    def gone_through(self, number: int, seed: int) -> list[Any]:
+        """Windows around the most uncertain boxes: boxes from the threshold on are judged, other calls drawn."""
+        rows, taken, seen, actions, left = self.found.to_pylist(), {}, set(), [], number
+        for place in self.order("uncertain", seed):
+            middle_s = (rows[place]["begin_s"] + rows[place]["end_s"]) / 2
+            if left <= 0:
+                break
+            if place in seen:
+                continue
+            path, recording_id = rows[place]["path"], rows[place]["recording_id"]
+            begin_s = min(max(middle_s - WINDOW_S / 2, 0.0), MINUTES * 60 - WINDOW_S)
+            end_s = begin_s + WINDOW_S
+            inside = [n for n, row in enumerate(rows) if row["path"] == path and n not in seen and (row["score"] >= self.threshold or n == place)
+                      and row["begin_s"] < end_s and row["end_s"] > begin_s]  # fmt: skip
+            said = [
+                self.judged(rows[n], "uncertain", taken)
+                for n in sorted(inside, key=lambda n: -rows[n]["score"])
+            ]
+            for n, call in enumerate(self.truth.get(path, [])):
+                if n not in taken[path] and call[0] < end_s and call[1] > begin_s:
+                    taken[path].add(n)
+                    said.append(
+                        self.action({"action": "draw", "box": call[:4], "label": call[4]}, path, recording_id)
+                    )
+            seen |= {
+                *inside,
+                *(
+                    n
+                    for n, row in enumerate(rows)
+                    if row["path"] == path and begin_s <= row["begin_s"] and row["end_s"] <= end_s
+                ),
+            }
+            said = sorted(said, key=lambda one: one.begin_s)
+            if len(said) > left:
+                end_s = max(said[left].begin_s, begin_s + 0.1)
+            looked = {"action": "looked", "box": (begin_s, end_s, None, None), "label": ""}
+            actions += [*said[:left], self.action(looked, path, recording_id)]
+            left -= len(said)
         return actions
 
-    def labelled(self, number: int) -> list[Any]:
+    def labelled(self, number: int, seed: int) -> list[Any]:
         """Recordings gone through in random order, every call drawn, until there are so many boxes."""
         paths = sorted(
             str(p.relative_to(self.folder / "review")) for p in (self.folder / "review").rglob("*.wav")
@@ -188,13 +252,13 @@ class Site:
             zip(*(self.recordings().column(n).to_pylist() for n in ("path", "recording_id")), strict=True)
         )
         actions, left = [], number
-        for place in np.random.default_rng([self.seed, 9]).permutation(len(paths)).tolist():
+        for place in np.random.default_rng([self.seed, seed, 9]).permutation(len(paths)).tolist():
             path = paths[place]
             if left <= 0 or path not in ids:
                 continue
-            boxes = sorted(self.truth.get(path, []))[:left]
-            whole = len(boxes) < left
-            end_s = MINUTES * 60 if whole else max(box[1] for box in boxes)
+            calls = sorted(self.truth.get(path, []))
+            boxes = calls[:left]
+            end_s = calls[left][0] if len(calls) > left else MINUTES * 60
             actions.append(
                 self.action(
                     {"action": "looked", "box": (0.0, end_s, None, None), "label": ""}, path, ids[path]
@@ -222,7 +286,7 @@ class Site:
                      told["label"], score, queue)  # fmt: skip
         return stamped(one, self.clock, new_action_id())
 
-    def learned(self, actions: list[Any], work: Path, arm: str) -> tuple[str, dict[str, Any]]:
+    def learned(self, actions: list[Any], work: Path, arm: str, seed: int) -> tuple[str, dict[str, Any]]:
         """The model that `mast learn` keeps (without detecting again), and what it said; from nothing: what training gives."""
         from mast_ray.config.loading import apply_overrides
         from mast_ray.config.recipes import tiny
@@ -235,7 +299,9 @@ class Site:
         from mast_ray.storage.storage import open_storage
 
         append_actions(log_path(work / "corrections", "truth"), actions)
-        config = apply_overrides(tiny(), {"cluster.use_gpu": "no"})
+        config = apply_overrides(
+            tiny(), {"cluster.use_gpu": "no", "seed": seed, "self_train.stage2.max_steps": self.args.steps}
+        )
         run_folder = str(self.folder / "run")
         place = find_run(run_folder, str(self.folder / "review"), self.model, str(work / "corrections"))
         _, taught = what_was_said(place)
@@ -246,7 +312,7 @@ class Site:
             config = apply_overrides(config, more)
             run_train_detector(config, archive.storage.url, str(work / "adapted"), runner=HERE)
             return str(work / "adapted"), about
-        adapted = adapt(config, place.model, archive, str(work / "adapted"), self.args.minutes, HERE)
+        adapted = adapt(config, place.model, archive, str(work / "adapted"), 1e6, HERE)
         compared = compare(config, place.model, adapted, archive, open_storage(work / "scores"), HERE)
         about |= {
             "held_out_gain": compared.gain.estimate,
@@ -270,7 +336,9 @@ class Site:
             found = evaluate_model(config, model, prepared, work, Wanted(("site_ood",)), runner=HERE)
             whole = score_stitched(open_prepared(prepared), found.splits["site_ood"], "site_ood", config)
         counts = sums_of(whole, found.threshold.value).sums[:, :3]  # kept, hits, truths
-        return {"f1": f1(counts), "threshold": found.threshold.value, "recordings": counts.tolist()}
+        best = max(f1(sums_of(whole, limit).sums[:, :3]) for limit in np.linspace(0.05, 0.95, 91))
+        return {"f1": f1(counts), "threshold": found.threshold.value, "f1_at_the_best_threshold": best,
+                "recordings": counts.tolist()}  # fmt: skip
 
 
 def run(verb: str, *words: Any) -> None:
@@ -296,118 +364,6 @@ def iou(a: Any, b: Any) -> float:
     in_time, in_band = min(a[1], b[1]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[2], b[2])
     both = max(in_time, 0.0) * max(in_band, 0.0)
     return both / ((a[1] - a[0]) * (a[3] - a[2]) + (b[1] - b[0]) * (b[3] - b[2]) - both)
-
-
-def f1(counts: np.ndarray) -> float:
-    kept, hits, truths = counts.sum(axis=0)
-    return float(2 * hits / max(kept + truths, 1))
-
-
-def tables_of(files: list[Path], num_draws: int = 2000) -> dict[str, Any]:
-    """F1 of every arm and number of boxes over all sites, and differences to labelling from scratch, paired by recording."""
-    from mast_ray.evaluation.intervals import limits
-
-    points = [json.loads(path.read_text()) for path in files]
-    sites = sorted({one["site"] for one in points})
-    cells: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
-    for one in points:
-        cells.setdefault((one["arm"], one["boxes"]), {})[one["site"]] = one
-    whole = {key: own for key, own in cells.items() if sorted(own) == sites}
-    counts = {
-        key: np.concatenate([np.array(own[s]["recordings"]) for s in sites]) for key, own in whole.items()
-    }
-    size = len(next(iter(counts.values())))
-    drawn = np.random.default_rng(0).integers(0, size, (num_draws, size))
-    draws = {}
-    for key, own in counts.items():
-        kept, hits, truths = own[drawn].sum(axis=1).T
-        draws[key] = 2 * hits / np.maximum(kept + truths, 1)
-    rows = []
-    for (arm, number), own in sorted(counts.items(), key=lambda item: (item[0][1], item[0][0])):
-        low, high = limits(draws[arm, number], size, 0.95)
-        row: dict[str, Any] = {"arm": arm, "boxes": number, "f1": f1(own), "low": low, "high": high,
-                               "by_site": [whole[arm, number][s]["f1"] for s in sites],
-                               "kept": [whole[arm, number][s].get("kept", "-") for s in sites]}  # fmt: skip
-        said = [whole[arm, number][s].get("right", 0) + whole[arm, number][s].get("wrong", 0) for s in sites]
-        row["judged"] = float(np.mean(said))  # a day may hold fewer calls than there were to be drawn
-        for rival in ("from scratch", "start"):
-            other = (rival, number if rival != "start" else 0)
-            if other in counts and arm != rival:
-                below, above = limits(draws[arm, number] - draws[other], size, 0.95)
-                row[f"minus_{rival.replace(' ', '_')}"] = [f1(own) - f1(counts[other]), below, above]
-        rows.append(row)
-    return {"sites": sites, "recordings": size, "rows": rows}
-
-
-def text_of(results: dict[str, Any]) -> str:
-    lines = [f"{results['recordings']} scored recordings of {len(results['sites'])} sites",
-             f"{'boxes':>5}  {'arm':<14} F1 [95 %]              minus from scratch        minus start"]  # fmt: skip
-
-    def gain(row: dict[str, Any], name: str) -> str:
-        found = row.get(name)
-        return f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}]" if found else "-"
-
-    for row in results["rows"]:
-        lines.append(
-            f"{row['boxes']:>5}  {row['arm']:<14} {row['f1']:.3f} [{row['low']:.3f}, {row['high']:.3f}]  "
-            f"{gain(row, 'minus_from_scratch'):<25} {gain(row, 'minus_start')}"
-        )
-    return "\n".join(lines)
-
-
-COLOURS = {"uncertain": "#0072b2", "random": "#009e73", "from scratch": "#d55e00", NOTHING: "#777777"}
-NAMES = {"uncertain": "review, most uncertain first", "random": "review, drawn at random",
-         "from scratch": "labelling from scratch, same start", NOTHING: "labelling from scratch, no detector to start from"}  # fmt: skip
-
-
-def svg_of(results: dict[str, Any]) -> str:
-    """Curves with intervals; the detector as it came is a dashed line."""
-    width, height, left, top, bottom = 720, 420, 64, 24, 56
-    rows = results["rows"]
-    most = max(row["boxes"] for row in rows) or 1
-    floor = max(0.0, np.floor(10 * min(row["low"] for row in rows)) / 10)
-    ceiling = min(1.0, np.ceil(10 * max(row["high"] for row in rows)) / 10)
-
-    def x(boxes: float) -> float:
-        return left + (width - left - 30) * boxes / most
-
-    def y(value: float) -> float:
-        return top + (height - top - bottom) * (ceiling - value) / (ceiling - floor)
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
-             f'<rect width="{width}" height="{height}" fill="white"/>']  # fmt: skip
-    for step in range(round(10 * floor), round(10 * ceiling) + 1):
-        at = y(step / 10)
-        parts.append(f'<line x1="{left}" x2="{width - 30}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
-                     f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{step / 10:.1f}</text>')  # fmt: skip
-    for boxes in sorted({row["boxes"] for row in rows}):
-        parts.append(
-            f'<text x="{x(boxes):.1f}" y="{height - bottom + 20}" text-anchor="middle">{boxes}</text>'
-        )
-    parts.append(
-        f'<text x="{(left + width) / 2}" y="{height - 14}" text-anchor="middle">boxes reviewed or drawn</text>'
-    )
-    parts.append(
-        f'<text x="16" y="{height / 2}" transform="rotate(-90 16 {height / 2})" text-anchor="middle">F1 at the unseen site</text>'
-    )
-    start = next((row for row in rows if row["arm"] == "start"), None)
-    if start is not None:
-        at = y(start["f1"])
-        parts.append(f'<line x1="{left}" x2="{width - 30}" y1="{at:.1f}" y2="{at:.1f}" stroke="#333" stroke-dasharray="6 4"/>'
-                     f'<text x="{width - 34}" y="{at - 6:.1f}" text-anchor="end" fill="#333">the detector as it came</text>')  # fmt: skip
-    for place, arm in enumerate(name for name in COLOURS if any(row["arm"] == name for row in rows)):
-        own = sorted((row for row in rows if row["arm"] == arm), key=lambda row: row["boxes"])
-        shift, colour = 4 * (place - 1), COLOURS[arm]
-        line = " ".join(f"{x(row['judged']) + shift:.1f},{y(row['f1']):.1f}" for row in own)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for row in own:
-            at = x(row["judged"]) + shift
-            parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(row["low"]):.1f}" y2="{y(row["high"]):.1f}" stroke="{colour}"/>'
-                         f'<circle cx="{at:.1f}" cy="{y(row["f1"]):.1f}" r="4" fill="{colour}"/>')  # fmt: skip
-        at = height - bottom - 12 - 18 * place
-        parts.append(f'<rect x="{left + 10}" y="{at - 10}" width="12" height="12" fill="{colour}"/>'
-                     f'<text x="{left + 28}" y="{at}">{NAMES[arm]}</text>')  # fmt: skip
-    return "\n".join([*parts, "</svg>", ""])
 
 
 if __name__ == "__main__":
