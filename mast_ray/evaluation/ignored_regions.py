@@ -14,7 +14,7 @@ from mast_ray.evaluation.matching import Matches
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-LEAST_SHARE = 0.5  # of a detection that must lie in a region
+LEAST_SHARE = 0.5  # of a detection that must lie in regions
 
 
 def judged(matches: Matches, boxes: Floats, region_group: Ints, regions: Floats) -> tuple[Matches, Bools]:
@@ -24,10 +24,11 @@ def judged(matches: Matches, boxes: Floats, region_group: Ints, regions: Floats)
 
 
 def in_regions(group: Ints, boxes: Floats, region_group: Ints, regions: Floats) -> Bools:
-    """(D,) whether half of a box or more lies in one region of its group."""
-    inside = np.zeros(len(group), bool)
+    """(D,) whether half of a box or more lies in the regions of its group together: around a box that was judged alone
+    the unknown is cut into bands and stretches.
+    """
     if not len(group) or not len(region_group):
-        return inside
+        return np.zeros(len(group), bool)
     # All groups lie on one line, further apart than anything reaches; boxes that begin in a region's reach may touch it.
     origin = min(boxes[:, 0].min(), regions[:, 0].min())
     stride = 2.0 * (max(boxes[:, 2].max(), regions[:, 2].max()) - origin + 1.0)
@@ -45,9 +46,9 @@ def in_regions(group: Ints, boxes: Floats, region_group: Ints, regions: Floats) 
     height = boxes[box, 3] - boxes[box, 1]
     share_of_band = np.where(np.isnan(band) | (height <= 0), 1.0, band / np.where(height > 0, height, 1.0))
     length = boxes[box, 2] - boxes[box, 0]
-    is_in = (shared * share_of_band >= LEAST_SHARE * length) & (group[box] == region_group[region])
-    inside[box[is_in]] = True
-    return inside
+    share = shared * share_of_band / np.where(length > 0, length, 1.0)
+    share = np.where(group[box] == region_group[region], np.where(length > 0, share, 1.0), 0.0)
+    return np.bincount(box, share, minlength=len(group)) >= LEAST_SHARE - 1e-9
 
 
 def _span(first: Floats, second: Floats) -> Floats:

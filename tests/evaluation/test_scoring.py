@@ -199,7 +199,7 @@ def test_regions_to_ignore_agree_with_a_search_over_all_pairs():
             wide = max(0.0, min(box[2], region[2]) - max(box[0], region[0])) / (box[2] - box[0])
             tall = max(0.0, min(box[3], high) - max(box[1], low)) / (box[3] - box[1])
             shares.append(wide * tall if own == other else 0.0)
-        expected.append(max(shares) >= 0.5)
+        expected.append(sum(shares) >= 0.5)
     assert in_regions(group, found, region_group, regions).tolist() == expected and 10 < sum(expected) < 190
 
 
@@ -317,3 +317,14 @@ def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
 def test_a_table_without_times_is_refused_with_the_columns_it_has():
     with pytest.raises(DataError, match="begin_s"):
         events_from_arrow(pa.table({"recording_id": ["a"], "onset": [1.0]}))
+
+
+def test_a_box_that_reaches_into_the_unknown_on_several_sides_is_left_out():
+    """Judged alone: 10 to 20 frames and 40 to 60 bins; all around it nobody looked."""
+    nan = float("nan")
+    regions = np.array([[0, nan, 10, nan], [20, nan, 99, nan], [10, 0, 20, 40], [10, 60, 20, 128]])
+    found = np.array([[7, 35, 17, 55], [9, 39, 19, 59], [5, 30, 15, 50]], np.float64)
+    # outside it: 0.475 of the first (0.3 before, 0.175 below), 0.145 of the second, 0.75 of the third (0.5 before, 0.25 below)
+    same = np.zeros(4, np.int64)
+    assert in_regions(same[:3], found, same, regions).tolist() == [False, False, True]
+    assert in_regions(same[:1], np.array([[7.0, 30, 17, 50]]), same, regions).tolist() == [True]  # 0.3 + 0.35
