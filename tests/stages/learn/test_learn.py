@@ -10,6 +10,7 @@ from study_archive import TONES_HZ, make_study_archive, write_fresh_detector
 from mast_ray.evaluation.review.corrections import Action, append_actions, log_path, stamped
 from mast_ray.evaluation.review.verdicts import read_verdicts
 from mast_ray.reporting.detection_tables import read_detections, read_recordings
+from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.stages.learn.places import find_run
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.verbs.main import run_verb
@@ -57,13 +58,9 @@ def review(run):
             name: row[name]
             for name in ("begin_s", "end_s", "low_hz", "high_hz", "score", "recording_id", "path")
         }
-        add(
-            action="reject" if number else "accept",
-            box_id=f"d{number}",
-            detection_id=f"d{number}",
-            queue="random",
-            **box,
-        )
+        name = detection_id(*(row[part] for part in ("path", "begin_s", "end_s", "low_hz", "high_hz")))
+        add(action="reject" if number else "accept", box_id=name, detection_id=name, queue="random", **box)
+    add(action="reject", box_id="of another run", detection_id="of another run", queue="random", **box)
     append_actions(log_path(run / "corrections", "Ana"), actions)
 
 
