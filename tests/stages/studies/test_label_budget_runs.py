@@ -8,6 +8,7 @@ from study_archive import make_study_archive, study_config
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import tiny
+from mast_ray.evaluation.label_budget import curves_from_json
 from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.studies.label_budget import (
@@ -52,12 +53,12 @@ def test_curves_are_written_as_the_report_draws_them_and_mistakes_are_told_befor
         run_label_budget(BudgetStudy(config, str(prepared), str(tmp_path / "no"), (10**6,)), HERE)
     text = run_label_budget(study, HERE)
     assert "one seed" in text and not (tmp_path / "out/encoder").exists()
-    rows = json.loads((tmp_path / "out/label_budget.json").read_text())
-    assert {(row["strategy"], row["num_chunks"]) for row in rows} == {
+    rows = curves_from_json((tmp_path / "out/label_budget.json").read_bytes())
+    assert {(row.strategy, row.num_chunks) for row in rows} == {
         ("random", 4), ("random", 8), ("sequential", 4), ("sequential", 8),
     }  # fmt: skip
-    lines, figure = budget_series(rows)
-    assert figure == "F1" and [line.name for line in lines] == ["random", "sequential"]
+    lines = budget_series(rows)
+    assert [line.name for line in lines] == ["random", "sequential"]
     assert lines[0].x == (4.0, 8.0)
     splits = list(csv.DictReader((tmp_path / "out/label_budget_splits.csv").open()))
     assert {row["split"] for row in splits} == {"val", "test", "temporal_ood", "site_ood"}

@@ -7,6 +7,9 @@ import pytest
 from next_site_scores import Gain, Run, mean_figure, paired_gain, read_runs, share_of_gap, tables, write_run
 from next_site_study import ROWS, SUPERVISED, Job, first_of_rows, last_student, start_of
 
+from mast_ray.config.loading import apply_overrides, parse_set
+from mast_ray.config.recipes import field
+
 
 def arrays(kept, hits, truths, sites=("A", "A", "B", "B")):
     """Counts of a split: every hit is ranked first, every false alarm last."""
@@ -142,7 +145,9 @@ def test_every_row_starts_from_a_row_and_later_settings_win():
     assert set(SUPERVISED) <= set(ROWS)
     chosen = dict(one.split("=") for one in ROWS["field"].all_sets())
     assert (chosen["model.adapter"], chosen["spectrogram.background"]) == ("hybrid", "median")
-    chosen = dict(one.split("=") for one in ROWS["field_strong"].all_sets())
+    trained = apply_overrides(field(), parse_set(ROWS["field"].all_sets()))
+    assert trained.augment == field().augment and trained.spectrogram == field().spectrogram
+    chosen = dict(one.split("=") for one in ROWS["hybrid_median_strong"].all_sets())
     assert chosen["spectrogram.background"] == "median" and chosen["augment.gain_db"] == "12"
 
 
