@@ -14,7 +14,7 @@ from mast_ray.tables.prepared import open_prepared
 
 pytestmark = pytest.mark.slow  # trains
 KNOBS = {
-    "labels.time_only": "teach", "detector.epochs": 12, "detector.validate_every_epochs": 12,
+    "model.adapter": "hybrid", "labels.time_only": "teach", "detector.epochs": 12, "detector.validate_every_epochs": 12,
     "detector.augment_probability": 0.0, "cluster.checkpoint_every_steps": 1000, "evaluate.bootstrap": 20,
 }  # fmt: skip
 
