@@ -174,14 +174,19 @@ class Chaos:
         self._kill_one(driver, lambda line: "raylet/raylet" in line.partition(" ")[0])
 
     def _kill_one(self, driver: subprocess.Popen, is_meant: Callable[[str], bool]) -> None:
-        found = []
-        for process in psutil.Process(driver.pid).children(recursive=True):
+        """As soon as there is one to be killed."""
+        while driver.poll() is None:
+            found = []
             with suppress(psutil.Error):
-                if is_meant(" ".join(process.cmdline())):
-                    found.append(process)
-        if found:
-            with suppress(psutil.Error):
-                self.random.choice(found).kill()
+                for process in psutil.Process(driver.pid).children(recursive=True):
+                    with suppress(psutil.Error):
+                        if is_meant(" ".join(process.cmdline())):
+                            found.append(process)
+            if found:
+                with suppress(psutil.Error):
+                    self.random.choice(found).kill()
+                return
+            threading.Event().wait(0.1)
 
     def full_disk(self, driver: subprocess.Popen, stage: Stage) -> None:
         """Every byte of the disk is taken, until the run has noticed or five seconds are over."""
