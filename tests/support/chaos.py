@@ -54,7 +54,7 @@ STAGES = (
     Stage("pseudo-label", "{detector} {prepared} --out {pseudo}", "prepared"),
     Stage("self-train", "{prepared} --detector {detector} --out {student}", "prepared"),
     Stage("detect", "{detector} {archive} --out {detections} --threshold 0.01", "archive"),
-    Stage("evaluate", "{detector} {prepared} --out {scores}", "prepared"),
+    Stage("evaluate", "{detector} {prepared} --out {scores} --threshold 0.01", "prepared"),
 )
 
 
@@ -261,7 +261,10 @@ def left_by(storage: Storage) -> dict[str, str]:
     for name in ("pseudo_labels", "pseudo_chunks"):
         found[f"student: {name}"] = _hash(_rows(storage, f"student/round1/pseudo/{name}.parquet"))
     found["student: rounds"] = _hash(storage.read_bytes("student/rounds.json"))
-    found["scores"] = _hash(storage.read_bytes("scores/metrics.json"))
+    scores = storage.read_bytes("scores/metrics.json").replace(
+        storage.url.encode(), b""
+    )  # it names what was scored
+    found["scores"] = _hash(scores)
     return found
 
 
