@@ -130,7 +130,7 @@ def _export(args: argparse.Namespace, session: ReviewSession) -> int:
     states = session.states()
     if args.reviewer:
         states = {session.reviewer: states[session.reviewer]}
-    out = export_corrections(states, session.found, Path(args.export), args.format)
+    out = export_corrections(states, session.found, Path(args.export), args.format, ended_rounds(args.run))
     if not out.num_calls + out.num_rejected:
         raise DataError(
             f"nothing was judged yet in {session.folder}:\nreview some boxes first: mast review {args.run}"

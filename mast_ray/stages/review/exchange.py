@@ -24,6 +24,7 @@ from mast_ray.evaluation.review.review_state import (
     agreed_boxes,
     looked_at,
 )
+from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.recordings.annotations.model import (
     Annotation,
     AnnotationSet,
@@ -51,10 +52,16 @@ class Exported(NamedTuple):
 
 
 def export_corrections(
-    states: Mapping[str, ReviewState], found: FoundBoxes, out: Path, format: ExchangeFormat
+    states: Mapping[str, ReviewState],
+    found: FoundBoxes,
+    out: Path,
+    format: ExchangeFormat,
+    rounds: Sequence[str] = (),
 ) -> Exported:
-    """Write what reviewers agree on; as many for as against is nobody's word and left out."""
-    agreed = agreed_boxes(states)
+    """Write what reviewers agree on; as many for as against is nobody's word and left out. `rounds`: when earlier rounds
+    of learning ended; of a place that several rounds judged, the last one's word is written.
+    """
+    agreed = last_words(agreed_boxes(states), rounds)
     kept = [one for one in agreed if not one.is_disputed and one.box.path in found.row_of_path]
     calls = [_annotation(one) for one in kept if one.box.verdict == "right"]
     rejected = [_annotation(one) for one in kept if one.box.verdict == "wrong"]

@@ -1,6 +1,8 @@
 """Corrections leave as Raven tables and AOEF and come back the same."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from review_run import PATHS, write_run
@@ -143,3 +145,15 @@ def test_nothing_to_import_is_said(found, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError):
         import_corrections(tmp_path / "empty", found, "Ana")
+
+
+def test_a_call_of_several_rounds_is_exported_once(found, tmp_path):
+    first = ReviewSession(found, tmp_path / "c", "Ana")
+    first.act("accept", "random", [found.ids[0]])
+    end = datetime.now(UTC).isoformat()
+    moved = replace(found, begin_s=found.begin_s + 0.1, end_s=found.end_s + 0.1)
+    new = replace(moved, ids=tuple(f"new{name}" for name in found.ids))
+    second = ReviewSession(new, tmp_path / "c", "Ana", rounds=(end,))
+    second.act("accept", "random", [new.ids[0]])
+    assert export_corrections(second.states(), new, tmp_path / "out", "raven", (end,)).num_calls == 1
+    assert export_corrections(second.states(), new, tmp_path / "out2", "raven").num_calls == 2
