@@ -160,7 +160,14 @@ def _announce(config: Config, prepared: str, has_gpu: bool, minutes: float, star
         raise DataError(
             "no annotation fits any recording: check that file names in the tables are those of the audio"
         )
-    pool, labelled = len(chunks_of_split(archive, "pool")), len(chunks_of_split(archive, "train"))
+    pool_chunks, train_chunks = (chunks_of_split(archive, split) for split in ("pool", "train"))
+    pool, labelled = len(pool_chunks), len(train_chunks)
+    is_mixed = config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling")
+    if is_mixed and pool <= labelled and set(pool_chunks.ids(archive)) <= set(train_chunks.ids(archive)):
+        raise DataError(
+            f"every recording that may be learned from is annotated: self_train.curriculum={config.self_train.curriculum} "
+            "has nothing to mix in\nadd recordings without annotations, or use --set self_train.curriculum=stage2_only"
+        )
     rates = GPU_BASE if has_gpu else CPU_TINY
     begun: Literal["scratch", "detector"] = "scratch" if start == SCRATCH else "detector"
     budget = fitted_budget(config, pool, labelled, rates, minutes, begun)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from small_archive import make_prepared
 
 from mast_ray.config.errors import DATA
 from mast_ray.verbs import main
@@ -57,3 +58,12 @@ def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
     assert " ".join(asked[0]).startswith(
         "prepare sound --annotations boxes.csv --table sites.csv --group event"
     )
+
+
+def test_run_says_before_training_that_there_is_nothing_to_mix_in(tmp_path, capsys):
+    make_prepared(tmp_path, num_recordings=8, seconds=12)
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "labels.csv")]
+    out = ["--out", str(tmp_path / "run"), "--runner", "here", "--set", "self_train.curriculum=mixed"]
+    assert main.run_verb("run", [*given, *out]) == DATA
+    assert "self_train.curriculum=stage2_only" in capsys.readouterr().err
+    assert not (tmp_path / "run/detector").exists()
