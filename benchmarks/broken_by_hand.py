@@ -147,7 +147,7 @@ def deaths_of_drivers(bench: Bench) -> bool:
         while driver.poll() is None and not set((bench.folder / "out").rglob("attempts/*/*")) - before:
             time.sleep(0.01)
         driver.send_signal(signal.SIGKILL)
-        driver.communicate()
+        driver.wait()  # not for its output: a process it has started may hold that
     return bench.prepare().code == 0 and len(bench.rows("out/recordings.parquet")) == 4
 
 
