@@ -10,7 +10,7 @@ Section = Literal["detector", "self_train.stage1", "self_train.stage2"]
 USES_CONFIG = USES_RUNNER = True
 HELP = """Train a detector on the labelled chunks of a prepared archive.
 
-It starts from the detector that comes with the package, on CPUs with the knobs of recipe `tiny`: fifty boxes are enough to begin with. Whoever
+It starts from the detector that comes with the package, on CPUs with the knobs of recipe `tiny` as from every other one: fifty boxes are enough to begin with. Whoever
 names a recipe, a file of settings, settings of the model, --encoder or --detector gets what these say instead; --start overrules all.
 PREPARED, --encoder and --out are folders or s3:// prefixes. --out becomes a model folder with the averaged weights of the best validation
 and its tuned score threshold. `--set model.name=fcos` trains a baseline on the same data, augmentation and budget. Interrupted, the same
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
-    from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
+    from mast_ray.training.files.shipped import SCRATCH, model_folder
     from mast_ray.verbs.main import config_of
     from mast_ray.verbs.run import has_gpu, workers_for_cores
 
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.start:
         args.start, why = chosen_start(args)
         print(why)
-    if args.start.startswith(SHIPPED) and not (gpu or args.recipe or args.config_file):
+    if args.start != SCRATCH and not (gpu or args.recipe or args.config_file):
         on_cluster = "RAY_ADDRESS" in os.environ
         cores = [] if on_cluster else workers_for_cores(args.sets, os.cpu_count() or 1)
         args.config = config_of("tiny", None, [*args.sets, *cores])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from small_archive import make_prepared
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.reporting.detection_tables import read_detections
@@ -115,3 +116,19 @@ def test_every_core_trains_where_there_is_no_gpu_unless_a_number_is_named():
         ["cluster.num_workers=4"],
     ]
     assert workers_for_cores(["seed=1", "cluster.num_workers=3"], 2) == []
+
+
+def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_one(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    prepared = make_prepared(tmp_path)
+    capsys.readouterr()
+    start = [str(prepared), "--out", str(tmp_path / "out"), "--dry-run", "--start"]
+    plans = []
+    for name in (f"{SHIPPED}:tiny", str(shipped_model("tiny"))):
+        assert run_verb("train", [*start, name]) == 0
+        plans.append(capsys.readouterr().out)
+    assert "recipe tiny, because there is no GPU" in plans[1] and plans[0] == plans[1]
+    assert run_verb("train", [*start, name, "--recipe", "field"]) == 0
+    assert "recipe tiny" not in capsys.readouterr().out
