@@ -38,7 +38,14 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def config():
     # fresh weights: any overlap counts as right, so that some settings are better than others
-    return small_config(**{"tune.thresholds": 40, "evaluate.iou": 0.02, "evaluate.score_floor": 0.05})
+    return small_config(
+        **{
+            "model.adapter": "hybrid",
+            "tune.thresholds": 40,
+            "evaluate.iou": 0.02,
+            "evaluate.score_floor": 0.05,
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +136,9 @@ def test_thresholds_by_site_in_the_card_count_in_evaluate_pseudo_label_and_detec
     one = DetectInputs(model, str(place / "archive"), str(place / "at_one"))
     assert detect(one, config, runner=HERE) == 0
     at_s0 = pq.read_table(place / "at_one/detections/site=S0")["score"].to_numpy()
-    own = float(np.quantile(at_s0, 0.7)) + 1e-5
+    near = np.sort(at_s0)[int(0.65 * len(at_s0)) : int(0.75 * len(at_s0))].astype(np.float64)
+    widest = int(np.diff(near).argmax())
+    own = float(near[widest : widest + 2].mean())  # in a gap: last bits differ from run to run
     assert abs(own - found.post.threshold) > 1e-3
     post = replace(found.post, site_thresholds={"S0": own})
     write_card(open_storage(by_site), replace(read_card(by_site), post=post.to_dict()))
