@@ -18,6 +18,7 @@ from small_archive import make_prepared, small_config
 from mast_ray.config.errors import ConfigError, DataError, RunActiveError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.pool import has_parts, keys_of, read_pool
+from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.stages.detect.chunks import chunk_units, chunks_of_items
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.search.tune import usable_pool
@@ -87,7 +88,8 @@ def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
         name, _, k = raw.chunk_ids[0].partition(":")
         row = prepared.recording_ids.index(name)
         with torch.no_grad():
-            alone = model.detect(card.normaliser()(raw.values, raw.scale, raw.offset), 0.01, 0.7, 20)
+            values = card.normaliser()(raw.values, raw.scale, raw.offset)
+            alone = model.detect(values, 0.01, 0.7, 20, end_frames=end_of_sound(raw.valid_frames))
         own = stored.chunk == position[row << 32 | int(k)]
         expected = alone.corners[0][alone.is_valid[0]].double().numpy()
         expected[:, 2] = np.minimum(expected[:, 2], (duration[name] - int(k) * 5.12) * 100)
