@@ -15,7 +15,7 @@ from mast_ray.config.tree import Config
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.budgets import Budget, fitted_budget
-from mast_ray.training.files.shipped import SCRATCH, SHIPPED
+from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
 from mast_ray.verbs.pipeline import Costs, Step, method_table, run_steps
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         if code not in (0, 4):
             return code
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
-        budget = _announce(config, out.at("prepared").url, gpu, minutes, args.start)
+        budget = _announce(config, out, gpu, minutes, args.start)
         fitted = (part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
         steps = _with_expected(_training_steps(args, out, (*knobs, *fitted)), budget)
         costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
@@ -149,13 +149,14 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
     return [replace(step, expected_s=60.0 * minutes(step.verb)) for step in steps]
 
 
-def _announce(config: Config, prepared: str, has_gpu: bool, minutes: float, start: str) -> Budget:
+def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start: str) -> Budget:
     """Say what was found and how long it will take; its settings make it fit."""
-    from mast_ray.tables.assumed_rates import CPU_TINY, GPU_BASE
+    from mast_ray.stages.train.pace import cpu_rates, pace_of_run
+    from mast_ray.tables.assumed_rates import GPU_BASE
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
-    archive = open_prepared(prepared, config.storage)
+    archive = open_prepared(out.at("prepared").url, config.storage)
     if not len(archive.labels):
         raise DataError(
             "no annotation fits any recording: check that file names in the tables are those of the audio"
@@ -168,7 +169,11 @@ def _announce(config: Config, prepared: str, has_gpu: bool, minutes: float, star
             f"every recording that may be learned from is annotated: self_train.curriculum={config.self_train.curriculum} "
             "has nothing to mix in\nadd recordings without annotations, or use --set self_train.curriculum=stage2_only"
         )
-    rates = GPU_BASE if has_gpu else CPU_TINY
+    like = model_folder(
+        "shipped:tiny" if start == SCRATCH else start, has_gpu
+    )  # as large as what will be trained
+    rates = GPU_BASE if has_gpu else cpu_rates(pace_of_run(config, like, out))
+    source = "rates measured elsewhere" if has_gpu else "a step measured on this machine"
     begun: Literal["scratch", "detector"] = "scratch" if start == SCRATCH else "detector"
     budget = fitted_budget(config, pool, labelled, rates, minutes, begun)
     print(
@@ -182,9 +187,7 @@ def _announce(config: Config, prepared: str, has_gpu: bool, minutes: float, star
         print(
             f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {epochs} epochs to fit)" if epochs else "")
         )
-    print(
-        f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from rates measured elsewhere"
-    )
+    print(f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
     return budget
 
 

@@ -39,10 +39,10 @@ from mast_ray.stages.detect.detect import DetectInputs, detect
 from mast_ray.stages.learn.archive import lesson_of, prepare_lesson
 from mast_ray.stages.learn.changes import Changes, changes_between, is_found
 from mast_ray.stages.learn.naming import NamesKept, learned_names
-from mast_ray.stages.learn.pace import chunks_per_second
 from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, RECORD, LearnedRun
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.train.pace import pace_of_run
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage, map_keys, open_storage
@@ -203,7 +203,7 @@ def detection_ids(detections: str, paths: set[str]) -> set[str]:
 def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
     """Train on from the present model, with its statistics; returns the folder."""
     num_chunks = len(heard_chunks(archive, chunks_of_split(archive, "train")))
-    pace = chunks_per_second(config, model)
+    pace = pace_of_run(config, model, open_storage(out, config.storage))
     knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes, pace)
     config = apply_overrides(config, {f"{SECTION}.{name}": value for name, value in knobs.items()})
     print(f"adapting: {num_chunks} chunks, {knobs['epochs']} epochs, {pace:.1f} chunks/s", flush=True)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 
 import torch
 
 from mast_ray.config.tree import Config
 from mast_ray.models.detector import PointDetector
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
-from mast_ray.tables.assumed_rates import CPU_TINY
+from mast_ray.storage.storage import Storage
+from mast_ray.tables.assumed_rates import CPU_TINY, Rates
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import quickest_gradients
 from mast_ray.training.worker import first_device
+
+PACE = "pace.json"
+
+
+def pace_of_run(config: Config, model: str, out: Storage) -> float:
+    """Chunks per second, measured by the first start of a run and kept in its folder: what is planned from it stays the same
+    when the run is interrupted and started again.
+    """
+    if out.stat(PACE) is None:
+        pace = {"train_chunks_per_s": float(f"{chunks_per_second(config, model):.2g}")}
+        out.put_if_absent(PACE, json.dumps(pace).encode())
+    return float(json.loads(out.read_bytes(PACE))["train_chunks_per_s"])
 
 
 def chunks_per_second(config: Config, model: str) -> float:
@@ -35,3 +50,14 @@ def chunks_per_second(config: Config, model: str) -> float:
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - begun_s
     return size / max(seconds, 1e-6)
+
+
+def cpu_rates(chunks_per_s: float) -> Rates:
+    """The assumed rates of a processor, all of them as much faster or slower as its measured training is."""
+    factor = chunks_per_s / CPU_TINY.train_chunks_per_gpu_s
+    return replace(
+        CPU_TINY,
+        pretrain_chunks_per_gpu_s=CPU_TINY.pretrain_chunks_per_gpu_s * factor,
+        train_chunks_per_gpu_s=chunks_per_s,
+        infer_chunks_per_gpu_s=CPU_TINY.infer_chunks_per_gpu_s * factor,
+    )
