@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +29,7 @@ from mast_ray.soundscapes.call_store import use_call_store, write_call_store
 from mast_ray.soundscapes.clips import isolated_calls, read_clips
 from mast_ray.soundscapes.render import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.soundscapes.sites import draw_site
+from mast_ray.storage.process_pool import process_pool
 
 TRUTH_COLUMNS = ("path", *Event._fields)
 _CALLS = ".calls"
@@ -134,8 +134,7 @@ def _rendered(plans: list[RecordingPlan], out: Path, num_processes: int) -> Iter
             write_recording(plan, out)
             yield
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(num_processes, len(plans)), mp_context=context) as pool:
+    with process_pool(min(num_processes, len(plans))) as pool:
         store = _cut_calls(plans[0].spec.clips_dir, out, pool)
         chunk = max(1, min(4, len(plans) // (4 * num_processes)))
         yield from pool.map(partial(_write_with, store, out), plans, chunksize=chunk)

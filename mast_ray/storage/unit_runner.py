@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from typing import NamedTuple
 
 from mast_ray.config.errors import TemporaryError
 from mast_ray.storage.ledger import Attempt, begin_attempt, order_of_work, read_ledger
+from mast_ray.storage.process_pool import process_pool
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Commit, DataFile, Item, Outcome, Unit, put_commit, read_commit
 
@@ -166,10 +166,9 @@ def _run_in_processes(
     new process and finds its ledger, while its neighbours go on.
     """
     commit_here = stage.has_conditional_put()
-    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks, and no threads
     idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
     for _ in range(num_processes):
-        idle.put(ProcessPoolExecutor(1, mp_context=context))
+        idle.put(process_pool(1))
 
     def report_of(unit: Unit) -> UnitReport:
         process = idle.get()
@@ -180,7 +179,7 @@ def _run_in_processes(
                         run_unit, stage, unit, run, work, max_deaths, timeout_s, commit_here
                     ).result()
                 except BrokenProcessPool:
-                    process = ProcessPoolExecutor(1, mp_context=context)
+                    process = process_pool(1)
             raise TemporaryError(
                 f"the processes that should work on {unit.items[0].path} end before they begin:\n"
                 "look for exhausted memory or disk in the logs, then run the same command again"

@@ -7,10 +7,8 @@ than a core, because it is through sooner.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.storage.process_pool import process_pool
 from mast_ray.storage.spread import Resources
 from mast_ray.storage.units import Item, Unit, group_units
 from mast_ray.tables.preparing.unit_work import metadata_of
@@ -128,7 +127,7 @@ def _days_of_slices(
     if not is_long or num_processes == 1:
         yield from map(days_of, slices)
         return
-    with ProcessPoolExecutor(num_processes, mp_context=multiprocessing.get_context("spawn")) as processes:
+    with process_pool(num_processes) as processes:
         yield from processes.map(days_of, slices)
 
 
