@@ -29,7 +29,7 @@ from mast_ray.soundscapes.call_store import use_call_store, write_call_store
 from mast_ray.soundscapes.clips import isolated_calls, read_clips
 from mast_ray.soundscapes.render import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.soundscapes.sites import draw_site
-from mast_ray.storage.process_pool import process_pool
+from mast_ray.storage.spread import process_pool
 
 TRUTH_COLUMNS = ("path", *Event._fields)
 _CALLS = ".calls"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
+
+TEMPORARY = 75  # exit code: run it again
 
 
 class Resources(NamedTuple):
@@ -28,3 +34,21 @@ class Spread(NamedTuple):
     num_processes: int = 1  # of this machine, where there is no cluster
     max_deaths: int = 3
     timeout_s: float = 900.0
+
+
+def process_pool(num_processes: int) -> ProcessPoolExecutor:
+    """Fresh interpreters: a fork would copy the locks of threads, and no threads."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(num_processes, mp_context=context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A killed parent closes no queue: its processes would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "it runs in a process of a pool"
+
+    def wait() -> None:
+        parent.join()
+        os._exit(TEMPORARY)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from mast_ray.config.errors import TemporaryError
 from mast_ray.storage.ledger import Attempt, begin_attempt, order_of_work, read_ledger
-from mast_ray.storage.process_pool import process_pool
+from mast_ray.storage.spread import process_pool
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Commit, DataFile, Item, Outcome, Unit, put_commit, read_commit
 

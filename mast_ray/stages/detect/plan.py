@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.tree import AudioConfig, Config, DetectConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.storage.process_pool import process_pool
-from mast_ray.storage.spread import Resources
+from mast_ray.storage.spread import Resources, process_pool
 from mast_ray.storage.units import Item, Unit, group_units
 from mast_ray.tables.preparing.unit_work import metadata_of
 

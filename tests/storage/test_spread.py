@@ -9,7 +9,7 @@ import psutil
 
 DRIVER = """
 import os, time
-from mast_ray.storage.process_pool import process_pool
+from mast_ray.storage.spread import process_pool
 
 if __name__ == "__main__":
     pool = process_pool(1)
