@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 
 USES_CONFIG = USES_RUNNER = True
+READS_MODELS = ("model",)  # folders, or shipped ones by name
 HELP = """Embed the chunks or the boxes of a prepared archive with a model, and look at what lies near what.
 
 MODEL is a detector (`mast train`) or a pretrained encoder (`mast pretrain`). Boxes are the annotated ones and, with --boxes TABLE, those of
@@ -16,7 +17,7 @@ embeddings.parquet, neighbours.parquet, map.png and, for boxes, retrieval figure
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", help="model folder of `mast train` or `mast pretrain`")
+    add("model", help="model folder of `mast train` or `mast pretrain`, shipped:tiny or shipped:compact")
     add("prepared", help="folder or s3:// prefix written by `mast prepare`")
     add("--out", required=True, help="folder or s3:// prefix to write")
     add("--what", choices=("chunks", "boxes"), default="boxes", help="what is embedded (default boxes)")

@@ -178,9 +178,19 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
     args = parser.parse_args(argv)
     if getattr(module, "USES_CONFIG", False):
         args.config = config_of(args.recipe, args.config_file, args.sets)
+    for name in getattr(module, "READS_MODELS", ()):
+        setattr(args, name, _folder_of_model(getattr(args, name), args.config))
     if getattr(module, "USES_RUNNER", False):
         args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
     return module, args
+
+
+def _folder_of_model(name: str, config: Any) -> str:
+    """Where a model is: `shipped` and `shipped:SIZE` are in the package, any other name is a folder."""
+    from mast_ray.training.files.shipped import SHIPPED, model_folder
+    from mast_ray.verbs.run import has_gpu
+
+    return model_folder(name, has_gpu(config)) if name.partition(":")[0] == SHIPPED else name
 
 
 def _say(text: str) -> None:

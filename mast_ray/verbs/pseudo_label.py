@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 
 USES_CONFIG = USES_RUNNER = True
+READS_MODELS = ("model",)  # folders, or shipped ones by name
 HELP = """Run a detector over the pool of a prepared archive and store what it finds, once per model.
 
 MODEL is a folder written by `mast train` or `mast self-train`; PREPARED and --out are folders or s3:// prefixes. Detections are stored per
@@ -15,7 +16,7 @@ chunk at a low score floor and with loose suppression: thresholds, suppression a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="detector folder")
+    parser.add_argument("model", help="detector folder, shipped:tiny or shipped:compact")
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(

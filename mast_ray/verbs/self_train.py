@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 USES_CONFIG = USES_RUNNER = True
+READS_MODELS = ("detector",)  # folders, or shipped ones by name
 HELP = """Improve a detector with the unlabelled pool: it labels the pool, a student learns from these labels (stage 1) and then from the experts'
 (stage 2), and becomes the next teacher.
 
@@ -26,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PREPARED",
         help="folder or s3:// prefix written by `mast prepare`; several are taken together",
     )
-    parser.add_argument("--detector", required=True, help="folder written by `mast train`: round 0")
+    parser.add_argument(
+        "--detector",
+        required=True,
+        help="folder written by `mast train` (or shipped:tiny, shipped:compact): round 0",
+    )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
         "--truth",

@@ -9,6 +9,7 @@ import argparse
 from mast_ray.config.errors import ConfigError
 
 USES_CONFIG = USES_RUNNER = True
+READS_MODELS = ("detector",)  # folders, or shipped ones by name
 HELP = """Search the settings of self-training by F1 on validation (or `--set tune.objective_split=ood_dev`), never on a test split.
 
 First the post-processing (q policy and value, suppression, validity) over detections that are stored once, thousands of settings in seconds.

@@ -15,7 +15,7 @@ from mast_ray.training.assembly import load_detector
 from mast_ray.training.files.model_files import read_model
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, SIZES, model_folder, shipped_model
 from mast_ray.verbs import train
-from mast_ray.verbs.main import run_verb
+from mast_ray.verbs.main import _asked, run_verb
 from mast_ray.verbs.run import workers_for_cores
 
 RATE_HZ = 16_000
@@ -132,3 +132,19 @@ def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_
     assert "recipe tiny, because there is no GPU" in plans[1] and plans[0] == plans[1]
     assert run_verb("train", [*start, name, "--recipe", "field"]) == 0
     assert "recipe tiny" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "argv", "name"),
+    [
+        ("embed", ["shipped:tiny", "archive", "--out", "o"], "model"),
+        ("pseudo-label", ["shipped:tiny", "archive", "--out", "o"], "model"),
+        ("self-train", ["archive", "--detector", "shipped:tiny", "--out", "o"], "detector"),
+        ("tune", ["archive", "--detector", "shipped:tiny", "--out", "o"], "detector"),
+    ],
+)
+def test_every_verb_that_reads_a_model_knows_the_shipped_ones_by_name(verb, argv, name):
+    _, args = _asked(verb, argv)
+    assert getattr(args, name) == str(shipped_model("tiny"))
+    _, args = _asked(verb, [word.replace("shipped:tiny", "my/model") for word in argv])
+    assert getattr(args, name) == "my/model"
