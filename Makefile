@@ -30,7 +30,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"
 
 test-services: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SERVICES)" || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SERVICES)" --durations 20 --durations-min 30 || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
 
 test-all: test test-services
 

@@ -27,6 +27,7 @@ from mast_ray.on_ray.beside import BesideOnRay, room_beside, start_scorer
 from mast_ray.on_ray.dealing import Pool, datasets_of, deal_of_worker
 from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
+from mast_ray.on_ray.told_errors import Heard
 from mast_ray.on_ray.units import raise_told, told
 from mast_ray.storage.storage import Storage
 from mast_ray.training.worker import GroupWorker, Scorer, Worker
@@ -50,6 +51,8 @@ def train_on_workers(
     attempt = secrets.token_hex(4)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    if "RAY_ADDRESS" not in os.environ:  # few workers, close by: asked oftener, their end is seen sooner
+        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     with ray_session():
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
         heard = ray.remote(num_cpus=0)(Heard).remote()
@@ -96,19 +99,6 @@ def train_on_workers(
                     ray.kill(scorer)
         _raise_heard(stage, heard)
     clean_ray_folder(stage)
-
-
-class Heard:
-    """The first error that no restart cures, as a worker told it."""
-
-    def __init__(self) -> None:
-        self._told = ""
-
-    def tell(self, told: str) -> None:
-        self._told = self._told or told
-
-    def ask(self) -> str:
-        return self._told
 
 
 class RayWorker(GroupWorker):
