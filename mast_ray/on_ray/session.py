@@ -158,6 +158,12 @@ def print_our_lines(data: Mapping[str, Any]) -> None:
         return
     if str(data.get("actor_name", "")).startswith("PlacementGroupCleaner"):
         return  # asks a dashboard that is not there, harmlessly, every few seconds
+    if str(data.get("actor_name", "")).startswith("TrainController"):
+        for line in data.get(
+            "lines", ()
+        ):  # what it has to say to people, the driver says; the rest is Ray's own trouble
+            keep(line)
+        return
     stream = sys.stderr if data.get("is_err") else sys.stdout
     for line in data.get("lines", ()):
         if CHATTER.search(line):

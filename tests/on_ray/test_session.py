@@ -12,3 +12,10 @@ def test_progress_is_shown_and_rays_chatter_is_not(capsys):
     ]
     print_our_lines({"lines": lines, "is_err": False, "pid": 1})
     assert capsys.readouterr().out.splitlines() == [lines[0], lines[3]]
+
+
+def test_the_troubles_of_rays_own_controller_are_kept_apart(capsys):
+    lines = ["Failed to send resource request for train-1.", "Traceback (most recent call last):"]
+    print_our_lines({"lines": lines, "is_err": True, "pid": 1, "actor_name": "TrainController"})
+    print_our_lines({"lines": ["step 1/4"], "is_err": True, "pid": 2, "actor_name": "RayTrainWorker"})
+    assert capsys.readouterr() == ("", "step 1/4\n")

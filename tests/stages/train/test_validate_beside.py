@@ -41,6 +41,14 @@ def figures_of(folder):
     return sorted(rows, key=lambda row: row["step"])
 
 
+def close(figures):
+    """The same names, and numbers that differ in last bits at the most; `kind` is a word."""
+    return {
+        name: pytest.approx(value, rel=1e-5, nan_ok=True) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_beside_on_ray_gives_the_figures_weights_and_choice_of_inline(tmp_path):
@@ -58,10 +66,11 @@ def test_beside_on_ray_gives_the_figures_weights_and_choice_of_inline(tmp_path):
     for name, train in stages.items():
         beside = found[name]
         inline = train(small_config(**knobs), prepared, str(tmp_path / "inline" / name), runner=HERE)
-        assert figures_of(tmp_path / "beside" / name) == figures_of(tmp_path / "inline" / name)
-        assert len(figures_of(tmp_path / "inline" / name)) >= 2
+        # of two processes: sums of their threads may differ in last bits
+        rows, wanted = (figures_of(tmp_path / where / name) for where in ("beside", "inline"))
+        assert rows == [close(row) for row in wanted] and len(wanted) >= 2
         assert (beside.weights_sha256, beside.best_step) == (inline.weights_sha256, inline.best_step)
-        assert (beside.best, beside.last) == (inline.best, inline.last)
+        assert (beside.best, beside.last) == (close(inline.best), close(inline.last))
 
 
 @pytest.mark.slow
