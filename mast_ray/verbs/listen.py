@@ -41,11 +41,25 @@ def run(args: argparse.Namespace) -> int:
     where = ("--out", str(out / "detections"), "--runner", args.runner)
     steps = [
         Step("find animal sounds", "detect", (args.model, args.audio, *table, *where, *knobs)),
+        Step(
+            "where to listen first: a tenth of the time, as Raven tables",
+            "export",
+            (
+                str(out / "detections"),
+                "--to",
+                "raven",
+                "--stretches",
+                "0.1",
+                "--out",
+                str(out / "listen_first"),
+            ),
+        ),
         Step("report", "report", (str(out), "--audio", args.audio, "--out", str(out / "report.html"))),
     ]
     code = run_steps(steps, run_verb, out)
     if code in (0, 4):
         print(f"\nlook and listen:       {(out / 'report.html').resolve()}")
+        print(f"where to listen first: {out / 'listen_first'} (Raven tables of a tenth of the time)")
         print(f"into your own tools:   mast export {out / 'detections'} --to raven --out tables")
         print(f"a detector of your own: mast run --audio {args.audio} --annotations TABLES --out run")
     return code
