@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     )
     is_quiet = not os.environ.get("MAST_DEBUG")
     with _without_stderr() if is_quiet else nullcontext():
-        ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
+        _start(options)
     if is_quiet:
         _show_our_lines_only()
     with interruptible():  # Ray's start has set handlers of its own
@@ -78,6 +78,21 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
                 yield
         finally:
             ray.shutdown()
+
+
+def _start(options: Mapping[str, Any]) -> None:
+    """A Ray whose processes die or starve on the way up raises a bare Exception."""
+    try:
+        ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
+    except Exception as error:
+        keep(repr(error))
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        with suppress(Exception):  # whatever of it is up
+            ray.shutdown()
+        raise TemporaryError(
+            f"Ray could not be started: {said[:300]}\n"
+            "run the same command again; small archives can do without (--runner here), and `mast doctor` looks closer"
+        ) from error
 
 
 def _raylet_ended() -> bool:

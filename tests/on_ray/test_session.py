@@ -1,6 +1,10 @@
 """What a user sees of the workers' output."""
 
-from mast_ray.on_ray.session import print_our_lines
+import pytest
+import ray
+
+from mast_ray.config.errors import TemporaryError
+from mast_ray.on_ray.session import print_our_lines, ray_session
 
 
 def test_progress_is_shown_and_rays_chatter_is_not(capsys):
@@ -19,3 +23,14 @@ def test_the_troubles_of_rays_own_controller_are_kept_apart(capsys):
     print_our_lines({"lines": lines, "is_err": True, "pid": 1, "actor_name": "TrainController"})
     print_our_lines({"lines": ["step 1/4"], "is_err": True, "pid": 2, "actor_name": "RayTrainWorker"})
     assert capsys.readouterr() == ("", "step 1/4\n")
+
+
+def test_a_ray_that_dies_on_the_way_up_is_said_in_two_lines_and_may_be_tried_again(monkeypatch):
+    def init(**options):
+        raise Exception("The current node timed out during startup. The raylet may have failed.\nMore of it")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(TemporaryError, match="timed out during startup") as said, ray_session():
+        pass
+    assert len(str(said.value).splitlines()) == 2
