@@ -30,6 +30,8 @@ import numpy as np
 import pyarrow as pa
 from review_study_tables import NOTHING, f1, svg_of, tables_of, text_of
 
+from mast_ray.config.errors import DataError
+
 BOXES = (25, 50, 100)
 ARMS = ("uncertain", "random", "windows", "cluster", "from scratch")
 SAME_IOU, GOOD_IOU = 0.2, 0.7
@@ -42,7 +44,10 @@ def main() -> None:
     args = arguments()
     sites = [Site(args.out / f"site{seed}", seed, args) for seed in args.sites]
     for seed, number, arm, site in itertools.product(args.seeds, args.boxes, args.arms, sites):
-        site.point(arm, number, seed)
+        try:
+            site.point(arm, number, seed)
+        except DataError as error:  # so few boxes may lie in one recording: `mast learn` refuses that
+            print(f"no point: {arm}, {number} boxes, site {site.seed}: {error}")
     results = tables_of(sorted(args.out.glob("site*/points/*.json")))
     (args.out / "review_study.json").write_text(json.dumps(results, indent=1))
     print(text_of(results))

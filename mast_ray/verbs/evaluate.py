@@ -142,7 +142,7 @@ def chosen_form(args: argparse.Namespace) -> str:
             f"MODEL {args.model} needs a prepared archive: mast evaluate {args.model} PREPARED\n"
             f"for detections: mast evaluate --detections {args.model} --annotations TABLE"
         )
-    if form == "model" and open_storage(args.model).stat("card.json") is None:
+    if form == "model" and open_storage(args.model, args.config.storage).stat("card.json") is None:
         raise DataError(
             f"{args.model} is no model folder (it has no card.json)\n"
             f"for detections: mast evaluate --detections {args.model} --annotations {args.prepared}"

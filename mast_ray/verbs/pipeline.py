@@ -21,7 +21,7 @@ from pathlib import Path
 from mast_ray.config.errors import OK, PARTIAL
 from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import Storage, open_storage
 
 BAR = "─" * 78
 RECORD = "steps.json"
@@ -54,7 +54,7 @@ class Costs:
 def run_steps(
     steps: Sequence[Step],
     run_verb: Callable[[str, list[str]], int],
-    out: str | Path,
+    out: str | Path | Storage,
     now: Callable[[], float] = time.monotonic,
     costs: Costs | None = None,
 ) -> int:
@@ -63,7 +63,7 @@ def run_steps(
     Times are added up over interruptions in <out>/steps.json, so that a resumed
     run still says how long it took.
     """
-    stage = open_storage(out)
+    stage = open_storage(out) if isinstance(out, str | Path) else out
     spent: dict[str, float] = {}
     if stage.stat(RECORD) is not None:
         spent = json.loads(stage.read_bytes(RECORD))
@@ -167,13 +167,13 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
-def method_table(folders: Mapping[str, str | Path], splits: dict[str, str]) -> str:
+def method_table(folders: Mapping[str, Path | Storage], splits: dict[str, str]) -> str:
     """F1 and AP of several scored models on several splits, each with its 95 % interval and n."""
     lines = [f"{'':<22}" + "".join(f"{title:^34}" for title in splits.values())]
     lines.append(f"{'':<22}" + "".join(f"{'F1':^17}{'AP':^17}" for _ in splits))
     sizes: dict[str, str] = {}
     for method, folder in folders.items():
-        scored = open_storage(folder)
+        scored = open_storage(folder) if isinstance(folder, Path) else folder
         if scored.stat(METRICS) is None:
             continue
         sheet = ScoreSheet.from_json(scored.read_bytes(METRICS), f"{scored.url}/{METRICS}")

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--price {args.price:g} must be 0 or more")
     out = open_storage(args.out, config.storage)
     with args.runner.session():
-        code = run_steps([_prepare(args, out, knobs)], run_verb, out.url)
+        code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):
             return code
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         fitted = (part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
         steps = _with_expected(_training_steps(args, out, (*knobs, *fitted)), budget)
         costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
-        code = max(code, run_steps(steps, run_verb, out.url, costs=costs))
+        code = max(code, run_steps(steps, run_verb, out, costs=costs))
     if code in (0, 4):
         _last_screen(args, out)
     return code
@@ -193,9 +193,7 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
 
 def _last_screen(args: argparse.Namespace, out: Storage) -> None:
     scores = {"supervised": "detector", "self-trained": "self_trained"}
-    print(
-        "\n" + method_table({name: out.at(f"scores/{folder}").url for name, folder in scores.items()}, SPLITS)
-    )
+    print("\n" + method_table({name: out.at(f"scores/{folder}") for name, folder in scores.items()}, SPLITS))
     print(f"\n{_kept_round(out.at('self_trained'))}")
     print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
     print(f"  look and listen       {out.url}/report.html")

@@ -319,3 +319,27 @@ def test_columns_are_mapped_on_the_side_that_has_them(tmp_path, capsys):
     argv = ["evaluate", "--detections", str(tmp_path / "t.csv"), "--annotations", str(tmp_path / "t.csv")]
     assert main([*argv, "--columns", "file=clip"]) == 2
     assert "neither table has the columns clip" in capsys.readouterr().err
+
+
+def test_a_model_in_a_store_is_looked_for_at_the_endpoint_of_the_settings(monkeypatch):
+    """It was looked for at the default one, which a store of one's own does not answer for."""
+    from mast_ray.storage.storage import open_storage
+    from mast_ray.verbs import evaluate
+
+    asked = []
+
+    def opened(uri, settings=None):
+        asked.append((uri, settings.endpoint_url if settings else ""))
+        return open_storage("/nowhere")
+
+    monkeypatch.setattr(evaluate, "open_storage", opened)
+    argv = [
+        "s3://b/model",
+        "s3://b/prepared",
+        "--out",
+        "o",
+        "--set",
+        "storage.endpoint_url=http://127.0.0.1:9",
+    ]
+    assert run_verb("evaluate", argv) == 3
+    assert asked == [("s3://b/model", "http://127.0.0.1:9")]
