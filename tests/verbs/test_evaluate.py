@@ -11,7 +11,7 @@ import pytest
 
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
-from mast_ray.verbs.main import main
+from mast_ray.verbs.main import main, run_verb
 
 RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin Path\tFile Offset (s)\tSpecies\n"
 BIRDNET = "Start (s),End (s),Scientific name,Common name,Confidence,File\n"
