@@ -35,6 +35,7 @@ QUIET = {
 }
 
 
+SLOW_START = "timed out during startup"  # in Ray's words
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
     r"|process group for: env://|world_rank=|socket\.cpp|ray::|^:(actor|task|job)_|Token authentication|Moving model to device"
@@ -80,8 +81,8 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
             ray.shutdown()
 
 
-def _start(options: Mapping[str, Any]) -> None:
-    """A Ray whose processes die or starve on the way up raises a bare Exception."""
+def _start(options: Mapping[str, Any], is_again: bool = False) -> None:
+    """A Ray whose processes die or starve on the way up raises a bare Exception; on a busy machine the second start is quicker."""
     try:
         ray.init(log_to_driver=True, logging_level=logging.ERROR, configure_logging=False, **options)
     except Exception as error:
@@ -89,6 +90,8 @@ def _start(options: Mapping[str, Any]) -> None:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         with suppress(Exception):  # whatever of it is up
             ray.shutdown()
+        if SLOW_START in said and not is_again:
+            return _start(options, is_again=True)
         raise TemporaryError(
             f"Ray could not be started: {said[:300]}\n"
             "run the same command again; small archives can do without (--runner here), and `mast doctor` looks closer"

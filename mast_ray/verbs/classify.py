@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.score.classify import ClassifyKnobs, classify
     from mast_ray.training.files.shipped import model_folder
-    from mast_ray.verbs.run import has_gpu
+    from mast_ray.verbs.gpu import has_gpu
 
     model = model_folder(args.model, has_gpu(args.config))
     if model != args.model and not args.out:

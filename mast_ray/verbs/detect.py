@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.detect.earlier import forget_earlier
     from mast_ray.storage.storage import open_storage
     from mast_ray.training.files.shipped import model_folder
-    from mast_ray.verbs.run import has_gpu
+    from mast_ray.verbs.gpu import has_gpu
 
     if args.forget_missing:
         num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)

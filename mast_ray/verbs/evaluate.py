@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.model:
         from mast_ray.training.files.shipped import model_folder
-        from mast_ray.verbs.run import has_gpu
+        from mast_ray.verbs.gpu import has_gpu
 
         args.model = model_folder(args.model, has_gpu(args.config))
     match chosen_form(args):

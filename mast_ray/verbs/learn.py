@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.config.errors import ConfigError
     from mast_ray.stages.learn.learn import learn
     from mast_ray.stages.learn.places import DETECTIONS, find_run, next_name
+    from mast_ray.verbs.gpu import has_gpu
     from mast_ray.verbs.main import config_of
-    from mast_ray.verbs.run import has_gpu
 
     if args.minutes <= 0:
         raise ConfigError(f"--minutes {args.minutes:g} is no time to learn: give e.g. --minutes 5")

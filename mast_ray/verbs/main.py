@@ -188,7 +188,7 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
 def _folder_of_model(name: str, config: Any) -> str:
     """Where a model is: `shipped` and `shipped:SIZE` are in the package, any other name is a folder."""
     from mast_ray.training.files.shipped import SHIPPED, model_folder
-    from mast_ray.verbs.run import has_gpu
+    from mast_ray.verbs.gpu import has_gpu
 
     return model_folder(name, has_gpu(config)) if name.partition(":")[0] == SHIPPED else name
 

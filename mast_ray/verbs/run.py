@@ -18,6 +18,7 @@ from mast_ray.tables.budgets import Budget, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
+from mast_ray.verbs.gpu import has_gpu
 from mast_ray.verbs.pipeline import Costs, Step, method_table, run_steps
 
 HELP = """From a folder of recordings and a few expert boxes to a detector, its figures, boxes for every recording and a report.
@@ -227,10 +228,3 @@ def workers_for_cores(sets: list[str], num_cores: int) -> list[str]:
     if any(item.startswith("cluster.num_workers=") for item in sets):
         return []
     return [f"cluster.num_workers={4 if num_cores >= 4 else 2 if num_cores >= 2 else 1}"]
-
-
-def has_gpu(config: Config) -> bool:
-    """Whether a run with this config would use a GPU of this machine."""
-    import torch
-
-    return config.cluster.use_gpu != "no" and torch.cuda.is_available()

@@ -95,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
     from mast_ray.training.files.shipped import SCRATCH, model_folder
+    from mast_ray.verbs.gpu import has_gpu
     from mast_ray.verbs.main import config_of
-    from mast_ray.verbs.run import has_gpu, workers_for_cores
+    from mast_ray.verbs.run import workers_for_cores
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")

@@ -26,11 +26,16 @@ def test_the_troubles_of_rays_own_controller_are_kept_apart(capsys):
 
 
 def test_a_ray_that_dies_on_the_way_up_is_said_in_two_lines_and_may_be_tried_again(monkeypatch):
+    starts = []
+
     def init(**options):
+        starts.append(options)
         raise Exception("The current node timed out during startup. The raylet may have failed.\nMore of it")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(TemporaryError, match="timed out during startup") as said, ray_session():
         pass
-    assert len(str(said.value).splitlines()) == 2
+    assert (
+        len(str(said.value).splitlines()) == 2 and len(starts) == 2
+    )  # the second start of a busy machine is quicker
