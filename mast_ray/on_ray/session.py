@@ -177,9 +177,8 @@ def print_our_lines(data: Mapping[str, Any]) -> None:
     if str(data.get("actor_name", "")).startswith("PlacementGroupCleaner"):
         return  # asks a dashboard that is not there, harmlessly, every few seconds
     if str(data.get("actor_name", "")).startswith("TrainController"):
-        for line in data.get(
-            "lines", ()
-        ):  # what it has to say to people, the driver says; the rest is Ray's own trouble
+        # what it has to say to people, the driver says; the rest is Ray's own trouble
+        for line in data.get("lines", ()):
             keep(line)
         return
     stream = sys.stderr if data.get("is_err") else sys.stdout

@@ -58,7 +58,7 @@ def activity_of(begin_s: Floats, end_s: Floats, score: Floats, duration_s: float
 
 def busiest_stretches(detections: pa.Table, recordings: pa.Table, share: float) -> pa.Table:
     """Stretches that make up this share of the recorded time (or less, where less has any activity), as detections: a band
-    around the boxes inside, the highest activity as score, best first within a recording's place in time.
+    around the boxes they come from, the highest activity as score, in the order of recordings and time.
     """
     if not 0.0 < share < 1.0:
         raise DataError(
@@ -70,9 +70,10 @@ def busiest_stretches(detections: pa.Table, recordings: pa.Table, share: float) 
         activity = activity_of(boxes.begin_s, boxes.end_s, boxes.score, boxes.duration_s)
         for begin, end in _runs(activity >= level):
             begin_s, end_s = begin * STEP_S, min(end * STEP_S, boxes.duration_s)
-            inside = (boxes.end_s > begin_s) & (boxes.begin_s < end_s)
-            values = (boxes.row, begin_s, end_s, boxes.low_hz[inside].min(initial=np.inf),
-                      boxes.high_hz[inside].max(initial=-np.inf), activity[begin:end].max())  # fmt: skip
+            reach_s = WINDOW_S / 2 + STEP_S  # the busiest moment may lie between two boxes, in neither
+            counted = (boxes.end_s > begin_s - reach_s) & (boxes.begin_s < end_s + reach_s)
+            values = (boxes.row, begin_s, end_s, boxes.low_hz[counted].min(), boxes.high_hz[counted].max(),
+                      activity[begin:end].max())  # fmt: skip
             for name, value in zip(rows, values, strict=True):
                 rows[name].append(float(value))
     row = np.array(rows.pop("row"), np.int64)

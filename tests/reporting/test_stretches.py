@@ -57,6 +57,13 @@ def test_no_more_time_is_chosen_than_asked_for_and_none_without_a_call():
     assert found.column("end_s")[0].as_py() <= 3.1  # where nothing was found there is nothing to hear first
 
 
+def test_a_stretch_between_two_calls_that_holds_neither_has_their_band():
+    found = busiest_stretches(detections(("a", 4.0, 4.1, 0.9), ("a", 5.6, 5.7, 0.9)), recordings(a=60), 0.007)
+    begin_s, end_s = (found.column(name)[0].as_py() for name in ("begin_s", "end_s"))
+    assert 4.1 < begin_s < end_s < 5.6
+    assert (found.column("low_hz")[0].as_py(), found.column("high_hz")[0].as_py()) == (1000.0, 2005.6)
+
+
 def test_what_cannot_be_chosen_is_refused():
     with pytest.raises(DataError, match="between 0 and 1"):
         busiest_stretches(detections(("a", 1.0, 2.0, 0.5)), recordings(a=60), 10.0)
