@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-TEMPORARY = 75  # exit code: run it again
+from mast_ray.config.errors import TEMPORARY
 
 
 class Resources(NamedTuple):
