@@ -51,6 +51,7 @@ class Row:
     verb: Literal["train", "pretrain", "self-train"] = "train"
     start: str = ""  # row whose encoder (train) or detector (self-train) it starts from, with the same seed
     with_rows: tuple[str, ...] = ()  # rows whose settings come first
+    is_committee: bool = False  # self-train: detectors of the other seeds label the pool too
 
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
@@ -86,6 +87,9 @@ NEW_STAGES = (
     "self_train.precision_target=0.7", "self_train.ignore_above=0.35", "self_train.empty_chunks=negative",
 )  # fmt: skip
 
+# A student from nothing, at the rate of supervised training.
+FRESH = (*NEW_STAGES, "self_train.student=fresh", "self_train.stage1.backbone_multiplier=1.0")
+
 TEACHER = "field"
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
@@ -116,6 +120,7 @@ ROWS = _rows(
     Row("field_pretrained", (), start="encoder", with_rows=("field",)),
     Row("field_pretrained_alone", (), start="encoder_alone", with_rows=("field",)),
     Row("field_pretrained_decay", DECAYED, start="encoder", with_rows=("field",)),
+    Row("field_pretrained_full", ("detector.backbone_multiplier=1.0",), start="encoder", with_rows=("field",)),
     Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
     Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
     *(
@@ -130,6 +135,16 @@ ROWS = _rows(
             "_fixed_teacher": (*NEW_STAGES, "self_train.teacher=fixed"),
             "_no_band": (*NEW_STAGES, "self_train.ignore_above=0"),
             "_unaveraged": (*NEW_STAGES, "self_train.average_with_teacher=0"),
+            "_fresh": FRESH,
+            "_fresh_pitches": (*FRESH, "self_train.teacher_pitches=5"),
+            "_fresh_ceiling": (*FRESH, "self_train.curriculum=ceiling"),
+        }.items()
+    ),
+    *(
+        Row(f"self_trained{name}", (*sets, "self_train.teacher_pitches=3"), "self-train", TEACHER, (TEACHER,), True)
+        for name, sets in {
+            "_committee": (*NEW_STAGES, "self_train.teacher=fixed"),
+            "_fresh_committee": FRESH,
         }.items()
     ),
 )
@@ -436,9 +451,15 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
     return Job(row, args.seeds[0] if row.verb == "pretrain" else job.seed)
 
 
+def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
+    """The runs whose detectors teach beside the one that a job starts from."""
+    seeds = args.seeds if job.row.is_committee else []
+    return [Job(ROWS[job.row.start], seed) for seed in seeds if seed != job.seed]
+
+
 def is_ready(job: Job, args: argparse.Namespace) -> bool:
     before = start_of(job, args)
-    return before is None or is_done(before, args)
+    return before is None or all(is_done(one, args) for one in (before, *others_of(job, args)))
 
 
 def is_compiling(job: Job, args: argparse.Namespace) -> bool:
@@ -512,6 +533,8 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
             return ["train", prepared, "--out", str(folder / "model"), *encoder, *flags]
         case "self-train":
             truth = ["--truth", str(args.work / "archive" / "truth.csv")]
+            others = [str(folder_of(one, args) / "model") for one in others_of(job, args)]
+            also = ["--also", *others] if others else []
             return [
                 "self-train",
                 prepared,
@@ -520,6 +543,7 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
                 "--out",
                 str(folder / "rounds"),
                 *truth,
+                *also,
                 *flags,
             ]
 

@@ -243,6 +243,12 @@ class SelfTrainConfig(Section):
     """Use at most this many chunks of the pool per round, drawn at random; 0: all."""
     expert_share: Share = 0.5
     """Curriculum mixed: share of expert chunks in every batch."""
+    student: Literal["teacher", "fresh"] = "teacher"
+    """Weights a student begins with: its teacher's, or none. A fresh one does not inherit its teacher's mistakes, is taught by fixed
+    labels, is not averaged, and needs as long as a training from nothing.
+    """
+    teacher_pitches: int = Field(1, ge=1, le=7)
+    """Heights at which the teacher hears a chunk of the pool: a call that it finds at all of them scores higher."""
     teacher: Literal["fixed", "moving_average"] = "moving_average"
     """Curriculum mixed: pseudo-labels as stored at the start of the round, or made anew for every batch, before
     augmentation, by the moving average of the student's weights.

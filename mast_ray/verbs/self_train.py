@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 USES_CONFIG = USES_RUNNER = True
-READS_MODELS = ("detector",)  # folders, or shipped ones by name
+READS_MODELS = ("detector", "also")  # folders, or shipped ones by name
 HELP = """Improve a detector with the unlabelled pool: it labels the pool, a student learns from these labels (stage 1) and then from the experts'
 (stage 2), and becomes the next teacher.
 
@@ -32,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="folder written by `mast train` (or shipped:tiny, shipped:compact): round 0",
     )
+    parser.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="further detectors that label the pool together with the first, in round 1",
+    )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
         "--truth",
@@ -55,7 +62,13 @@ def run(args: argparse.Namespace) -> int:
             print(plan_text(args.config, archive, args.detector, args.out))
         return 0
     result = run_self_train(
-        args.config, args.prepared, args.detector, args.out, truth=args.truth, runner=args.runner
+        args.config,
+        args.prepared,
+        args.detector,
+        args.out,
+        truth=args.truth,
+        also=args.also,
+        runner=args.runner,
     )
     print(rounds_text(result.rounds, args.config.evaluate.average_precision))
     if result.stopped:

@@ -15,11 +15,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
 from mast_ray.inference.chunk_scores import delivered_boxes
+from mast_ray.inference.committee import Committee
 from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
@@ -38,7 +40,7 @@ from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.data.archive_inputs import read_as
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.worker import first_device
 
@@ -68,6 +70,8 @@ class ChunkTask:
     stored: StoredDetections
     kernels: Literal["fastest", "repeatable"] = "fastest"
     post: PostProcessing | None = None  # of the model's card, where boxes are to be as it delivers them
+    also: tuple[str, ...] = ()  # further models that hear every chunk
+    num_pitches: int = 1  # at which every model hears it
 
 
 def detect_chunks(
@@ -94,6 +98,9 @@ def detect_chunks(
     }
     if task.post is not None:
         settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
+    if task.also or task.num_pitches > 1:
+        others = [read_card(model, config.storage).weights_sha256 for model in task.also]
+        settings |= {"also": others, "num_pitches": task.num_pitches}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     chunks = runs_of_split(archive, *task.splits)
@@ -164,6 +171,8 @@ class MakeChunkWork:
             torch.backends.cudnn.benchmark = self.task.kernels == "fastest"
             torch.backends.cudnn.deterministic = self.task.kernels == "repeatable"
         detector, card = load_detector(self.task.model, config.storage)
+        if self.task.also or self.task.num_pitches > 1:
+            detector = Committee([detector, *self._others(card)], self.task.num_pitches)
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )
@@ -180,6 +189,20 @@ class MakeChunkWork:
             self.task.post,
             config.evaluate.max_detections,
         )
+
+
+    def _others(self, card: Card) -> list[nn.Module]:
+        """Further models, which must take chunks as the first does."""
+        others = []
+        for model in self.task.also:
+            other, own = load_detector(model, self.task.config.storage)
+            if (own.normaliser(), own.tail) != (card.normaliser(), card.tail):
+                raise DataError(
+                    f"{model} was trained on chunks made otherwise than those of {self.task.model}:\n"
+                    "teachers of one committee are trained on one archive, with one spectrogram"
+                )
+            others.append(other)
+        return others
 
 
 @dataclass(frozen=True, eq=False)

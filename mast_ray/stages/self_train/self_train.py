@@ -89,9 +89,12 @@ def run_self_train(
     out: str,
     *,
     truth: str = "",
+    also: Sequence[str] = (),
     runner: Runner = ON_RAY,
 ) -> SelfTrainResult:
-    """Self-train a detector on the pool of a prepared archive, or of several."""
+    """Self-train a detector on the pool of a prepared archive, or of several. Detectors `also` label the pool with the
+    first, in round 1.
+    """
     if needs_truth(config.self_train.curriculum) and not truth:
         raise ConfigError(
             "self_train.curriculum=ceiling trains on the truth of the pool: give it by --truth (truth.csv of `mast synth`)"
@@ -101,6 +104,8 @@ def run_self_train(
     card = read_card(detector, config.storage)
     config = as_trained(config, card)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
+    if also:
+        inputs["also"] = " ".join(read_card(one, config.storage).weights_sha256 for one in also)
     key = text_hash(sections_hash(config, "self_train", "evaluate", "seed") + truth)
     knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
     settings = inputs | {"seed": config.seed} | flatten({"self_train": knobs})
@@ -111,7 +116,7 @@ def run_self_train(
         stack.enter_context(runner.session())  # one for all stages
         model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
         training = _SelfTraining(
-            config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive)
+            config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive), tuple(also)
         )
         result = SelfTrainResult(**training.rounds())
         run.finish({"rounds": len(result.rounds) - 1})
@@ -150,6 +155,7 @@ class _SelfTraining:
     stage: Storage
     runner: Runner
     truth: pa.Table | None
+    also: tuple[str, ...] = ()  # teach in round 1
 
     def rounds(self) -> dict[str, Any]:
         config = self.config
@@ -206,12 +212,17 @@ class _SelfTraining:
 
     def _pseudo_labels(self, number: int, teacher: _Generation) -> PseudoLabels:
         found = self._folder(number, "detections")
-        run_pseudo_label(self.config, teacher.model, self.prepared, found, runner=self.runner)
+        also = self._also(teacher)
+        run_pseudo_label(self.config, teacher.model, self.prepared, found, also=also, runner=self.runner)
         held_out = HeldOut(self.config, self.archive, self._candidates(teacher))
         about = teacher_of(held_out, teacher.scores, teacher.card, number)
         detections = open_storage(found, self.config.storage)
         out = self._folder(number, "pseudo")
         return make_pseudo_labels(self.config, self.archive, detections, out, about, runner=self.runner)
+
+    def _also(self, teacher: _Generation) -> tuple[str, ...]:
+        """Who teaches beside a teacher."""
+        return self.also if teacher.round == 0 else ()
 
     def _candidates(self, teacher: _Generation) -> Storage:
         """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it
@@ -221,9 +232,11 @@ class _SelfTraining:
         splits = tuple(dict.fromkeys(("val", selection_split(self.archive))))
         splits = tuple(split for split in splits if split in teacher.scores.splits)
         is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
+        also = self._also(teacher)
+        is_same = is_same and not also and knobs.teacher_pitches == 1
         if splits and not is_same:
             name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
-            run_pseudo_label(self.config, *places, splits=splits, runner=self.runner)
+            run_pseudo_label(self.config, *places, splits=splits, also=also, runner=self.runner)
         return open_storage(self._folder(teacher.round, name), self.config.storage)
 
     def _judge(
@@ -259,6 +272,7 @@ class _SelfTraining:
 
     def _train_student(self, number: int, teacher: _Generation, pseudo: PseudoLabels | None) -> str:
         folder, knobs = {"teacher": teacher.model}, self.config.self_train
+        is_fresh = knobs.student == "fresh"
         for step in steps_of(knobs.curriculum):
             labels = LabelSource()
             if step.labels == "truth":
@@ -276,10 +290,10 @@ class _SelfTraining:
                 folder[step.name],
                 section=step.section,
                 labels=labels,
-                init_detector=folder[step.start],
+                init_detector="" if is_fresh and step.start == "teacher" else folder[step.start],
                 runner=self.runner,
             )
-        if not knobs.average_with_teacher:
+        if is_fresh or not knobs.average_with_teacher:
             return folder[step.name]
         return average_with_teacher(
             self.config,

@@ -35,7 +35,8 @@ def weighting_of(knobs: DetectorTrainConfig, labels: LabelSource) -> Weighting:
 
 
 def is_taught_online(config: Config, labels: LabelSource) -> bool:
-    return labels.name == "mixed" and config.self_train.teacher == "moving_average"
+    knobs = config.self_train
+    return labels.name == "mixed" and knobs.teacher == "moving_average" and knobs.student == "teacher"
 
 
 def online_teacher(

@@ -51,11 +51,13 @@ def detector(archive, config, tmp_path_factory):
     return write_seed_detector(config, archive, tmp_path_factory.mktemp("detector"))
 
 
-def self_trained(config, archive, detector, out, **knobs):
+def self_trained(config, archive, detector, out, also=(), **knobs):
     changed = apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
     truth = str(archive.parent / "labels.csv")
     with one_thread():  # sums of several threads differ in their last bits from run to run
-        return run_self_train(changed, str(archive), detector, str(out), truth=truth, runner=HERE)
+        return run_self_train(
+            changed, str(archive), detector, str(out), truth=truth, also=also, runner=HERE
+        )
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,20 @@ def test_a_fixed_teacher_keeps_its_stored_labels_and_gives_another_student(
     assert (tmp_path / stored).read_bytes() == (undisturbed[0] / stored).read_bytes()
     ours, theirs = (read_card(out / "round1" / "mixed").weights_sha256 for out in (tmp_path, undisturbed[0]))
     assert ours != theirs
+
+
+def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
+    undisturbed, archive, config, detector, tmp_path
+):
+    other = write_seed_detector(apply_overrides(config, {"seed": 5}), archive, tmp_path / "other")
+    knobs = {"student": "fresh", "teacher_pitches": 2}
+    result = self_trained(config, archive, detector, tmp_path / "out", also=(other,), **knobs)
+    stored = "round1/pseudo/pseudo_labels.parquet"
+    ours, theirs = (pq.read_table(out / stored) for out in (tmp_path / "out", undisturbed[0]))
+    assert len(ours) and not ours.equals(theirs)
+    assert (tmp_path / "out" / "round0" / "held_out").exists(), "its thresholds are those of the committee"
+    drift = result.rounds[1]["weight_drift"]
+    assert drift > 10 * undisturbed[1].rounds[1]["weight_drift"], "a fresh student has other weights altogether"
 
 
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])
