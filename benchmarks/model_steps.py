@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
-from mast_ray.config.loading import apply_overrides
+from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.recipes import field
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
@@ -112,6 +112,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--checkpoint-activations", choices=("on", "off"), default="off", help="with the engines")
     add("--compile", choices=("on", "off", "auto"), default="auto", help="with the engines")
+    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="any knob, with the engines")
     add("--out", type=Path)
     return parser.parse_args()
 
@@ -226,7 +227,7 @@ def engine_step(
         "cluster.offload": "optimizer" if variant == "offload" else "none",
         "detector.unfrozen_blocks": 10**6, "detector.backbone_multiplier": 1.0,
     }  # fmt: skip
-    config = apply_overrides(field(), knobs)
+    config = apply_overrides(field(), knobs | parse_set(args.sets))
     training = getattr(config, section)
     schedule = schedule_of(training, 1000 * args.batch)
     objective = reconstruction(config) if name == "pretrain" else detection(config, training)
