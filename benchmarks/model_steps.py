@@ -112,7 +112,14 @@ def arguments() -> argparse.Namespace:
     )
     add("--checkpoint-activations", choices=("on", "off"), default="off", help="with the engines")
     add("--compile", choices=("on", "off", "auto"), default="auto", help="with the engines")
-    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="any knob, with the engines")
+    add(
+        "--set",
+        dest="sets",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any knob, with the engines",
+    )
     add("--out", type=Path)
     return parser.parse_args()
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mast_ray.evaluation.naming.fitting import Examples, fit_names
-from mast_ray.evaluation.naming.names import UNKNOWN
+from mast_ray.evaluation.naming.fitting import fit_names
+from mast_ray.evaluation.naming.names import UNKNOWN, Examples
 from mast_ray.evaluation.naming.shares import share_interval
 from mast_ray.evaluation.similarity.retrieval import zero_shot_labels
 from mast_ray.soundscapes.clips import Clip, read_clips

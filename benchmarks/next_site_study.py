@@ -120,7 +120,9 @@ ROWS = _rows(
     Row("field_pretrained", (), start="encoder", with_rows=("field",)),
     Row("field_pretrained_alone", (), start="encoder_alone", with_rows=("field",)),
     Row("field_pretrained_decay", DECAYED, start="encoder", with_rows=("field",)),
-    Row("field_pretrained_full", ("detector.backbone_multiplier=1.0",), start="encoder", with_rows=("field",)),
+    Row(
+        "field_pretrained_full", ("detector.backbone_multiplier=1.0",), start="encoder", with_rows=("field",)
+    ),
     Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
     Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
     *(
@@ -141,7 +143,14 @@ ROWS = _rows(
         }.items()
     ),
     *(
-        Row(f"self_trained{name}", (*sets, "self_train.teacher_pitches=3"), "self-train", TEACHER, (TEACHER,), True)
+        Row(
+            f"self_trained{name}",
+            (*sets, "self_train.teacher_pitches=3"),
+            "self-train",
+            TEACHER,
+            (TEACHER,),
+            True,
+        )
         for name, sets in {
             "_committee": (*NEW_STAGES, "self_train.teacher=fixed"),
             "_fresh_committee": FRESH,

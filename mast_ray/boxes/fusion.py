@@ -22,11 +22,14 @@ def fused(hearings: Sequence[Detections]) -> Detections:
     to choose from.
     """
     corners, score, is_valid = (
-        torch.cat([getattr(one, name) for one in hearings], dim=1) for name in ("corners", "score", "is_valid")
+        torch.cat([getattr(one, name) for one in hearings], dim=1)
+        for name in ("corners", "score", "is_valid")
     )
     same = pairwise_iou(corners, corners) >= SAME_CALL  # (B, N, N)
     support = torch.where(same & is_valid[:, None, :], score[:, None, :], 0.0)
-    support, index = support.unflatten(-1, (len(hearings), -1)).max(-1)  # (B, N, V): by each hearing, and by which box
+    support, index = support.unflatten(-1, (len(hearings), -1)).max(
+        -1
+    )  # (B, N, V): by each hearing, and by which box
     first = torch.arange(len(hearings), device=index.device) * hearings[0].score.shape[1]
     supporters = _gathered(corners, index + first)  # (B, N, V, 4)
     total = support.sum(-1).clamp(min=1e-9)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
-from mast_ray.evaluation.naming.fitting import Examples
-from mast_ray.evaluation.naming.names import Named, Names
+from mast_ray.evaluation.naming.names import Examples, Named, Names
 from mast_ray.inference.embeddings import embed_boxes, load_embedder, vectors_of
 from mast_ray.models.detector import EmbeddingName
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ, fractional_frames, hertz_to_bin

@@ -36,10 +36,10 @@ class SharedBatchNorm(nn.BatchNorm2d):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            return self._over_workers(features)
+            # here and not as a decorator: that would import the compiler, seconds of every start
+            return torch.compiler.disable(self._over_workers)(features)
         return super().forward(features)
 
-    @torch.compiler.disable
     def _over_workers(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
             values = features.float()

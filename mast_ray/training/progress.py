@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TextIO
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.spectrogram.grid import CHUNK_FRAMES, NUM_BINS
@@ -125,6 +124,8 @@ def flops_of_chunk(objective: Objective, device: torch.device) -> float | None:
     """
     if device.type != "cuda" or objective.may_skip_parameters:
         return None
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     chunk = torch.zeros((1, 1, CHUNK_FRAMES, NUM_BINS), device=device)
     batch = ChunkBatch(
         chunk, pad_boxes([torch.zeros((0, 4))]).to(device), torch.ones(1, device=device), ("count",)

@@ -33,7 +33,9 @@ def test_boxes_that_overlap_too_little_do_not_support_each_other() -> None:
 
 def test_one_hearing_supports_a_box_once() -> None:
     """Two boxes of one hearing on one call are not two voices."""
-    found = fused([hearing((0, 0, 10, 10, 0.8), (1, 0, 11, 10, 0.7)), hearing((0, 0, 0, 0, 0), (0, 0, 0, 0, 0))])
+    found = fused(
+        [hearing((0, 0, 10, 10, 0.8), (1, 0, 11, 10, 0.7)), hearing((0, 0, 0, 0, 0), (0, 0, 0, 0, 0))]
+    )
     torch.testing.assert_close(found.score[0, :2], torch.tensor([0.4, 0.4]))
     assert not found.is_valid[0, 2:].any()
 

@@ -22,7 +22,9 @@ class LoudestBin(nn.Module):
         zero = torch.zeros_like(bins)
         high = (bins + 3).clamp(max=logmel.shape[-1])
         corners = torch.stack((zero + 10, bins - 1, zero + 30, high), -1)[:, None]
-        return Detections(corners, torch.full((len(logmel), 1), self.score), torch.ones(len(logmel), 1, dtype=torch.bool))
+        return Detections(
+            corners, torch.full((len(logmel), 1), self.score), torch.ones(len(logmel), 1, dtype=torch.bool)
+        )
 
 
 def chunk(loudest_bin: int) -> Tensor:

@@ -20,7 +20,7 @@ from sklearn.model_selection import GroupKFold
 
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.intervals import Interval
-from mast_ray.evaluation.naming.names import Evidence, Kind, Names, box_numbers, confidence_of
+from mast_ray.evaluation.naming.names import Evidence, Examples, Kind, Names, box_numbers, confidence_of
 from mast_ray.evaluation.naming.shares import share_interval
 from mast_ray.evaluation.similarity.neighbours import unit_vectors
 
@@ -33,18 +33,6 @@ COSINE_SCALES = (5.0, 10.0, 20.0, 40.0)
 EVEN_CHANCE = 0.5  # below, a name is more likely wrong than right
 UNTRAINED_SHARE = 0.25  # of the calls of an archive: labels that nobody trained
 LEAST_NAMED = 10  # held-out boxes that must get a name before their share of right ones is believed
-
-
-class Examples(NamedTuple):
-    """N boxes with their labels."""
-
-    embedding: NDArray[np.float32]  # (N, C)
-    boxes: Floats  # (N, 4) frames and bins
-    label: NDArray[np.object_]  # (N,)
-    group: NDArray[np.object_]  # (N,) recordings: what no fold parts
-
-    def take(self, rows: NDArray[np.generic]) -> Examples:
-        return Examples(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True)

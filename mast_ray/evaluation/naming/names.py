@@ -27,6 +27,18 @@ SHAPE_NUMBERS = 4
 TENSORS = ("mean", "scale", "weights", "bias", "prototypes", "confidence")
 
 
+class Examples(NamedTuple):
+    """N boxes with their labels."""
+
+    embedding: NDArray[np.float32]  # (N, C)
+    boxes: Floats  # (N, 4) frames and bins
+    label: NDArray[np.object_]  # (N,)
+    group: NDArray[np.object_]  # (N,) recordings: what no fold parts
+
+    def take(self, rows: NDArray[np.generic]) -> Examples:
+        return Examples(*(column[rows] for column in self))
+
+
 class Named(NamedTuple):
     """What boxes are called."""
 

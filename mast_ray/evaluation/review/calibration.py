@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
-from sklearn.isotonic import IsotonicRegression
 
 from mast_ray.evaluation.intervals import wilson_limits
 
@@ -80,6 +78,9 @@ def fit_calibration(
             slope, offset = _platt(_logit(score), right, counts)
             return Calibration("platt", slope, offset, num_examples=len(score))
         case "isotonic":
+            # only who fits needs it: every process that writes detections imports this module
+            from sklearn.isotonic import IsotonicRegression
+
             fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
                 score, right, sample_weight=counts
             )
@@ -102,6 +103,8 @@ def _platt(logit: Floats, right: Floats, weight: Floats) -> tuple[float, float]:
         value = (weight * (np.logaddexp(0, line) - target * line)).sum() + 0.5 * (parameters[0] - 1) ** 2
         error = weight * (_expit(line) - target)
         return value, np.array([(error * logit).sum() + parameters[0] - 1, error.sum()])
+
+    from scipy import optimize
 
     found = optimize.minimize(
         loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 50), (None, None)]

@@ -190,7 +190,6 @@ class MakeChunkWork:
             config.evaluate.max_detections,
         )
 
-
     def _others(self, card: Card) -> list[nn.Module]:
         """Further models, which must take chunks as the first does."""
         others = []

@@ -13,8 +13,7 @@ import numpy as np
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.naming.fitting import Examples
-from mast_ray.evaluation.naming.names import Names
+from mast_ray.evaluation.naming.names import Examples, Names
 from mast_ray.inference.naming import ModelNames, load_names
 from mast_ray.stages.score.classify import ClassifyKnobs, box_examples, classify
 from mast_ray.storage.storage import Storage, open_storage

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
-from mast_ray.evaluation.naming.fitting import RARE, Examples, FittedNames, fit_names
+from mast_ray.evaluation.naming.fitting import RARE, FittedNames, fit_names
+from mast_ray.evaluation.naming.names import Examples
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.inference.embeddings import embed_boxes, load_embedder
 from mast_ray.inference.naming import examples_of

@@ -116,7 +116,14 @@ def run_self_train(
         stack.enter_context(runner.session())  # one for all stages
         model = open_storage(detector, config.storage).url  # absolute, for workers elsewhere
         training = _SelfTraining(
-            config, archive.storage.url, archive, model, stage, runner, _truth_table(truth, archive), tuple(also)
+            config,
+            archive.storage.url,
+            archive,
+            model,
+            stage,
+            runner,
+            _truth_table(truth, archive),
+            tuple(also),
         )
         result = SelfTrainResult(**training.rounds())
         run.finish({"rounds": len(result.rounds) - 1})

@@ -7,8 +7,8 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from mast_ray.config.errors import DataError
-from mast_ray.evaluation.naming.fitting import Examples, Way, fit_names, fit_way, limit_for_precision
-from mast_ray.evaluation.naming.names import UNKNOWN, Names, box_numbers
+from mast_ray.evaluation.naming.fitting import Way, fit_names, fit_way, limit_for_precision
+from mast_ray.evaluation.naming.names import UNKNOWN, Examples, Names, box_numbers
 from mast_ray.evaluation.naming.shares import share_interval
 
 BOX = np.array([[0.0, 10.0, 50.0, 30.0]])

@@ -55,9 +55,7 @@ def self_trained(config, archive, detector, out, also=(), **knobs):
     changed = apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
     truth = str(archive.parent / "labels.csv")
     with one_thread():  # sums of several threads differ in their last bits from run to run
-        return run_self_train(
-            changed, str(archive), detector, str(out), truth=truth, also=also, runner=HERE
-        )
+        return run_self_train(changed, str(archive), detector, str(out), truth=truth, also=also, runner=HERE)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +123,9 @@ def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
     assert len(ours) and not ours.equals(theirs)
     assert (tmp_path / "out" / "round0" / "held_out").exists(), "its thresholds are those of the committee"
     drift = result.rounds[1]["weight_drift"]
-    assert drift > 10 * undisturbed[1].rounds[1]["weight_drift"], "a fresh student has other weights altogether"
+    assert drift > 10 * undisturbed[1].rounds[1]["weight_drift"], (
+        "a fresh student has other weights altogether"
+    )
 
 
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])
