@@ -21,7 +21,8 @@ def test_a_detector_is_there_without_the_compiler(module: str) -> None:
 
 def test_the_compiler_is_there_for_who_asks() -> None:
     code = """
-import mast_ray.models.build, torch, torchvision.ops.roi_align as operator
+import sys, mast_ray.models.build, torch
+operator = sys.modules["torchvision.ops.roi_align"]
 from torch._dynamo.utils import is_compile_supported
 assert operator.is_compile_supported("cpu") == is_compile_supported("cpu")
 print(torch.compile(lambda value: value + 1, backend="eager")(torch.ones(2)).tolist(), torch._dynamo.__file__ is not None)
