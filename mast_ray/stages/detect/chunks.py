@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import nn
 
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
@@ -99,8 +98,8 @@ def detect_chunks(
     if task.post is not None:
         settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
     if task.also or task.num_pitches > 1:
-        others = [read_card(model, config.storage).weights_sha256 for model in task.also]
-        settings |= {"also": others, "num_pitches": task.num_pitches}
+        settings |= {"also": [_hears_alike(model, card, task) for model in task.also]}
+        settings |= {"num_pitches": task.num_pitches}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     chunks = runs_of_split(archive, *task.splits)
@@ -116,6 +115,17 @@ def detect_chunks(
         else:
             _work_off(task, run, units, runner, len(chunks))
         return StageResult(run.finish(count_chunks(stage, units)), was_done=False)
+
+
+def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:
+    """The hash of a further model's weights; it must take chunks as the first does."""
+    own = read_card(model, task.config.storage)
+    if (own.normaliser(), own.tail) != (card.normaliser(), card.tail):
+        raise DataError(
+            f"{model} was trained on chunks made otherwise than those of {task.model}:\n"
+            "detectors that label a pool together are trained on one archive, with one spectrogram"
+        )
+    return own.weights_sha256
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
@@ -172,7 +182,8 @@ class MakeChunkWork:
             torch.backends.cudnn.deterministic = self.task.kernels == "repeatable"
         detector, card = load_detector(self.task.model, config.storage)
         if self.task.also or self.task.num_pitches > 1:
-            detector = Committee([detector, *self._others(card)], self.task.num_pitches)
+            others = [load_detector(model, config.storage)[0] for model in self.task.also]
+            detector = Committee([detector, *others], self.task.num_pitches)
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )
@@ -189,19 +200,6 @@ class MakeChunkWork:
             self.task.post,
             config.evaluate.max_detections,
         )
-
-    def _others(self, card: Card) -> list[nn.Module]:
-        """Further models, which must take chunks as the first does."""
-        others = []
-        for model in self.task.also:
-            other, own = load_detector(model, self.task.config.storage)
-            if (own.normaliser(), own.tail) != (card.normaliser(), card.tail):
-                raise DataError(
-                    f"{model} was trained on chunks made otherwise than those of {self.task.model}:\n"
-                    "teachers of one committee are trained on one archive, with one spectrogram"
-                )
-            others.append(other)
-        return others
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,19 +3,21 @@ kill in the middle, and which round is delivered.
 """
 
 import json
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.spectrogram.logmel import one_thread
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.self_train import run_self_train
+from mast_ray.storage.storage import open_storage
 from mast_ray.training import loop
-from mast_ray.training.files.model_files import read_card, read_model
+from mast_ray.training.files.model_files import read_card, read_model, write_model
 
 pytestmark = pytest.mark.slow
 KNOBS = {
@@ -126,6 +128,14 @@ def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
     assert drift > 10 * undisturbed[1].rounds[1]["weight_drift"], (
         "a fresh student has other weights altogether"
     )
+
+
+def test_detectors_of_other_spectrograms_do_not_label_together(archive, config, detector, tmp_path):
+    weights, card = read_model(detector, "detector")
+    other = card.normalisation | {"divisor": 7.0}
+    write_model(open_storage(tmp_path / "other"), weights, replace(card, normalisation=other))
+    with pytest.raises(DataError, match="trained on one archive"):
+        self_trained(config, archive, detector, tmp_path / "out", also=(str(tmp_path / "other"),))
 
 
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])
