@@ -10,13 +10,11 @@ Legend: B chunks, W windows per chunk, A = 4 x 4 tokens per window, C channels, 
 from __future__ import annotations
 
 import torch
-from timm.layers import Mlp
-from timm.models.swin_transformer_v2_cr import window_partition, window_reverse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.models.encoder import TOKEN_GRID
-from mast_ray.models.layers import TransformerNorm, unit_length
+from mast_ray.models.layers import Mlp, TransformerNorm, unit_length, window_partition, window_reverse
 
 WINDOW = (4, 4)
 META_HIDDEN = 384

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mast_ray.models.layers import (
+    PatchEmbed,
     TransformerNorm,
     initialise_transformer,
     run_blocks,

@@ -1,5 +1,5 @@
 """timm's transformer block with a norm that keeps the residual stream in the compute type of the surrounding
-autocast.
+autocast, and what else is borrowed of timm and torchvision.
 
 Under autocast PyTorch runs norms in float32 and so keeps the residual stream in float32; here the stream
 stays in the compute type (as under DeepSpeed's bf16), the norms reduce in float32 inside their kernels, and
@@ -12,10 +12,23 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from mast_ray.config.light_imports import import_lightly
+
+# Whatever is borrowed of the two is imported by way of this module, after this line.
+import_lightly("torchvision", "timm")
+
+from timm.layers import Mlp as Mlp  # noqa: E402
+from timm.layers import PatchEmbed as PatchEmbed  # noqa: E402
+from timm.models.swin_transformer_v2_cr import window_partition as window_partition  # noqa: E402
+from timm.models.swin_transformer_v2_cr import window_reverse as window_reverse  # noqa: E402
+from timm.models.vision_transformer import Block  # noqa: E402
+from torchvision.models.resnet import BasicBlock as BasicBlock  # noqa: E402
+from torchvision.models.resnet import Bottleneck as Bottleneck  # noqa: E402
+from torchvision.models.resnet import ResNet as ResNet  # noqa: E402
 
 
 def to_compute_dtype(tokens: Tensor) -> Tensor:

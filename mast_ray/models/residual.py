@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from mast_ray.boxes.points import FinestLevel
 from mast_ray.models.encoder import EncoderSize
+from mast_ray.models.layers import BasicBlock, Bottleneck, ResNet
 
 
 class _NarrowResNet(ResNet):

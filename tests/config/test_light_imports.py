@@ -33,11 +33,11 @@ print(torch.compile(lambda value: value + 1, backend="eager")(torch.ones(2)).tol
 def test_who_asks_while_it_is_imported_gets_the_real_one() -> None:
     code = """
 import sys, torch
-from mast_ray.models import light_start
+from mast_ray.config import light_imports
 sys.modules.pop("torchvision", None)
-tools = light_start._StandIn(light_start.TOOLS)
-sys.modules[light_start.TOOLS] = tools
+tools = light_imports._StandIn(light_imports.TOOLS)
+sys.modules[light_imports.TOOLS] = tools
 from torch._dynamo.utils import counters
-print(type(counters).__name__, isinstance(sys.modules[light_start.TOOLS], light_start._StandIn))
+print(type(counters).__name__, isinstance(sys.modules[light_imports.TOOLS], light_imports._StandIn))
 """
     assert said_by(code) == "defaultdict False"
