@@ -180,8 +180,10 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
         args.config = config_of(args.recipe, args.config_file, args.sets)
     for name in getattr(module, "READS_MODELS", ()):
         given = getattr(args, name)
-        one = _folder_of_model(given, args.config) if isinstance(given, str) else None
-        setattr(args, name, one or [_folder_of_model(each, args.config) for each in given])
+        if isinstance(given, list):
+            setattr(args, name, [_folder_of_model(one, args.config) for one in given])
+        else:
+            setattr(args, name, _folder_of_model(given, args.config))
     if getattr(module, "USES_RUNNER", False):
         args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
     return module, args
