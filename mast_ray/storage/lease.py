@@ -5,7 +5,7 @@ lease/<generation>.json is put only if absent, so of several contenders one wins
 rewrites lease/<generation>.beat; a contender watches that object for `ttl_s` of its own time and takes
 the next generation when it stands still. On the machine of the holder a dead process is seen at once. A
 holder that finds a newer generation stops. A store that is away cannot be told that the work has ended:
-nobody waits for that longer than RELEASE_S.
+nobody waits for that longer than RELEASE_S, and this process knows what it has let go.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # An unreleased lease costs the next run `ttl_s`; waiting for a store that is away costs minutes.
 RELEASE_S = 5.0
+
+_held_here: set[str] = set()  # runs of this process whose work goes on
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def held_lease(
             count += 1
             try:
                 if stage.stat(_key(lease.generation + 1)) is not None:
+                    if stop.is_set():  # let go while the store was asked
+                        return
                     log.error("another run has taken over %s; stopping", stage.url)
                     if on_loss is not None:
                         on_loss()
@@ -77,6 +81,7 @@ def held_lease(
     finally:
         stop.set()
         thread.join(timeout=RELEASE_S)
+        _held_here.discard(lease.run)
 
 
 @contextmanager
@@ -107,8 +112,10 @@ def _acquire(stage: Storage, ttl_s: float) -> Lease:
         if generation and not _is_over(stage, generation, ttl_s):
             raise RunActiveError(_active_text(stage, generation))
         me = json.dumps({"run": run} | _identity()).encode()
+        _held_here.add(run)  # before anybody can read it
         if stage.put_if_absent(_key(generation + 1), me):
             return Lease(generation + 1, run)
+        _held_here.discard(run)
 
 
 def _latest_generation(stage: Storage) -> int:
@@ -124,6 +131,8 @@ def _is_over(stage: Storage, generation: int, ttl_s: float) -> bool:
     holder = _holder(stage, generation)
     mine = _identity()
     if holder["place"] and holder["place"] == mine["place"]:
+        if holder["pid"] == mine["pid"] and holder["started"] == mine["started"]:
+            return holder["run"] not in _held_here
         return _start_of(holder["pid"]) != holder["started"]
     log.info("a run began on %s; waiting up to %.0f s for a sign of life", holder["host"], ttl_s)
     until_s = time.monotonic() + ttl_s
@@ -145,7 +154,7 @@ def _active_text(stage: Storage, generation: int) -> str:
 
 def _holder(stage: Storage, generation: int) -> dict[str, Any]:
     """Who took a lease; a damaged one is held by nobody known, and ends when it gives no sign of life."""
-    unknown = {"host": "unknown", "place": "", "pid": 0, "started": ""}
+    unknown = {"run": "", "host": "unknown", "place": "", "pid": 0, "started": ""}
     try:
         found = json.loads(stage.read_bytes(_key(generation)))
     except ValueError:

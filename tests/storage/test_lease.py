@@ -123,6 +123,18 @@ def test_work_that_ends_does_not_wait_for_a_store_that_is_away(tmp_path):
     stage.is_back.set()
 
 
+def test_what_this_process_let_go_is_free_though_the_store_was_not_told_yet(tmp_path, monkeypatch):
+    monkeypatch.setattr("mast_ray.storage.lease.RELEASE_S", 0.05)
+    stage = LeavingStore(str(tmp_path))
+    with held_lease(stage):
+        pass
+    with held_lease(stage) as second:
+        assert second.generation == 2
+        with pytest.raises(RunActiveError), held_lease(stage):
+            pass
+    stage.is_back.set()
+
+
 def test_no_beat_follows_the_release(tmp_path):
     stage = LeavingStore(str(tmp_path))
     threading.Timer(0.5, stage.is_back.set).start()
