@@ -65,7 +65,7 @@ def _rows(*rows: Row) -> dict[str, Row]:
 PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
-    "augment.background=0.3", "augment.background_from=labelled",
+    "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -74,6 +74,7 @@ KINDS = {
     "mix_style": ("augment.mix_style=0.7",),
     "background": ("augment.background=1.0", "augment.background_from=pool"),
 }
+ZOOMS = {"_mild": 1.4, "": 2.0, "_far": 3.0}
 STRONG = ("augment.most_per_example=5", *(one for sets in KINDS.values() for one in sets))
 # The paper's curriculum at the rates of supervised training, and what took its place: a band of ignored boxes between two
 # thresholds, mixed batches, a moving teacher, averaged weights, the best round.
@@ -85,6 +86,7 @@ NEW_STAGES = (
     "self_train.curriculum=mixed", "self_train.policy=precision", "self_train.contrastive_on_pseudo=false",
     "self_train.teacher=moving_average", "self_train.average_with_teacher=auto", "self_train.keep=best",
     "self_train.precision_target=0.7", "self_train.ignore_above=0.35", "self_train.empty_chunks=negative",
+    "self_train.expert_share=0.25",
 )  # fmt: skip
 
 # A student from nothing, at the rate of supervised training.
@@ -110,6 +112,10 @@ ROWS = _rows(
     ),
     Row("hybrid_median_strong", STRONG, with_rows=("hybrid_median",)),
     Row("field", KINDS["shift"], with_rows=("hybrid_median",)),
+    *(
+        Row(f"field_zoom{name}", (f"augment.zoom={zoom}",), with_rows=("field",))
+        for name, zoom in ZOOMS.items()
+    ),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),
@@ -147,14 +153,16 @@ ROWS = _rows(
             f"self_trained{name}",
             (*sets, "self_train.teacher_pitches=3"),
             "self-train",
-            TEACHER,
+            teacher,
             (TEACHER,),
             True,
         )
-        for name, sets in {
-            "_committee": (*NEW_STAGES, "self_train.teacher=fixed"),
-            "_fresh_committee": FRESH,
-        }.items()
+        for name, sets, teacher in (
+            ("_committee", (*NEW_STAGES, "self_train.teacher=fixed"), TEACHER),
+            ("_fresh_committee", FRESH, TEACHER),
+            ("_fresh_committee_even", (*FRESH, "self_train.expert_share=0.5"), TEACHER),
+            ("_second", FRESH, "self_trained_fresh_committee"),  # the students label the pool together
+        )
     ),
 )
 SUPERVISED = ("fcos", "resnet_fpn", "resnet_fpn_median", "mast_printed", "hybrid", "field")
@@ -177,8 +185,11 @@ class Job:
 def main() -> None:
     args = arguments()
     for name, row in ROWS.items():
-        if row.verb == "self-train":
-            ROWS[name] = replace(row, start=args.self_train_from)
+        if row.start == TEACHER:
+            with_rows = tuple(args.self_train_from if one == TEACHER else one for one in row.with_rows)
+            ROWS[name] = replace(row, start=args.self_train_from, with_rows=with_rows)
+        elif row.name == "self_trained_second":
+            ROWS[name] = replace(row, with_rows=(args.self_train_from,))
     if args.job:
         run_job(Path(args.job))
     elif args.list:
@@ -441,6 +452,12 @@ def folder_of(job: Job, args: argparse.Namespace) -> Path:
     return args.work / "runs" / job.row.name / f"seed{job.seed}"
 
 
+def model_of(job: Job, args: argparse.Namespace) -> str:
+    """Where the weights of a finished run lie."""
+    inside = "rounds/model" if job.row.verb == "self-train" else "model"
+    return str(folder_of(job, args) / inside)
+
+
 def result_of(job: Job, args: argparse.Namespace) -> Path:
     return args.work / "results" / f"{job.name}.json"
 
@@ -533,7 +550,7 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
     folder, prepared = folder_of(job, args), str(args.work / "prepared")
     flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
     before = start_of(job, args)
-    start = str(folder_of(before, args) / "model") if before else ""
+    start = model_of(before, args) if before else ""
     match job.row.verb:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(folder / "model"), *flags]
@@ -542,7 +559,7 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
             return ["train", prepared, "--out", str(folder / "model"), *encoder, *flags]
         case "self-train":
             truth = ["--truth", str(args.work / "archive" / "truth.csv")]
-            others = [str(folder_of(one, args) / "model") for one in others_of(job, args)]
+            others = [model_of(one, args) for one in others_of(job, args)]
             also = ["--also", *others] if others else []
             return [
                 "self-train",

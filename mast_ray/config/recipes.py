@@ -46,6 +46,7 @@ def paper() -> Config:
             "augment.hidden_boxes": "remove",
             "augment.frequency_shift_bins": 4,
             "augment.shift_edges": "silence",
+            "augment.zoom": 1.0,
             "augment.gain_db": 0.0,
             "augment.equaliser_db": 0.0,
             "augment.mix_style": 0.0,

@@ -4,7 +4,8 @@ Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes
 batch, then `augment` applies them and is a pure function: the same draws give the same result, and it can
 be compiled. One to three kinds are drawn per example. Values are normalised log-mel, so a shift of level is
 an addition. What makes a site is level, colour and background: gain, equaliser, the statistics of another
-site's chunk, its sound mixed in.
+site's chunk, its sound mixed in. What makes an animal is how high, how long and how wide it calls: shifts, and
+the zoom, which half of the augmented examples get besides.
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
 paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
@@ -38,6 +39,7 @@ LOWEST_REMNANT_BINS = 2.0
 MOSTLY_HIDDEN = 0.5
 LOG_PER_DB = 0.1 * math.log(10.0)  # log-mel is the natural logarithm of power
 EQUALISER_POINTS = 5
+ZOOMED_SHARE = 0.5  # of the examples that are augmented
 LEAST_SPREAD = 0.05  # a bin that stays the same all the time has no spread to divide by
 
 
@@ -60,6 +62,7 @@ class AugmentStrength:
     equaliser_db: float = 0.0
     mix_style: float = 0.0
     shift_edges: Literal["silence", "repeat"] = "repeat"
+    zoom: float = 1.0  # a factor: 1 switches it off
 
     @property
     def needs_bank(self) -> bool:
@@ -84,6 +87,7 @@ class AugmentStrength:
             equaliser_db=config.equaliser_db,
             mix_style=config.mix_style,
             shift_edges=config.shift_edges,
+            zoom=config.zoom,
         )
 
 
@@ -103,6 +107,8 @@ class Draws(NamedTuple):
     equaliser_db: Tensor | None = None  # (B, points), neutral 0
     style_share: Tensor | None = None  # (B,) neutral 0
     style_index: Tensor | None = None  # (B,) int64 into the noise bank; None: the next example lends its own
+    zoom: Tensor | None = None  # (B, 2) factors of time and frequency, neutral 1
+    zoom_about: Tensor | None = None  # (B, 2) frame and bin that stay where they are
 
 
 def draw_augmentation(
@@ -179,6 +185,11 @@ def draw_augmentation(
     if strength.mix_style > 0:
         share = uniform(num_chunks) * strength.mix_style * use["style"]
         drawn = drawn._replace(style_share=share, style_index=place_in_bank() if noise_bank_size else None)
+    if strength.zoom > 1:
+        is_zoomed = is_augmented & (uniform(num_chunks) < ZOOMED_SHARE)
+        power = (uniform(num_chunks, 2) * 2 - 1) * is_zoomed[:, None]
+        about = torch.stack((uniform(num_chunks) * num_frames, uniform(num_chunks) * num_bins), dim=1)
+        drawn = drawn._replace(zoom=strength.zoom**power, zoom_about=about)
     return drawn
 
 
@@ -199,6 +210,11 @@ def augment(
     logmel, boxes = batch.logmel.squeeze(1), batch.boxes
     num_frames, num_bins = logmel.shape[1:]
     bank = None if noise_bank is None else noise_bank.reshape(-1, num_frames, num_bins)
+    if draws.zoom is not None and draws.zoom_about is not None:
+        logmel = _zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
+        factor, about = draws.zoom.repeat(1, 2)[:, None], draws.zoom_about.repeat(1, 2)[:, None]
+        boxes = replace(boxes, corners=(boxes.corners - about) * factor + about)
+        boxes = clip_boxes(boxes, num_frames, num_bins)  # what left the chunk is not there to be shifted back
     if strength.time_shift_frames > 0 or strength.time_warp > 0:
         logmel = _resample_time(logmel, draws, strength, normalisation.silence)
         middle = num_frames / 2
@@ -271,6 +287,24 @@ def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, sile
     if strength.time_warp > 0:
         out = torch.lerp(out, take(below + 1), (wanted - below)[..., None].to(out.dtype))
     outside = (wanted < -0.5) | (wanted > num_frames - 0.5)
+    return out.masked_fill(outside[..., None], silence)
+
+
+def _zoomed(logmel: Tensor, factors: Tensor, about: Tensor, silence: float) -> Tensor:
+    """(B, T, F) stretched by (B, 2) factors about (B, 2) places: frames from outside are silence, bins the outermost again."""
+    num_frames, num_bins = logmel.shape[1:]
+
+    def source(axis: int, length: int) -> Tensor:
+        """(B, length) where the middle of every frame or bin comes from"""
+        place = torch.arange(length, device=logmel.device)[None, :] + 0.5
+        return (place - about[:, axis, None]) / factors[:, axis, None] + about[:, axis, None]
+
+    frames, bins = source(0, num_frames), source(1, num_bins)
+    across = (2 * bins / num_bins - 1)[:, None, :].expand(-1, num_frames, -1)
+    along = (2 * frames / num_frames - 1)[:, :, None].expand(-1, -1, num_bins)
+    grid = torch.stack((across, along), dim=3).to(logmel.dtype)
+    out = functional.grid_sample(logmel[:, None], grid, "bilinear", "border", align_corners=False)[:, 0]
+    outside = (frames < 0) | (frames > num_frames)
     return out.masked_fill(outside[..., None], silence)
 
 

@@ -86,6 +86,50 @@ def test_a_call_lies_in_its_box_after_shift_and_warp(frames: int, bins: int, str
     assert box[1::2] == [20 + bins, 40 + bins]
 
 
+@pytest.mark.parametrize("factors", [(2.0, 0.5), (0.5, 1.5), (1.0, 1.0), (1.7, 2.0)])
+@pytest.mark.parametrize("about", [(128.0, 32.0), (90.0, 20.0)])
+def test_a_call_lies_in_its_box_after_a_zoom_about_any_place(
+    factors: tuple[float, float], about: tuple[float, float]
+) -> None:
+    batch = painted((100, 24, 140, 36))
+    zoomed = applied(batch, draws(zoom=torch.tensor([factors]), zoom_about=torch.tensor([about])))
+    (box,) = objects(zoomed)
+    expected = [
+        min(max((x - m) * z + m, 0), size)
+        for x, z, m, size in zip((100, 24, 140, 36), factors * 2, about * 2, (T, F) * 2, strict=True)
+    ]
+    assert box == pytest.approx(expected, abs=1e-3)
+    assert measured_box(zoomed.logmel[0, 0]) == pytest.approx(box, abs=1.01)
+
+
+def test_a_pressed_chunk_is_padded_with_silence_in_time_and_its_edge_in_frequency() -> None:
+    batch = painted((0, 0, T, 4))
+    pressed = applied(batch, draws(zoom=torch.tensor([[0.5, 0.5]]), zoom_about=torch.tensor([[128.0, 32.0]])))
+    logmel = pressed.logmel[0, 0]
+    assert torch.all(logmel[:63] == SILENCE) and torch.all(logmel[-63:] == SILENCE)
+    assert torch.all(logmel[66:-66, :15] == 5.0) and torch.all(logmel[66:-66, 20:] == 0.0)
+
+
+def test_what_a_zoom_pushed_out_is_not_shifted_back_as_an_empty_box() -> None:
+    batch = painted((200, 24, 220, 36))
+    out = draws(
+        zoom=torch.tensor([[4.0, 1.0]]),
+        zoom_about=torch.tensor([[0.0, 0.0]]),
+        shift_frames=torch.tensor([-100.0]),
+    )
+    assert objects(applied(batch, out)) == []
+
+
+def test_half_of_the_augmented_are_zoomed_by_factors_as_often_above_one_as_below() -> None:
+    drawn = drawn_many(replace(ALL, zoom=2.0), 0.8)
+    is_zoomed = (drawn.zoom != 1).any(dim=1)
+    assert is_zoomed.float().mean() == pytest.approx(0.4, abs=0.05)
+    assert 0.5 <= drawn.zoom.min() < 0.55 and 1.9 < drawn.zoom.max() <= 2.0
+    assert drawn.zoom[is_zoomed].log().mean() == pytest.approx(0.0, abs=0.05)
+    without = drawn_many(ALL, 0.8)
+    assert torch.equal(drawn.shift_frames, without.shift_frames) and without.zoom is None
+
+
 def test_what_moves_in_from_outside_is_silence() -> None:
     result = applied(painted(), draws(shift_frames=torch.tensor([30.0]), shift_bins=torch.tensor([-3])))
     logmel = result.logmel[0, 0]
