@@ -30,7 +30,7 @@ class AugmentConfig(Section):
     """What fills the bins that a shift in frequency opens: silence (paper), or the outermost bin again."""
     time_warp: Share = 0.1
     """Largest relative stretch of time."""
-    zoom: float = Field(1.0, ge=1.0, le=4.0)
+    zoom: float = Field(2.0, ge=1.0, le=4.0)
     """Largest factor by which time, and by another factor frequency, is stretched or pressed together, for half of the
     augmented examples: calls as long and as wide as other animals'. 1: off (paper).
     """

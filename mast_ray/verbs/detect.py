@@ -6,14 +6,14 @@ import argparse
 
 from mast_ray.config.errors import OK
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
-from mast_ray.training.files.shipped import SHIPPED
+from mast_ray.training.files.shipped import FIRST_LOOK
 
 USES_CONFIG = USES_RUNNER = True
 SMALL_ARCHIVE_BYTES = 1_500_000_000  # four hours at 48 kHz and 16 bit
 HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.
 
-MODEL, ARCHIVE and --out are folders or s3:// prefixes; without MODEL the detector that comes with the package is used (shipped:tiny, or
-shipped:compact with a GPU). Detections are stored down to evaluate.score_floor: a threshold is applied when
+MODEL, ARCHIVE and --out are folders or s3:// prefixes; without MODEL the detector that comes with the package is used
+(shipped:tiny). Detections are stored down to evaluate.score_floor: a threshold is applied when
 the table is read. Interrupted, the same command goes on where it was; finished, it has nothing to do. Every recording ends as done
 (recordings.parquet) or rejected with its reason (rejects.parquet). Exit code 0: all done; 4: some were rejected.
 
@@ -23,7 +23,7 @@ every verb reads like OUT itself, and count again when their recordings are back
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", nargs="?", default=SHIPPED,
+    add("model", nargs="?", default=FIRST_LOOK,
         help="folder written by `mast train` or `mast self-train`, shipped:tiny or shipped:compact")  # fmt: skip
     add("archive", help="folder or s3:// prefix of recordings")
     add("--out", required=True, help="folder or s3:// prefix to write")

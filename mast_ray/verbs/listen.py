@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mast_ray.training.files.shipped import SHIPPED
+from mast_ray.training.files.shipped import FIRST_LOOK
 from mast_ray.verbs.pipeline import Step, run_steps
 
 USES_CONFIG = True
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("audio", metavar="RECORDINGS", help="folder of recordings")
     add(
         "--model",
-        default=SHIPPED,
-        help="model folder, shipped:tiny or shipped:compact (default: the one that fits)",
+        default=FIRST_LOOK,
+        help="model folder, shipped:tiny or shipped:compact (default: shipped:tiny)",
     )
     add("--out", default="listened", help="folder to write (default: listened)")
     add("--table", default="", help="CSV of recordings or sites: file, site, start_time, timezone, ...")

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.dry_run:
         with archive_to_plan(args.prepared, args.config) as archive:
-            print(plan_text(args.config, archive, args.detector, args.out))
+            print(plan_text(args.config, archive, args.detector, args.out, args.also))
         return 0
     result = run_self_train(
         args.config,

@@ -5,6 +5,7 @@ folders, without starting anything.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
 from mast_ray.config.tree import Config
@@ -21,7 +22,7 @@ from mast_ray.training.files.model_files import read_card
 from mast_ray.training.schedule import schedule_of
 
 
-def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
+def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequence[str] = ()) -> str:
     """Lines for people."""
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
@@ -38,7 +39,10 @@ def plan_text(config: Config, prepared: str, detector: str, out: str) -> str:
     ]
     for number in range(1, knobs.rounds + 1):
         if needs_pseudo_labels(knobs.curriculum):
-            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks"))
+            teachers = 1 + len(also) * (number == 1)
+            heard = f"by {teachers} detectors" if teachers > 1 else "by one detector"
+            pitches = f", each at {knobs.teacher_pitches} heights" if knobs.teacher_pitches > 1 else ""
+            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks {heard}{pitches}"))
             lines.append(_line(stage, f"round{number}/pseudo", "no inference"))
         for step in steps_of(knobs.curriculum):
             section = knobs.stage1 if step.section == "self_train.stage1" else knobs.stage2

@@ -99,6 +99,11 @@ def run_self_train(
         raise ConfigError(
             "self_train.curriculum=ceiling trains on the truth of the pool: give it by --truth (truth.csv of `mast synth`)"
         )
+    if also and not needs_pseudo_labels(config.self_train.curriculum):
+        raise ConfigError(
+            f"--also names detectors that label the pool, but self_train.curriculum={config.self_train.curriculum} uses no "
+            "pseudo-labels:\nleave --also out, or choose another curriculum"
+        )
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     card = read_card(detector, config.storage)

@@ -1,7 +1,8 @@
 """Models that come with the package: a general detector of animal sound in two sizes, checked like any other.
 
 `tiny` is for two cores, `compact` for a GPU or a patient laptop. Where a model is asked for, `shipped` means the one
-that fits the machine, `shipped:tiny` and `shipped:compact` name one, and anything else is a folder.
+that fits the machine, `shipped:tiny` and `shipped:compact` name one, and anything else is a folder. To listen without
+any training of one's own FIRST_LOOK is used everywhere: it was trained for longer, and finds more (docs/results.md).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mast_ray.config.errors import ConfigError, DataError
 
 SHIPPED, SCRATCH = "shipped", "scratch"
 SIZES = ("tiny", "compact")
+FIRST_LOOK = f"{SHIPPED}:tiny"
 
 
 def shipped_model(size: str) -> Path:

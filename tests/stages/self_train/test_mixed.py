@@ -14,6 +14,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.spectrogram.logmel import one_thread
 from mast_ray.stages.runner import HERE
+from mast_ray.stages.self_train.plan import plan_text
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.storage.storage import open_storage
 from mast_ray.training import loop
@@ -136,6 +137,17 @@ def test_detectors_of_other_spectrograms_do_not_label_together(archive, config, 
     write_model(open_storage(tmp_path / "other"), weights, replace(card, normalisation=other))
     with pytest.raises(DataError, match="trained on one archive"):
         self_trained(config, archive, detector, tmp_path / "out", also=(str(tmp_path / "other"),))
+
+
+def test_further_detectors_are_refused_where_nobody_labels_the_pool_and_are_in_the_plan_where_they_do(
+    archive, config, detector, tmp_path
+):
+    with pytest.raises(ConfigError, match="uses no pseudo-labels"):
+        self_trained(config, archive, detector, tmp_path / "out", also=(detector,), curriculum="stage2_only")
+    changed = apply_overrides(config, {"self_train.teacher_pitches": 3, "self_train.rounds": 2})
+    plan = plan_text(changed, str(archive), detector, str(tmp_path / "nowhere"), also=(detector,))
+    first, second = (line for line in plan.splitlines() if "/detections" in line)
+    assert "by 2 detectors, each at 3 heights" in first and "by one detector, each at 3" in second
 
 
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])

@@ -1,10 +1,10 @@
 """A run on values above the background, strongly augmented: from pretraining to detections in one input."""
 
 import pytest
+from augmentations import EVERY_AUGMENTATION
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.recipes import STRONG_AUGMENTATION
 from mast_ray.inference.chunk_scores import as_detected
 from mast_ray.self_training.pool import read_pool
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
@@ -29,7 +29,7 @@ def prepared(tmp_path_factory):
 def run(prepared, tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     config = apply_overrides(
-        small_config(**{"spectrogram.background": "median", "detector.max_steps": 4}), STRONG_AUGMENTATION
+        small_config(**{"spectrogram.background": "median", "detector.max_steps": 4}), EVERY_AUGMENTATION
     )
     run_pretrain(config, prepared, str(out / "encoder"), runner=HERE)
     summary = run_train_detector(

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from archive_of_noise import write_archive
+from augmentations import EVERY_AUGMENTATION
 
 from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes, pad_boxes
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.recipes import STRONG_AUGMENTATION, field
+from mast_ray.config.recipes import field
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -189,7 +190,7 @@ def test_the_quietest_quarter_of_every_site_is_kept():
 
 
 def test_draws_of_new_kinds_do_not_depend_on_who_holds_a_chunk(prepared):
-    config = apply_overrides(field(), STRONG_AUGMENTATION)
+    config = apply_overrides(field(), EVERY_AUGMENTATION)
     bank = torch.randn(6, 1024, 128).half()
     make = lambda size: StepAugmentation(  # noqa: E731
         replace(AugmentStrength.of_config(config.augment), noise=0.0),
