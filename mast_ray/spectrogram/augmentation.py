@@ -62,7 +62,7 @@ class AugmentStrength:
     equaliser_db: float = 0.0
     mix_style: float = 0.0
     shift_edges: Literal["silence", "repeat"] = "repeat"
-    zoom: float = 1.0  # a factor: 1 switches it off
+    zoom: float = 2.0  # a factor: 1 switches it off
 
     @property
     def needs_bank(self) -> bool:
