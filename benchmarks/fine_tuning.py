@@ -54,7 +54,7 @@ def main() -> None:
             )
             row[start] = {"seconds": seconds, **figures(scores[start])}
         gains = scores["shipped"].gains_over(scores["scratch"], config)
-        row["f1_gain"] = {split: gains[split]["f1"]._asdict() for split in SPLITS if split in gains}
+        row["f1_gain"] = {split: limited(gains[split]["f1"]._asdict()) for split in SPLITS if split in gains}
         rows.append(row)
         print(line(row), flush=True)
     start = evaluate_model(
@@ -123,9 +123,14 @@ def figures(scores: ModelScores) -> dict[str, Any]:
     found = {}
     for split in SPLITS:
         if (row := scores.sheet.whole(split)) is not None:
-            found[split] = {"f1": row.figures["f1"]._asdict(), "ap_area": row.figures["ap_area"].estimate,
+            found[split] = {"f1": limited(row.figures["f1"]._asdict()), "ap_area": row.figures["ap_area"].estimate,
                             "calls": row.num_truth, "recordings": row.num_recordings}  # fmt: skip
     return found
+
+
+def limited(figure: dict[str, Any]) -> dict[str, Any]:
+    """A figure as JSON holds it: one recording has no interval."""
+    return {name: None if value != value else value for name, value in figure.items()}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -134,7 +139,8 @@ def line(row: dict[str, Any]) -> str:
         if split in row["f1_gain"]:
             f1 = [row[start][split]["f1"]["estimate"] for start in SECTION]
             gain = row["f1_gain"][split]
-            parts.append(f"{title} {f1[0]:.3f} against {f1[1]:.3f}: {gain['estimate']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]")  # fmt: skip
+            limits = "" if gain["low"] is None else f" [{gain['low']:+.3f}, {gain['high']:+.3f}]"
+            parts.append(f"{title} {f1[0]:.3f} against {f1[1]:.3f}: {gain['estimate']:+.3f}{limits}")
     seconds = ", ".join(f"{start} {row[start]['seconds']:.0f} s" for start in SECTION)
     return f"{row['boxes']} boxes, {row['steps']} steps ({seconds}): " + "; ".join(parts)
 
