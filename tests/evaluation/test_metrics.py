@@ -155,12 +155,14 @@ def test_counts_and_scores_of_two_chunks_worked_by_hand():
     assert metrics.mean_iou == pytest.approx(0.8)
 
 
-def test_threshold_with_the_best_f1_keeps_the_hits_and_drops_the_noise_below():
+def test_threshold_with_the_best_f1_lies_half_way_between_the_hits_and_the_noise_below():
     truth = [np.array([[10.0 * k, 0, 10.0 * k + 8, 4] for k in range(4)])]
     noise = truth[0] + np.array([0, 50, 0, 50])
     detections = [(np.concatenate([truth[0], noise]), np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]))]
     matches = match_chunks(truth, detections)
-    assert best_threshold(matches) == 0.6
+    assert best_threshold(matches) == pytest.approx(0.55)
+    only_hits = match_chunks(truth, [(truth[0], np.array([0.9, 0.8, 0.7, 0.6]))])
+    assert best_threshold(only_hits) == 0.6, "there is nothing below to keep away from"
     assert best_threshold(matches, thresholds=[0.1, 0.55, 0.65]) == 0.55
     assert np.isnan(best_threshold(match_chunks(truth, [(noise, np.full(4, 0.5))])))
 

@@ -84,7 +84,8 @@ def test_the_threshold_is_given_or_the_models_or_tuned_or_said_to_be_a_fallback(
     one = scored()
     assert chosen_threshold(0.3, 0.2, one, "val") == (0.3, "given", "")
     assert chosen_threshold(None, 0.2, one, "val") == (0.2, "model", "")
-    assert chosen_threshold(None, None, one, "val") == (0.9, "tuned", "val")  # the hit's own score
+    tuned = chosen_threshold(None, None, one, "val")  # half-way between the hit, 0.9, and the miss, 0.4
+    assert tuned == (pytest.approx(0.65), "tuned", "val")
     nothing_right = scored(begin_s=4.0)
     assert chosen_threshold(None, None, nothing_right, "val") == (FALLBACK_THRESHOLD, "fallback", "")
     assert chosen_threshold(None, None, None) == (FALLBACK_THRESHOLD, "fallback", "")
