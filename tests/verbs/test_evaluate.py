@@ -102,7 +102,7 @@ def test_threshold_tuned_on_another_table_is_frozen(truth, found, tmp_path, caps
         main(["evaluate", *between(found, truth), "--tune-on", found, "--set", "evaluate.bootstrap=20"]) == 0
     )
     captured = capsys.readouterr()
-    assert "score >= 0.9" in captured.out and "6 detections, 6 right" in captured.out
+    assert "score >= 0.65" in captured.out and "6 detections, 6 right" in captured.out
     assert "too good" in captured.err  # tuned on what it scores
 
 
