@@ -185,11 +185,9 @@ class Job:
 def main() -> None:
     args = arguments()
     for name, row in ROWS.items():
-        if row.start == TEACHER:
-            with_rows = tuple(args.self_train_from if one == TEACHER else one for one in row.with_rows)
-            ROWS[name] = replace(row, start=args.self_train_from, with_rows=with_rows)
-        elif row.name == "self_trained_second":
-            ROWS[name] = replace(row, with_rows=(args.self_train_from,))
+        if row.verb == "self-train":
+            named = [args.self_train_from if one == TEACHER else one for one in (row.start, *row.with_rows)]
+            ROWS[name] = replace(row, start=named[0], with_rows=tuple(named[1:]))
     if args.job:
         run_job(Path(args.job))
     elif args.list:

@@ -100,6 +100,10 @@ def truth_of(folder: Path, sites: Sequence[str] | None) -> tuple[dict[str, float
         for row in rows_of(table)
         if sites is None or row.get("site") in sites
     }
+    if not durations_s:
+        sys.exit(
+            f"{folder.name} has no recording of the sites {', '.join(sites or ())}: leave the set or --sites out"
+        )
     events: dict[str, list[float]] = defaultdict(list)
     for row in rows_of(folder / "annotations.csv"):
         if row["file"] in durations_s:

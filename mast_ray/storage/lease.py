@@ -113,9 +113,14 @@ def _acquire(stage: Storage, ttl_s: float) -> Lease:
             raise RunActiveError(_active_text(stage, generation))
         me = json.dumps({"run": run} | _identity()).encode()
         _held_here.add(run)  # before anybody can read it
-        if stage.put_if_absent(_key(generation + 1), me):
+        is_won = False
+        try:
+            is_won = stage.put_if_absent(_key(generation + 1), me)
+        finally:
+            if not is_won:  # also when the store failed: what it may have kept of us holds nothing
+                _held_here.discard(run)
+        if is_won:
             return Lease(generation + 1, run)
-        _held_here.discard(run)
 
 
 def _latest_generation(stage: Storage) -> int:
