@@ -65,7 +65,7 @@ def _rows(*rows: Row) -> dict[str, Row]:
 PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
-    "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1",
+    "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -92,6 +92,10 @@ NEW_STAGES = (
 # A student from nothing, at the rate of supervised training.
 FRESH = (*NEW_STAGES, "self_train.student=fresh", "self_train.stage1.backbone_multiplier=1.0")
 
+# Labels of a committee: a call that a third of the hearings find has a third of the score, and is no background.
+FIXED = (*NEW_STAGES, "self_train.teacher=fixed")
+WIDE_BAND = ("self_train.ignore_above=0.1",)
+
 TEACHER = "field"
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
@@ -116,6 +120,8 @@ ROWS = _rows(
         Row(f"field{name}", (f"augment.zoom={zoom}",), with_rows=("unzoomed",))
         for name, zoom in ZOOMS.items()
     ),
+    Row("field_reversed", ("augment.reverse=0.5",), with_rows=("field",)),
+    Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),
@@ -144,21 +150,22 @@ ROWS = _rows(
             "_no_band": (*NEW_STAGES, "self_train.ignore_above=0"),
             "_unaveraged": (*NEW_STAGES, "self_train.average_with_teacher=0"),
             "_fresh": FRESH,
-            "_fresh_pitches": (*FRESH, "self_train.teacher_pitches=5"),
             "_fresh_ceiling": (*FRESH, "self_train.curriculum=ceiling"),
         }.items()
     ),
     *(
         Row(
             f"self_trained{name}",
-            (*sets, "self_train.teacher_pitches=3"),
+            ("self_train.teacher_hearings=3", *sets),
             "self-train",
             teacher,
             (TEACHER,),
             True,
         )
         for name, sets, teacher in (
-            ("_committee", (*NEW_STAGES, "self_train.teacher=fixed"), TEACHER),
+            ("_committee", FIXED, TEACHER),
+            ("_committee_wide_band", (*FIXED, *WIDE_BAND), TEACHER),
+            ("_committee_pressed", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=6"), TEACHER),
             ("_fresh_committee", FRESH, TEACHER),
             ("_fresh_committee_even", (*FRESH, "self_train.expert_share=0.5"), TEACHER),
             ("_second", FRESH, "self_trained_fresh_committee"),  # the students label the pool together
@@ -529,7 +536,7 @@ def start(job: Job, args: argparse.Namespace) -> None:
         "row": job.row.name, "seed": job.seed, "verb": job.row.verb, "commands": [command_of(job, args)],
         "model": str(folder / "model") if job.row.verb != "self-train" else str(folder / "rounds"),
         "prepared": str(args.work / "prepared"), "result": str(result_of(job, args)), "sets": sets_of(job.row, job.seed, args),
-        "recipe": args.recipe,
+        "recipe": args.recipe, "teachers": [model_of(one, args) for one in (start_of(job, args), *others_of(job, args)) if one],
     }, indent=1))  # fmt: skip
     log = (folder / "log.txt").open("ab")
     job.started_s = time.monotonic()
@@ -627,6 +634,37 @@ def score(order: dict, trained_s: float) -> None:
     if student is not None:
         score_model(order, str(student), f"{order['row']}_last", facts)
     score_model(order, str(folder / "model"), order["row"], facts)
+    if len(order["teachers"]) > 1:
+        score_teachers(order)
+
+
+def score_teachers(order: dict) -> None:
+    """Counts of the committee itself (row NAME_teachers): what a student of it can hope for."""
+    from next_site_scores import SPLITS, counts_of, write_run
+
+    from mast_ray.evaluation.metrics import best_threshold
+    from mast_ray.evaluation.scoring import score_chunks
+    from mast_ray.stages.runner import HERE
+    from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+    from mast_ray.stages.self_train.teacher_thresholds import HeldOut
+    from mast_ray.storage.storage import open_storage
+    from mast_ray.tables.prepared import open_prepared
+    from mast_ray.training.data.archive_inputs import as_trained
+    from mast_ray.training.files.model_files import read_card
+    from mast_ray.verbs.main import config_of
+
+    first, *also = order["teachers"]
+    config = as_trained(config_of(order["recipe"], None, order["sets"]), read_card(first))
+    splits = (*SPLITS, "ood_dev")
+    with tempfile.TemporaryDirectory() as out:
+        run_pseudo_label(config, first, order["prepared"], out, splits=splits, also=also, runner=HERE)
+        held = HeldOut(config, open_prepared(order["prepared"]), open_storage(out, config.storage))
+        scored = {name: score_chunks(held.archive, *held.detections(name), config) for name in splits}
+    threshold = best_threshold(scored["ood_dev"].matches)
+    about = {name: order[name] for name in ("seed", "verb", "sets", "recipe")}
+    about |= {"row": f"{order['row']}_teachers", "threshold": threshold}
+    stem = Path(order["result"]).with_name(f"{about['row']}-seed{order['seed']}")
+    write_run(stem, {name: counts_of(one, threshold) for name, one in scored.items()}, about)
 
 
 def last_student(folder: Path) -> Path | None:

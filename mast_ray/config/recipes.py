@@ -37,6 +37,7 @@ def paper() -> Config:
             "augment.frequency_shift_bins": 4,
             "augment.shift_edges": "silence",
             "augment.zoom": 1.0,
+            "augment.reverse": 0.0,
             "augment.gain_db": 0.0,
             "augment.equaliser_db": 0.0,
             "augment.mix_style": 0.0,

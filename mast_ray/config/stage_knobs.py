@@ -34,6 +34,8 @@ class AugmentConfig(Section):
     """Largest factor by which time, and by another factor frequency, is stretched or pressed together, for half of the
     augmented examples: calls as long and as wide as other animals'. 1: off (paper).
     """
+    reverse: Share = 0.0
+    """Share of the augmented examples that are played backwards: melodies of other animals. 0: off (paper)."""
     frequency_mask_bins: int = Field(12, ge=0)
     """Widest masked band."""
     time_mask_s: float = Field(0.5, ge=0)
@@ -251,8 +253,10 @@ class SelfTrainConfig(Section):
     """Weights a student begins with: its teacher's, or none. A fresh one does not inherit its teacher's mistakes, is taught by fixed
     labels, is not averaged, and needs as long as a training from nothing.
     """
-    teacher_pitches: int = Field(1, ge=1, le=7)
-    """Heights at which the teacher hears a chunk of the pool: a call that it finds at all of them scores higher."""
+    teacher_hearings: int = Field(1, ge=1, le=6)
+    """Ways in which the teacher hears a chunk of the pool: as it is, higher, lower, pressed in time, in frequency, in both. A
+    call that it finds in all of them scores higher.
+    """
     teacher: Literal["fixed", "moving_average"] = "moving_average"
     """Curriculum mixed: pseudo-labels as stored at the start of the round, or made anew for every batch, before
     augmentation, by the moving average of the student's weights.

@@ -1,14 +1,15 @@
-"""Several detectors, or one that hears a chunk in several pitches, as one detector: a better teacher than each of them.
+"""Several detectors, or one that hears a chunk in several ways, as one detector: a better teacher than each of them.
 
-Legend: B chunks, T frames, F bins. A pitch is a shift by some mel bins, the edge repeated: the detector has learned calls at any
-height, so what it finds at one height only is doubtful.
+Legend: B chunks, T frames, F bins, V hearings. The detector has learned calls of any height, length and width, so what it finds in one
+hearing only is doubtful. Higher or lower: shifted by some mel bins, the edge repeated. Pressed in time or frequency, so that
+very long and very wide calls come to a size that is better known: all of the chunk stays in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,25 +19,64 @@ from mast_ray.boxes.fusion import fused
 from mast_ray.boxes.geometry import clip
 from mast_ray.boxes.suppression import suppress
 from mast_ray.models.detector import SUPPRESSION_STEPS
+from mast_ray.spectrogram.augmentation import zoomed
 
-PITCHES_BINS = (0, 6, -6, 3, -3, 9, -9)
 MOST_OF_A_HEARING = 128  # boxes of a chunk that a hearing brings in
 
 
-def pitched(logmel: Tensor, bins: int) -> Tensor:
-    """(B, 1, T, F) higher by so many bins (lower by negative ones), its edge repeated."""
-    if not bins:
-        return logmel
-    source = (torch.arange(logmel.shape[-1], device=logmel.device) - bins).clamp(0, logmel.shape[-1] - 1)
-    return logmel[..., source]
+class Hearing(NamedTuple):
+    """One way to hear a chunk."""
+
+    bins_up: int = 0
+    time_factor: float = 1.0  # about the first frame
+    frequency_factor: float = 1.0  # about the middle bin
+
+    def heard(self, logmel: Tensor, silence: float) -> Tensor:
+        """(B, 1, T, F) chunks as this hears them"""
+        if self.bins_up:
+            last = logmel.shape[-1] - 1
+            source = (torch.arange(last + 1, device=logmel.device) - self.bins_up).clamp(0, last)
+            logmel = logmel[..., source]
+        if (self.time_factor, self.frequency_factor) == (1.0, 1.0):
+            return logmel
+        factors, about = (
+            torch.tensor(pair, device=logmel.device).expand(len(logmel), 2)
+            for pair in ((self.time_factor, self.frequency_factor), (0.0, logmel.shape[-1] / 2))
+        )
+        return zoomed(logmel[:, 0], factors, about, silence)[:, None]
+
+    def taken_back(self, found: Detections, num_frames: int, num_bins: int) -> Detections:
+        """Boxes in the chunk itself; what leaves the band is no detection."""
+        if self == Hearing():
+            return found
+        options = {"device": found.corners.device, "dtype": torch.float32}
+        about = torch.tensor([0.0, num_bins / 2, 0.0, num_bins / 2], **options)
+        factors = torch.tensor([self.time_factor, self.frequency_factor] * 2, **options)
+        up = torch.tensor([0.0, self.bins_up, 0.0, self.bins_up], **options)
+        corners = clip((found.corners.float() - about) / factors + about - up, num_frames, num_bins)
+        is_valid = found.is_valid & (corners[..., 3] > corners[..., 1]) & (corners[..., 2] > corners[..., 0])
+        return Detections(
+            torch.where(is_valid[..., None], corners, 0.0), torch.where(is_valid, found.score, 0.0), is_valid
+        )
+
+
+PRESSED = 0.7
+HEARINGS = (
+    Hearing(),
+    Hearing(6),
+    Hearing(-6),
+    Hearing(0, PRESSED, 1.0),
+    Hearing(0, 1.0, PRESSED),
+    Hearing(0, PRESSED, PRESSED),
+)
 
 
 class Committee(nn.Module):
-    """`detect` like any detector; every member hears a chunk at every pitch, and hearings are fused."""
+    """`detect` like any detector; every member hears a chunk in every way, and hearings are fused."""
 
-    def __init__(self, members: Sequence[nn.Module], num_pitches: int = 1) -> None:
+    def __init__(self, members: Sequence[nn.Module], num_hearings: int = 1, silence: float = 0.0) -> None:
         super().__init__()
-        self.members, self.pitches = nn.ModuleList(members), PITCHES_BINS[:num_pitches]
+        self.members, self.hearings, self.silence = nn.ModuleList(members), HEARINGS[:num_hearings], silence
 
     def detect(
         self,
@@ -49,26 +89,14 @@ class Committee(nn.Module):
         """Boxes of (B, 1, T, F) chunks; a score is the mean of the hearings'."""
         most = min(max_detections, MOST_OF_A_HEARING)
         hearings = []
-        for bins in self.pitches:
-            chunk = pitched(logmel, bins)
+        for hearing in self.hearings:
+            chunk = hearing.heard(logmel, self.silence)
+            end = None if end_frames is None else end_frames * hearing.time_factor
             for member in self.members:
                 detector: Any = member
-                found = detector.detect(chunk, score_floor, nms_overlap, most, end_frames=end_frames)
-                hearings.append(_at_pitch(found, -bins, *logmel.shape[-2:]))
+                found = detector.detect(chunk, score_floor, nms_overlap, most, end_frames=end)
+                hearings.append(hearing.taken_back(found, *logmel.shape[-2:]))
         together = fused(hearings)
         together = replace(together, is_valid=together.is_valid & (together.score >= score_floor))
         on_host = logmel.device.type == "cpu" and not torch.compiler.is_compiling()
         return suppress(together, nms_overlap, max_detections, None if on_host else SUPPRESSION_STEPS)
-
-
-def _at_pitch(found: Detections, bins: int, num_frames: int, num_bins: int) -> Detections:
-    """Boxes as far up as a chunk was moved down; what leaves the band is no detection."""
-    if not bins:
-        return found
-    moved = found.corners.float() + torch.tensor([0.0, bins, 0.0, bins], device=found.corners.device)
-    moved = clip(moved, num_frames, num_bins)
-    has_height = moved[..., 3] > moved[..., 1]
-    is_valid = found.is_valid & has_height
-    return Detections(
-        torch.where(is_valid[..., None], moved, 0.0), torch.where(is_valid, found.score, 0.0), is_valid
-    )

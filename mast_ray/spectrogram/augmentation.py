@@ -4,8 +4,8 @@ Legend: B chunks, M box slots, T frames, F bins. First `draw_augmentation` makes
 batch, then `augment` applies them and is a pure function: the same draws give the same result, and it can
 be compiled. One to three kinds are drawn per example. Values are normalised log-mel, so a shift of level is
 an addition. What makes a site is level, colour and background: gain, equaliser, the statistics of another
-site's chunk, its sound mixed in. What makes an animal is how high, how long and how wide it calls: shifts, and
-the zoom, which half of the augmented examples get besides.
+site's chunk, its sound mixed in. What makes an animal is how high, how long and how wide it calls, and its melody: shifts,
+and besides the zoom, which half of the augmented examples get, and time reversed.
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
 paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
@@ -63,6 +63,7 @@ class AugmentStrength:
     mix_style: float = 0.0
     shift_edges: Literal["silence", "repeat"] = "repeat"
     zoom: float = 2.0  # a factor: 1 switches it off
+    reverse: float = 0.0  # share of the augmented examples
 
     @property
     def needs_bank(self) -> bool:
@@ -88,6 +89,7 @@ class AugmentStrength:
             mix_style=config.mix_style,
             shift_edges=config.shift_edges,
             zoom=config.zoom,
+            reverse=config.reverse,
         )
 
 
@@ -109,6 +111,7 @@ class Draws(NamedTuple):
     style_index: Tensor | None = None  # (B,) int64 into the noise bank; None: the next example lends its own
     zoom: Tensor | None = None  # (B, 2) factors of time and frequency, neutral 1
     zoom_about: Tensor | None = None  # (B, 2) frame and bin that stay where they are
+    is_reversed: Tensor | None = None  # (B,) bool
 
 
 def draw_augmentation(
@@ -190,6 +193,8 @@ def draw_augmentation(
         power = (uniform(num_chunks, 2) * 2 - 1) * is_zoomed[:, None]
         about = torch.stack((uniform(num_chunks) * num_frames, uniform(num_chunks) * num_bins), dim=1)
         drawn = drawn._replace(zoom=strength.zoom**power, zoom_about=about)
+    if strength.reverse > 0:
+        drawn = drawn._replace(is_reversed=is_augmented & (uniform(num_chunks) < strength.reverse))
     return drawn
 
 
@@ -210,8 +215,15 @@ def augment(
     logmel, boxes = batch.logmel.squeeze(1), batch.boxes
     num_frames, num_bins = logmel.shape[1:]
     bank = None if noise_bank is None else noise_bank.reshape(-1, num_frames, num_bins)
+    if draws.is_reversed is not None:
+        logmel = torch.where(draws.is_reversed[:, None, None], logmel.flip(1), logmel)
+        back = torch.stack([num_frames - boxes.corners[..., 2], num_frames - boxes.corners[..., 0]], dim=-1)
+        turned = torch.stack(
+            [back[..., 0], boxes.corners[..., 1], back[..., 1], boxes.corners[..., 3]], dim=-1
+        )
+        boxes = replace(boxes, corners=torch.where(draws.is_reversed[:, None, None], turned, boxes.corners))
     if draws.zoom is not None and draws.zoom_about is not None:
-        logmel = _zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
+        logmel = zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
         factor, about = draws.zoom.repeat(1, 2)[:, None], draws.zoom_about.repeat(1, 2)[:, None]
         boxes = replace(boxes, corners=(boxes.corners - about) * factor + about)
         boxes = clip_boxes(boxes, num_frames, num_bins)  # what left the chunk is not there to be shifted back
@@ -290,7 +302,7 @@ def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, sile
     return out.masked_fill(outside[..., None], silence)
 
 
-def _zoomed(logmel: Tensor, factors: Tensor, about: Tensor, silence: float) -> Tensor:
+def zoomed(logmel: Tensor, factors: Tensor, about: Tensor, silence: float) -> Tensor:
     """(B, T, F) stretched by (B, 2) factors about (B, 2) places: frames from outside are silence, bins the outermost again."""
     num_frames, num_bins = logmel.shape[1:]
 

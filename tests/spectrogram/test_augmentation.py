@@ -111,6 +111,22 @@ def test_a_pressed_chunk_is_padded_with_silence_in_time_and_its_edge_in_frequenc
     assert torch.all(logmel[66:-66, :15] == 5.0) and torch.all(logmel[66:-66, 20:] == 0.0)
 
 
+def test_played_backwards_a_call_begins_where_it_ended() -> None:
+    batch = painted((30, 24, 50, 36))
+    turned = applied(batch, draws(is_reversed=torch.tensor([True])))
+    assert objects(turned) == [[T - 50, 24, T - 30, 36]]
+    assert measured_box(turned.logmel[0, 0]) == [T - 50, 24, T - 30, 36]
+    unturned = applied(batch, draws(is_reversed=torch.tensor([False])))
+    assert objects(unturned) == [[30, 24, 50, 36]] and torch.equal(unturned.logmel, batch.logmel)
+
+
+def test_so_many_of_the_augmented_are_played_backwards() -> None:
+    drawn = drawn_many(replace(ALL, reverse=0.25), 0.8)
+    assert drawn.is_reversed.float().mean() == pytest.approx(0.2, abs=0.04)
+    without = drawn_many(ALL, 0.8)
+    assert torch.equal(drawn.shift_frames, without.shift_frames) and without.is_reversed is None
+
+
 def test_what_a_zoom_pushed_out_is_not_shifted_back_as_an_empty_box() -> None:
     batch = painted((200, 24, 220, 36))
     out = draws(

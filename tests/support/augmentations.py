@@ -8,4 +8,5 @@ EVERY_AUGMENTATION: dict[str, object] = {
     "augment.background": 1.0,
     "augment.background_from": "pool",
     "augment.zoom": 2.0,
+    "augment.reverse": 0.5,
 }

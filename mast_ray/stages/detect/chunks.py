@@ -70,7 +70,7 @@ class ChunkTask:
     kernels: Literal["fastest", "repeatable"] = "fastest"
     post: PostProcessing | None = None  # of the model's card, where boxes are to be as it delivers them
     also: tuple[str, ...] = ()  # further models that hear every chunk
-    num_pitches: int = 1  # at which every model hears it
+    num_hearings: int = 1  # of every model
 
 
 def detect_chunks(
@@ -97,9 +97,9 @@ def detect_chunks(
     }
     if task.post is not None:
         settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
-    if task.also or task.num_pitches > 1:
+    if task.also or task.num_hearings > 1:
         settings |= {"also": [_hears_alike(model, card, task) for model in task.also]}
-        settings |= {"num_pitches": task.num_pitches}
+        settings |= {"num_hearings": task.num_hearings}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     chunks = runs_of_split(archive, *task.splits)
@@ -181,9 +181,9 @@ class MakeChunkWork:
             torch.backends.cudnn.benchmark = self.task.kernels == "fastest"
             torch.backends.cudnn.deterministic = self.task.kernels == "repeatable"
         detector, card = load_detector(self.task.model, config.storage)
-        if self.task.also or self.task.num_pitches > 1:
+        if self.task.also or self.task.num_hearings > 1:
             others = [load_detector(model, config.storage)[0] for model in self.task.also]
-            detector = Committee([detector, *others], self.task.num_pitches)
+            detector = Committee([detector, *others], self.task.num_hearings, card.normaliser().silence)
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )

@@ -41,8 +41,8 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
         if needs_pseudo_labels(knobs.curriculum):
             teachers = 1 + len(also) * (number == 1)
             heard = f"by {teachers} detectors" if teachers > 1 else "by one detector"
-            pitches = f", each at {knobs.teacher_pitches} heights" if knobs.teacher_pitches > 1 else ""
-            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks {heard}{pitches}"))
+            ways = f", each in {knobs.teacher_hearings} ways" if knobs.teacher_hearings > 1 else ""
+            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks {heard}{ways}"))
             lines.append(_line(stage, f"round{number}/pseudo", "no inference"))
         for step in steps_of(knobs.curriculum):
             section = knobs.stage1 if step.section == "self_train.stage1" else knobs.stage2

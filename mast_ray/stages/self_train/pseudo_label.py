@@ -38,12 +38,12 @@ def run_pseudo_label(
     also: Sequence[str] = (),
 ) -> StageResult:
     """Detections of every chunk of the named splits into OUT: candidates to choose from, or what the model delivers by
-    the post-processing of its card. Candidates may be those of several models and pitches together.
+    the post-processing of its card. Candidates may be those of several models and hearings together.
     """
     task = pool_task(config, model, prepared, out, splits)
     if boxes == "candidates":
         others = tuple(full_url(one) for one in also)
-        task = replace(task, also=others, num_pitches=config.self_train.teacher_pitches)
+        task = replace(task, also=others, num_hearings=config.self_train.teacher_hearings)
     if boxes == "delivered":
         post = delivered_post(read_card(model, config.storage), config.evaluate)
         if post is not None:

@@ -245,7 +245,7 @@ class _SelfTraining:
         splits = tuple(split for split in splits if split in teacher.scores.splits)
         is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
         also = self._also(teacher)
-        is_same = is_same and not also and knobs.teacher_pitches == 1
+        is_same = is_same and not also and knobs.teacher_hearings == 1
         if splits and not is_same:
             name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
             run_pseudo_label(self.config, *places, splits=splits, also=also, runner=self.runner)

@@ -119,7 +119,7 @@ def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
     undisturbed, archive, config, detector, tmp_path
 ):
     other = write_seed_detector(apply_overrides(config, {"seed": 5}), archive, tmp_path / "other")
-    knobs = {"student": "fresh", "teacher_pitches": 2}
+    knobs = {"student": "fresh", "teacher_hearings": 2}
     result = self_trained(config, archive, detector, tmp_path / "out", also=(other,), **knobs)
     stored = "round1/pseudo/pseudo_labels.parquet"
     ours, theirs = (pq.read_table(out / stored) for out in (tmp_path / "out", undisturbed[0]))
@@ -144,7 +144,7 @@ def test_further_detectors_are_refused_where_nobody_labels_the_pool_and_are_in_t
 ):
     with pytest.raises(ConfigError, match="uses no pseudo-labels"):
         self_trained(config, archive, detector, tmp_path / "out", also=(detector,), curriculum="stage2_only")
-    changed = apply_overrides(config, {"self_train.teacher_pitches": 3, "self_train.rounds": 2})
+    changed = apply_overrides(config, {"self_train.teacher_hearings": 3, "self_train.rounds": 2})
     plan = plan_text(changed, str(archive), detector, str(tmp_path / "nowhere"), also=(detector,))
     first, second = (line for line in plan.splitlines() if "/detections" in line)
     assert "by 2 detectors, each at 3 heights" in first and "by one detector, each at 3" in second
