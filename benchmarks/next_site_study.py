@@ -74,7 +74,6 @@ KINDS = {
     "mix_style": ("augment.mix_style=0.7",),
     "background": ("augment.background=1.0", "augment.background_from=pool"),
 }
-ZOOMS = {"": 2.0, "_mild_zoom": 1.4, "_far_zoom": 3.0}
 STRONG = ("augment.most_per_example=5", *(one for sets in KINDS.values() for one in sets))
 # The paper's curriculum at the rates of supervised training, and what took its place: a band of ignored boxes between two
 # thresholds, mixed batches, a moving teacher, averaged weights, the best round.
@@ -116,11 +115,8 @@ ROWS = _rows(
     ),
     Row("hybrid_median_strong", STRONG, with_rows=("hybrid_median",)),
     Row("unzoomed", KINDS["shift"], with_rows=("hybrid_median",)),
-    *(
-        Row(f"field{name}", (f"augment.zoom={zoom}",), with_rows=("unzoomed",))
-        for name, zoom in ZOOMS.items()
-    ),
-    Row("field_reversed", ("augment.reverse=0.5",), with_rows=("field",)),
+    Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
+    Row("field", ("augment.reverse=0.5",), with_rows=("unreversed",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),

@@ -79,6 +79,7 @@ def tiny() -> Config:
             "detector.epochs": 8,
             "detector.augment_probability": 0.3,
             "augment.zoom": 1.0,
+            "augment.reverse": 0.0,
             "detector.batch_size": 4,  # many small steps: of nearly equal cost on a CPU, and F1 rises sooner
             "detector.learning_rate": 1e-3,
             "detector.warmup_epochs": 1,

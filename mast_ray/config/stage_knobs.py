@@ -34,7 +34,7 @@ class AugmentConfig(Section):
     """Largest factor by which time, and by another factor frequency, is stretched or pressed together, for half of the
     augmented examples: calls as long and as wide as other animals'. 1: off (paper).
     """
-    reverse: Share = 0.0
+    reverse: Share = 0.5
     """Share of the augmented examples that are played backwards: melodies of other animals. 0: off (paper)."""
     frequency_mask_bins: int = Field(12, ge=0)
     """Widest masked band."""

@@ -63,7 +63,7 @@ class AugmentStrength:
     mix_style: float = 0.0
     shift_edges: Literal["silence", "repeat"] = "repeat"
     zoom: float = 2.0  # a factor: 1 switches it off
-    reverse: float = 0.0  # share of the augmented examples
+    reverse: float = 0.5  # share of the augmented examples
 
     @property
     def needs_bank(self) -> bool:

@@ -28,7 +28,7 @@ from mast_ray.spectrogram.normalisation import Normalisation
 T, F = 256, 64
 NORMALISATION = Normalisation(mean=-6.0, std=3.0)
 SILENCE = NORMALISATION.silence
-ALL = AugmentStrength(shift_edges="silence", zoom=1.0)
+ALL = AugmentStrength(shift_edges="silence", zoom=1.0, reverse=0.0)
 
 
 def painted(*calls: tuple[int, int, int, int], num_chunks: int = 1) -> ChunkBatch:
