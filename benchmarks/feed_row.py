@@ -14,7 +14,7 @@ from typing import Any
 from ingest import make_prepared
 from train_throughput import steady_rate
 
-from mast_ray.config.loading import apply_overrides
+from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.recipes import field
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.session import quiet_ray_data, ray_session
@@ -78,7 +78,7 @@ def config_of(feed: str, settings: dict[str, Any]) -> Config:
         "cluster.reader_threads": settings["threads"],
         "evaluate.batch_size": min(64, settings["batch"]),
     }
-    return apply_overrides(field(), knobs)
+    return apply_overrides(field(), knobs | parse_set(settings["sets"]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Pretraining through Ray Train by each feed, and the engines' steps, beside the bare step, on one machine.
 
-    python benchmarks/feed_speed.py --limit 300 --out benchmarks/results/feed_speed_h200.json        # one GPU
+    python benchmarks/feed_speed.py --limit 500 --set pretrain.side_path=false --out FILE             # one GPU
     python benchmarks/feed_speed.py --work DIR --size tiny --batch 8 --recordings 40 --steps 12 --warmup 4 \\
         --large tiny --large-batch 4 --detector-batch 4 --limit 300                                   # two cores
 
@@ -131,6 +131,7 @@ def arguments() -> argparse.Namespace:
     add("--warmup", type=int, default=40)
     add("--cpus-per-worker", type=float, default=0.5)
     add("--threads", type=int, default=0)
+    add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="for every row")
     return parser.parse_args()
 
 
@@ -159,6 +160,7 @@ def step_row(
             str(out),
         ),
         *(["--size", args.size] if options is None else options),
+        *(part for one in args.sets for part in ("--set", one)),
     ]
     run(command, left_s)
     return json.loads(out.read_text())["results"][0]
@@ -179,7 +181,7 @@ def feed_row(name: str, args: argparse.Namespace, left_s: float, bare: float) ->
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("size", "batch", "recordings", "steps", "warmup", "cpus_per_worker", "threads")
+    names = ("size", "batch", "recordings", "steps", "warmup", "cpus_per_worker", "threads", "sets")
     return {"work": str(args.work)} | {name: getattr(args, name) for name in names}
 
 
