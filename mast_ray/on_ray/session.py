@@ -35,6 +35,9 @@ QUIET = {
 }
 
 
+# Ray ends idle processes beyond one per core, and counts its own actors with them: on few cores the workers of one stage,
+# with their libraries imported, were gone when a training had started its eight, and the next stage imported all again.
+KEPT_WORKERS, OTHER_PROCESSES = "RAY_num_workers_soft_limit", 16
 SLOW_START = "timed out during startup"  # in Ray's words
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
@@ -62,6 +65,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     else:
         refuse_full_folder()
         _let_workers_import_us()
+        os.environ.setdefault(KEPT_WORKERS, str((num_cpus or os.cpu_count() or 1) + OTHER_PROCESSES))
     options: dict[str, Any] = (
         {"address": address}
         if address
