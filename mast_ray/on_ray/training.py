@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -55,7 +56,7 @@ def train_on_workers(
         os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     with ray_session():
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
-        heard = ray.remote(num_cpus=0)(Heard).remote()
+        heard = Told(_heard_of_session(), attempt)
         room = room_beside(cluster, cluster_resources(), use_gpu) if make_scorer is not None else None
         scorer = None
         if make_scorer is not None and room is not None:
@@ -101,6 +102,32 @@ def train_on_workers(
     clean_ray_folder(stage)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the workers of one training told, in an actor that serves all trainings of a session."""
+
+    heard: Any
+    training: str
+
+    def tell(self, text: str) -> None:
+        ray.get(self.heard.tell.remote(self.training, text))
+
+    def ask(self, timeout_s: float | None = None) -> str:
+        return ray.get(self.heard.ask.remote(self.training), timeout=timeout_s)
+
+
+_heard: tuple[str, Any] | None = None  # of the session that this process is in
+
+
+def _heard_of_session() -> Any:
+    """Every process that Ray starts costs a second: one actor for all trainings; Ray starts it again when it is lost."""
+    global _heard
+    session = ray.get_runtime_context().get_node_id() + ray.get_runtime_context().get_job_id()
+    if _heard is None or _heard[0] != session:
+        _heard = (session, ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Heard).remote())
+    return _heard[1]
+
+
 class RayWorker(GroupWorker):
     """A rank of Ray Train's process group; reports keep Ray informed, our own table keeps the numbers."""
 
@@ -117,8 +144,8 @@ class RayWorker(GroupWorker):
 
 def run_worker(settings: dict[str, Any]) -> None:
     """What one Ray Train worker does."""
-    heard = settings["heard"]
-    if ray.get(heard.ask.remote()):
+    heard: Told = settings["heard"]
+    if heard.ask():
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"], settings["scorer"])
@@ -127,15 +154,15 @@ def run_worker(settings: dict[str, Any]) -> None:
     except (MastError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_CURE:
             raise
-        ray.get(heard.tell.remote(told(error)))
+        heard.tell(told(error))
         if worker.world_size > 1:
             raise  # the others wait for this one: Ray ends them, and the next start finds what was told
 
 
-def _raise_heard(stage: Storage, heard: Any) -> None:
+def _raise_heard(stage: Storage, heard: Told) -> None:
     """Raise what a worker told, if one did."""
     try:
-        text = ray.get(heard.ask.remote(), timeout=10.0)
+        text = heard.ask(timeout_s=10.0)
     except ray.exceptions.RayError:  # the cluster is gone, and what it knew
         return
     if text:
