@@ -25,6 +25,7 @@ from mast_ray.config.chatter import chatter_is_apart, keep
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.on_ray.head_watch import silence_of, watched_head
+from mast_ray.on_ray.warm_workers import warm_workers
 from mast_ray.storage.spread import Resources
 
 QUIET = {
@@ -73,16 +74,17 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
     is_quiet = not os.environ.get("MAST_DEBUG")
-    with _without_stderr() if is_quiet else nullcontext():
-        _start(options)
-    if is_quiet:
-        _show_our_lines_only()
-    with interruptible():  # Ray's start has set handlers of its own
-        try:
-            with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
-                yield
-        finally:
-            ray.shutdown()
+    with nullcontext() if address else warm_workers():
+        with _without_stderr() if is_quiet else nullcontext():
+            _start(options)
+        if is_quiet:
+            _show_our_lines_only()
+        with interruptible():  # Ray's start has set handlers of its own
+            try:
+                with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
+                    yield
+            finally:
+                ray.shutdown()
 
 
 def _start(options: Mapping[str, Any], is_again: bool = False) -> None:

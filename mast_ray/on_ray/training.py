@@ -30,6 +30,7 @@ from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
 from mast_ray.on_ray.told_errors import Heard
 from mast_ray.on_ray.units import raise_told, told
+from mast_ray.on_ray.warm_workers import start_server
 from mast_ray.storage.storage import Storage
 from mast_ray.training.worker import GroupWorker, Scorer, Worker
 
@@ -55,6 +56,7 @@ def train_on_workers(
     if "RAY_ADDRESS" not in os.environ:  # few workers, close by: asked oftener, their end is seen sooner
         os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     with ray_session():
+        start_server()
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
         heard = Told(_heard_of_session(), attempt)
         room = room_beside(cluster, cluster_resources(), use_gpu) if make_scorer is not None else None
@@ -148,6 +150,9 @@ def run_worker(settings: dict[str, Any]) -> None:
     if heard.ask():
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit():  # Ray has set it: too late where torch was there before (worker_server.py)
+        torch.set_num_threads(int(threads))
     worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"], settings["scorer"])
     try:
         settings["loop"](worker)
