@@ -21,8 +21,8 @@ WAIT_S = 20.0  # for a server that still imports, or is starved; Ray waits a min
 def main(argv: list[str]) -> None:
     """Until the worker has ended."""
     words = [word for word in argv if not word.startswith((CONTEXT, LANGUAGE))]
-    context = next((json.loads(word.removeprefix(CONTEXT)) for word in argv if word.startswith(CONTEXT)), {})
-    context.setdefault("env_vars", {})
+    given = next((word.removeprefix(CONTEXT) for word in argv if word.startswith(CONTEXT)), "{}")
+    context = {"env_vars": {}, **json.loads(given)}
     is_python = next((word for word in argv if word.startswith(LANGUAGE)), "") == f"{LANGUAGE}PYTHON"
     connection = ask(words, context) if is_python and is_plain(context) else None
     if connection is not None:

@@ -60,6 +60,8 @@ def start_server() -> None:
         _server = subprocess.Popen(
             [sys.executable, "-m", "mast_ray.on_ray.worker_server", str(listener.fileno())],
             stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # workers get streams of their own; where it fails, they start as ever
+            stderr=subprocess.DEVNULL,
             pass_fds=(listener.fileno(),),
             start_new_session=True,  # Ctrl-C is the driver's
         )
