@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = False) -> list[Step]:
-    """Every step as a user could type it, with the seconds it took on two idle cores."""
+    """Every step as a user could type it, with about the seconds it takes on two idle cores."""
     archive, prepared = out / "archive", str(out / "prepared")
     knobs = ("--recipe", "tiny", "--set", f"seed={seed}", "--set", f"cluster.num_workers={workers}")
     held_out = ("--set", "split.ood_sites=[SITE04]", "--set", "split.ood_dates=[2024-05-27]")
@@ -60,13 +60,13 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
              "--snr-db", "18", "--seed", str(seed)),
         step(8, "prepare: recordings to log-mel tables, labels, splits", "prepare",
              str(archive / "audio"), *labelled, "--out", prepared, *knobs, *held_out),
-        step(65, "train the shipped detector on one labelled day at one site", "train",
+        step(58, "train the shipped detector on one labelled day at one site", "train",
              prepared, "--start", "shipped:tiny", "--out", own, *knobs, *gently),
-        step(85, "self-train on the unlabelled pool: pseudo-labels, mixed batches", "self-train",
+        step(50, "self-train on the unlabelled pool: pseudo-labels, mixed batches", "self-train",
              prepared, "--detector", own, "--out", trained, *knobs, *short),
-        step(40, "train a plain FCOS on the same day for the same time", "train",
+        step(30, "train a plain FCOS on the same day for the same time", "train",
              prepared, "--start", "scratch", "--out", fcos, *knobs, *brief, "--set", "model.name=fcos"),
-        *(step(9 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
+        *(step(6 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
                model, prepared, "--out", str(out / "scores" / name), "--known", known, *knobs)
           for model, (name, known) in scores.items()),
         step(16, "detect: boxes for every recording", "detect",
