@@ -25,6 +25,7 @@ from mast_ray.config.chatter import chatter_is_apart, keep
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.on_ray.head_watch import silence_of, watched_head
+from mast_ray.on_ray.warm_workers import warm_workers
 from mast_ray.storage.spread import Resources
 
 QUIET = {
@@ -35,6 +36,9 @@ QUIET = {
 }
 
 
+# Ray ends idle processes beyond one per core, and counts its own actors with them: on few cores the workers of one stage,
+# with their libraries imported, were gone when a training had started its eight, and the next stage imported all again.
+KEPT_WORKERS, OTHER_PROCESSES = "RAY_num_workers_soft_limit", 16
 SLOW_START = "timed out during startup"  # in Ray's words
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
@@ -62,6 +66,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     else:
         refuse_full_folder()
         _let_workers_import_us()
+        os.environ.setdefault(KEPT_WORKERS, str((num_cpus or os.cpu_count() or 1) + OTHER_PROCESSES))
     options: dict[str, Any] = (
         {"address": address}
         if address
@@ -69,16 +74,17 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
     is_quiet = not os.environ.get("MAST_DEBUG")
-    with _without_stderr() if is_quiet else nullcontext():
-        _start(options)
-    if is_quiet:
-        _show_our_lines_only()
-    with interruptible():  # Ray's start has set handlers of its own
-        try:
-            with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
-                yield
-        finally:
-            ray.shutdown()
+    with nullcontext() if address else warm_workers():
+        with _without_stderr() if is_quiet else nullcontext():
+            _start(options)
+        if is_quiet:
+            _show_our_lines_only()
+        with interruptible():  # Ray's start has set handlers of its own
+            try:
+                with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
+                    yield
+            finally:
+                ray.shutdown()
 
 
 def _start(options: Mapping[str, Any], is_again: bool = False) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class Heard:
-    """The first error that no restart cures, as a worker told it."""
+    """The first error of each training that no restart cures, as a worker told it."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._told: dict[str, str] = {}
 
-    def tell(self, told: str) -> None:
-        self._told = self._told or told
+    def tell(self, training: str, told: str) -> None:
+        self._told.setdefault(training, told)
 
-    def ask(self) -> str:
-        return self._told
+    def ask(self, training: str) -> str:
+        return self._told.get(training, "")

@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -29,6 +30,7 @@ from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources, ray_session
 from mast_ray.on_ray.told_errors import Heard
 from mast_ray.on_ray.units import raise_told, told
+from mast_ray.on_ray.warm_workers import start_server
 from mast_ray.storage.storage import Storage
 from mast_ray.training.worker import GroupWorker, Scorer, Worker
 
@@ -54,8 +56,9 @@ def train_on_workers(
     if "RAY_ADDRESS" not in os.environ:  # few workers, close by: asked oftener, their end is seen sooner
         os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     with ray_session():
+        start_server()
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
-        heard = ray.remote(num_cpus=0)(Heard).remote()
+        heard = Told(_heard_of_session(), attempt)
         room = room_beside(cluster, cluster_resources(), use_gpu) if make_scorer is not None else None
         scorer = None
         if make_scorer is not None and room is not None:
@@ -101,6 +104,32 @@ def train_on_workers(
     clean_ray_folder(stage)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the workers of one training told, in an actor that serves all trainings of a session."""
+
+    heard: Any
+    training: str
+
+    def tell(self, text: str) -> None:
+        ray.get(self.heard.tell.remote(self.training, text))
+
+    def ask(self, timeout_s: float | None = None) -> str:
+        return ray.get(self.heard.ask.remote(self.training), timeout=timeout_s)
+
+
+_heard: tuple[str, Any] | None = None  # of the session that this process is in
+
+
+def _heard_of_session() -> Any:
+    """Every process that Ray starts costs a second: one actor for all trainings; Ray starts it again when it is lost."""
+    global _heard
+    session = ray.get_runtime_context().get_node_id() + ray.get_runtime_context().get_job_id()
+    if _heard is None or _heard[0] != session:
+        _heard = (session, ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Heard).remote())
+    return _heard[1]
+
+
 class RayWorker(GroupWorker):
     """A rank of Ray Train's process group; reports keep Ray informed, our own table keeps the numbers."""
 
@@ -117,25 +146,28 @@ class RayWorker(GroupWorker):
 
 def run_worker(settings: dict[str, Any]) -> None:
     """What one Ray Train worker does."""
-    heard = settings["heard"]
-    if ray.get(heard.ask.remote()):
+    heard: Told = settings["heard"]
+    if heard.ask():
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit():  # Ray has set it: too late where torch was there before (worker_server.py)
+        torch.set_num_threads(int(threads))
     worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"], settings["scorer"])
     try:
         settings["loop"](worker)
     except (MastError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_CURE:
             raise
-        ray.get(heard.tell.remote(told(error)))
+        heard.tell(told(error))
         if worker.world_size > 1:
             raise  # the others wait for this one: Ray ends them, and the next start finds what was told
 
 
-def _raise_heard(stage: Storage, heard: Any) -> None:
+def _raise_heard(stage: Storage, heard: Told) -> None:
     """Raise what a worker told, if one did."""
     try:
-        text = ray.get(heard.ask.remote(), timeout=10.0)
+        text = heard.ask(timeout_s=10.0)
     except ray.exceptions.RayError:  # the cluster is gone, and what it knew
         return
     if text:

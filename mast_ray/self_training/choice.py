@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+EQUAL = 0.001
+
 
 class Choice(NamedTuple):
     """Place in the list of rounds, and the reason for people."""
@@ -14,17 +16,34 @@ class Choice(NamedTuple):
     why: str
 
 
-def best_round(f1: Sequence[float], rounds: Sequence[int], split: str) -> Choice:
-    """The round of highest F1 on a split; the earliest among equals, so that a student must earn its place.
+def best_round(f1: Sequence[float], ap: Sequence[float], rounds: Sequence[int], split: str) -> Choice:
+    """The round of highest F1 on a split; of rounds with equal F1, that of highest AP; of equals in both, the earliest: a
+    student must earn its place. Figures that are less than EQUAL apart are equal: one box more or less moves them as far.
 
     Rounds without a figure (NaN) count as worse than any other.
     """
-    known = [-1.0 if math.isnan(value) else value for value in f1]
-    place = max(range(len(known)), key=lambda index: (known[index], -index))
-    text = [
-        f"{'-' if math.isnan(value) else f'{value:.4f}'} in round {number}"
-        for value, number in zip(f1, rounds, strict=True)
-    ]
+    place = 0
+    for rival in range(1, len(f1)):
+        by_f1, by_ap = (_compared(figures[rival], figures[place]) for figures in (f1, ap))
+        if by_f1 > 0 or (by_f1 == 0 and by_ap > 0):
+            place = rival
+    text = [f"{_shown(value)} in round {number}" for value, number in zip(f1, rounds, strict=True)]
     others = [part for index, part in enumerate(text) if index != place]
     against = f", against {', '.join(others)}" if others else ""
-    return Choice(place, f"round {rounds[place]} is the best on {split}: F1 {text[place]}{against}")
+    why = f"round {rounds[place]} is the best on {split}: F1 {text[place]}{against}"
+    ties = [index for index in range(len(f1)) if index != place and _compared(f1[index], f1[place]) == 0]
+    if ties:
+        rivals = ", ".join(f"{_shown(ap[index])} in round {rounds[index]}" for index in ties)
+        why += f" (F1 less than {EQUAL:g} apart is equal: AP {_shown(ap[place])}, against {rivals})"
+    return Choice(place, why)
+
+
+def _compared(one: float, other: float) -> int:
+    """1: better, 0: equal, -1: worse."""
+    if math.isnan(one) or math.isnan(other):
+        return int(math.isnan(other)) - int(math.isnan(one))
+    return 0 if abs(one - other) < EQUAL else 1 if one > other else -1
+
+
+def _shown(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"

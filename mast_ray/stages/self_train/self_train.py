@@ -361,8 +361,9 @@ class _SelfTraining:
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"
             )
         rows = [g.scores.sheet.whole(split) for g in generations]
-        f1 = [row.figures["f1"].estimate for row in rows if row is not None]
-        return best_round(f1, [g.round for g in generations], split)
+        names = ("f1", f"ap_{self.config.evaluate.average_precision}")
+        f1, ap = ([row.figures[name].estimate for row in rows if row is not None] for name in names)
+        return best_round(f1, ap, [g.round for g in generations], split)
 
     def _deliver(self, kept: _Generation) -> dict[str, Any]:
         """A generation as OUT/model, with the threshold it was scored at: that of the split that may choose."""
