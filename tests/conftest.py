@@ -14,7 +14,8 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_worker_niceness", "0")  # 15 is usual: the other lane's trainings would starve a cluster
+# Ray's own 15 lets the other lane's trainings starve a cluster.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell ignores it for what it starts in the background; what tests interrupt must hear it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
