@@ -134,7 +134,9 @@ def test_workers_killed_at_random_steps_cost_nothing_but_time(
     assert killer.kills == kills
     assert disturbed.resumed_from_step > 0
     assert disturbed.weights_sha256 == undisturbed.weights_sha256
-    assert disturbed.best == undisturbed.best
+    assert disturbed.best_step == undisturbed.best_step
+    # each of two workers has added up its half of the validation
+    assert disturbed.best == pytest.approx(undisturbed.best, rel=1e-6)
     record_property("figure", f"{killer.kills} kills, weights equal to the bit")
 
 
