@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests that need no GPU, in two passes: the quick ones, then the ones that start services; two files at a time, each with ports and
 # folders of its own. What failed of the second is tried once more, one by one: a busy machine can starve a cluster; what is
-# wrong fails twice.
+# wrong fails twice. The longest files go first (tests/conftest.py), not those with the most tests.
 QUICK := not ray and not deepspeed and not s3 and not gpu and not slow and not browser
 SERVICES := (ray or deepspeed or s3 or slow or browser) and not gpu and not long and not chaos
 
@@ -30,7 +30,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"
 
 test-services: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SERVICES)" --durations 20 --durations-min 30 || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(SERVICES)" --durations 20 --durations-min 30 || $(BIN)/python -m pytest -m "$(SERVICES)" --last-failed --last-failed-no-failures none
 
 test-all: test test-services
 

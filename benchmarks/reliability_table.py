@@ -67,7 +67,7 @@ FAULTS = (
          "on_ray/test_jobs.py::test_a_detect_job_that_loses_a_raylet_writes_what_a_plain_process_writes")),
     Row("the driver is killed, the same command again", "every result exactly once",
         ("stages/detect/test_detect_faults.py::test_killed_three_times_and_run_again_the_tables_are_those_of_an_undisturbed_run",
-         "stages/test_prepare_faults.py::test_killed_three_times_at_random_moments_it_ends_with_the_tables_of_an_undisturbed_run",
+         "stages/test_prepare_faults.py::test_killed_at_random_moments_it_ends_with_the_tables_of_an_undisturbed_run",
          "stages/self_train/test_self_train.py::test_killed_in_every_stage_it_ends_with_the_same_tables_and_metrics",
          "storage/test_units.py::test_deaths_of_drivers_quarantine_nobody"),
         measured=(Measured("control_plane_two_cores.json", "a resume of {recordings:,} recordings is planned in {planning_a_resume_s:.0f} s"),)),

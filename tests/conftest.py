@@ -14,6 +14,8 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray's own 15 lets the other lane's trainings starve a cluster.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell ignores it for what it starts in the background; what tests interrupt must hear it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -22,6 +24,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("no_clock", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("no_clock")
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Files that take minutes, begun before all others: of two lanes none shall be left alone with one of them in the end.
+LONGEST = (
+    "test_train_on_ray.py", "test_dealt_training.py", "test_prepare_faults.py", "test_tune.py", "test_engines_together.py",
+    "test_detect_faults.py", "test_self_train.py", "test_several_archives.py", "test_tune_on_s3.py", "test_every_verb.py",
+    "test_detector.py", "test_review_and_learn_in_browser.py", "test_validate_beside.py", "test_jobs.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -87,34 +88,48 @@ def test_every_damaged_file_is_listed_with_its_reason_and_every_good_one_is_done
     assert done.num_rows + len(rejected) == 120
 
 
-def test_killed_three_times_at_random_moments_it_ends_with_the_tables_of_an_undisturbed_run(
-    archive, clean, tmp_path
-):
-    out = tmp_path / "out"
-    rng = random.Random(4)
-    for number in range(3):
-        process = started(archive, out)
-        wait_for_commits(out, number * 8 + rng.randint(1, 7), process)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert not (out / "manifest.json").exists()
-    process = started(archive, out)
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 4, text
-    assert "resuming: " in text and content(out) == content(clean)
+class Attempts(NamedTuple):
+    """Of one command run again and again over one folder."""
+
+    out: Path
+    term_code: int  # of the one that was ended by SIGTERM
+    term_s: float
+    kills: int
+    last: subprocess.CompletedProcess
 
 
-def test_sigterm_ends_it_within_twenty_seconds_and_it_goes_on_later(archive, clean, tmp_path):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def attempts(archive, tmp_path_factory):
+    """Ended by SIGTERM, killed twice at random moments, then left alone."""
+    out, rng = tmp_path_factory.mktemp("disturbed") / "out", random.Random(4)
     process = started(archive, out)
     wait_for_commits(out, 3, process)
     process.send_signal(signal.SIGTERM)
     started_s = time.monotonic()
-    text, _ = process.communicate(timeout=60)
-    assert time.monotonic() - started_s <= 20.0 and process.returncode not in (0, None), text
+    process.communicate(timeout=60)
+    term_code, term_s = process.returncode, time.monotonic() - started_s
+    kills = 0
+    for number in range(1, 3):
+        process = started(archive, out)
+        wait_for_commits(out, number * 8 + rng.randint(1, 7), process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
     process = started(archive, out)
     text, _ = process.communicate(timeout=300)
-    assert process.returncode == 4 and "resuming: " in text and content(out) == content(clean)
+    last = subprocess.CompletedProcess(process.args, process.returncode, text)
+    return Attempts(out, term_code, term_s, kills, last)
+
+
+def test_sigterm_ends_it_within_twenty_seconds_and_it_goes_on_later(clean, attempts):
+    assert attempts.term_s <= 20.0 and attempts.term_code not in (0, None)
+    assert attempts.last.returncode == 4 and content(attempts.out) == content(clean)
+
+
+def test_killed_at_random_moments_it_ends_with_the_tables_of_an_undisturbed_run(clean, attempts):
+    assert attempts.kills == 2
+    assert attempts.last.returncode == 4, attempts.last.stdout
+    assert "resuming: " in attempts.last.stdout and content(attempts.out) == content(clean)
 
 
 @pytest.mark.s3

@@ -35,13 +35,15 @@ def _mast(*argv: str) -> str:
     return done.stdout
 
 
-def test_a_search_and_a_round_leave_everything_in_the_bucket(tmp_path, monkeypatch):
+@pytest.mark.parametrize("runner", ["here", pytest.param("ray", marks=pytest.mark.long)])
+def test_a_search_and_a_round_leave_everything_in_the_bucket(tmp_path, monkeypatch, runner):
+    """The search is on Ray either way; `runner` is that of the round."""
     use_credentials(monkeypatch)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with s3_server(tmp_path) as endpoint:
         client_of(endpoint).create_bucket(Bucket="study")
         settings = {"storage.endpoint_url": endpoint, "storage.region": "us-east-1"}
-        config = small_config(**KNOBS | settings | {"tune.trials": 3, "self_train.rounds": 1})
+        config = small_config(**KNOBS | settings | {"tune.trials": 2, "self_train.rounds": 1})
         archive = make_prepared(tmp_path / "small", num_recordings=5, seconds=12)
         write_seed_detector(config, archive, tmp_path / "detector")
         bucket = open_storage("s3://study", config.storage)
@@ -56,11 +58,12 @@ def test_a_search_and_a_round_leave_everything_in_the_bucket(tmp_path, monkeypat
         assert [trial.status for trial in read_trials(bucket.at("tuned"))].count("open") == 0
         table = tmp_path / "trials.parquet"
         table.write_bytes(bucket.read_bytes("tuned/trials.parquet"))
-        assert pq.read_table(table).num_rows == 3
+        assert pq.read_table(table).num_rows == 2
 
         best = tmp_path / "best.yaml"
         best.write_bytes(bucket.read_bytes("tuned/best.yaml"))
-        printed = _mast("self-train", *common[:3], "--config", str(best), "--out", "s3://study/rounds")
+        last = ("--config", str(best), "--out", "s3://study/rounds", "--runner", runner)
+        printed = _mast("self-train", *common[:3], *last)
         assert bucket.stat("rounds/rounds.json") is not None and "round" in printed
         names = {entry.key for entry in bucket.list("rounds/round1")}
         assert any(name.endswith("stage2/weights.safetensors") for name in names)

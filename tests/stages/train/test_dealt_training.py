@@ -22,10 +22,13 @@ from mast_ray.stages.train.summary import read_summary
 from mast_ray.stages.train.train import run_pretrain
 from mast_ray.stages.train.work import PretrainTask
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.files.metrics_log import read_metrics
 
+EPOCHS = 5
 KNOBS = {
-    "cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5, "cluster.feed": "ray_data", "pretrain.epochs": 8,
+    "cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5, "cluster.feed": "ray_data", "pretrain.epochs": EPOCHS,
     "cluster.checkpoint_every_steps": 1,
 }  # fmt: skip
 
@@ -109,8 +112,8 @@ def test_a_dealt_run_killed_and_resumed_has_every_chunk_of_every_epoch_once(prep
     assert "kept there across epochs" in printed and "resuming: " in printed
     epochs = [row for row in read_metrics(open_storage(out)) if row["kind"] == "epoch"]
     summary = read_summary(open_storage(out))
-    steps_per_epoch = summary.steps // 8
-    assert [row["step"] for row in epochs] == [steps_per_epoch * epoch for epoch in range(1, 9)]
+    steps_per_epoch = summary.steps // EPOCHS
+    assert [row["step"] for row in epochs] == [steps_per_epoch * epoch for epoch in range(1, EPOCHS + 1)]
     for row in epochs:
         assert row["done"] + row["skipped"] == row["offered"] == summary.train_chunks
         assert row["done"] + row["seen_twice"] == 4 * steps_per_epoch
@@ -121,10 +124,17 @@ def test_a_dealt_run_killed_and_resumed_has_every_chunk_of_every_epoch_once(prep
 @pytest.mark.ray
 @pytest.mark.deepspeed
 @pytest.mark.slow
-def test_deepspeed_trains_under_ray_train_from_dealt_chunks(prepared, tmp_path):
+def test_deepspeed_trains_under_ray_train_from_dealt_chunks_of_two_archives(prepared, tmp_path):
+    """Two archives of different levels; of both every chunk is dealt once an epoch."""
+    faint = make_prepared(tmp_path / "faint", num_recordings=4, seconds=10, level=0.01)
+    both = [str(prepared), str(faint)]
     knobs = KNOBS | {"cluster.engine": "deepspeed", "cluster.zero_stage": 2, "pretrain.epochs": 2}
-    summary = run_pretrain(small_config(**knobs), str(prepared), str(tmp_path / "out"))
+    summary = run_pretrain(small_config(**knobs), both, str(tmp_path / "out"))
+    num_chunks = [len(chunks_of_split(open_prepared(place), "pool")) for place in both]
+    assert min(num_chunks) > 0 and summary.train_chunks == sum(num_chunks)
     rows = read_metrics(open_storage(tmp_path / "out"))
     errors = [row["masked_error"] for row in rows if row["kind"] == "validation"]
     assert summary.num_workers == 2 and len(errors) == 2 and errors[1] < errors[0]
-    assert [row["seen_twice"] <= 2 for row in rows if row["kind"] == "epoch"] == [True, True]
+    epochs = [row for row in rows if row["kind"] == "epoch"]
+    assert [row["seen_twice"] <= 2 for row in epochs] == [True, True]
+    assert all(row["done"] + row["skipped"] == row["offered"] == sum(num_chunks) for row in epochs)

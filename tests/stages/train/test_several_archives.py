@@ -17,7 +17,6 @@ from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.training.files.metrics_log import read_metrics
 from mast_ray.training.files.model_files import read_card
 from mast_ray.verbs.main import run_verb
 
@@ -101,16 +100,6 @@ def test_with_one_of_them_on_s3_the_weights_are_the_same_to_the_bit(root, encode
         run_pretrain(config, [both(root)[0], "s3://far/faint"], str(tmp_path / "encoder"), runner=HERE)
     mixed, local = (load_file(f"{place}/weights.safetensors") for place in (tmp_path / "encoder", encoder))
     assert mixed.keys() == local.keys() and all(mixed[name].equal(local[name]) for name in local)
-
-
-@pytest.mark.ray
-def test_ray_data_deals_the_chunks_of_both_once_an_epoch(root, tmp_path):
-    dealt = {"cluster.feed": "ray_data", "cluster.num_workers": 2, "cluster.cpus_per_worker": 0.5}
-    summary = run_pretrain(small_config(**CONFIG, **dealt), both(root), str(tmp_path / "encoder"))
-    num_chunks = sum(len(chunks_of_split(open_prepared(place), "pool")) for place in both(root))
-    (epoch,) = [row for row in read_metrics(open_storage(tmp_path / "encoder")) if row["kind"] == "epoch"]
-    assert epoch["done"] + epoch["skipped"] == epoch["offered"] == summary.train_chunks == num_chunks
-    assert summary.num_workers == 2
 
 
 def test_self_training_takes_the_pools_of_both(root, model):
