@@ -39,7 +39,7 @@ from mast_ray.self_training.pool import (
     read_pool,
     site_groups,
 )
-from mast_ray.self_training.stored_scores import ScoreRun, StoredScores
+from mast_ray.self_training.stored_scores import ScoreRun, StoredScores, scores_of_groups
 from mast_ray.stages.detect.chunks import runs_of_items
 from mast_ray.stages.self_train.operator_task import OperatorTask, validity_of
 from mast_ray.storage.ledger import Attempt
@@ -206,9 +206,9 @@ class ThresholdWork:
             for site, groups in self.runs.items()
         }
 
-    def scores(self, *sites: str) -> StoredScores:
-        """All scores of some sites."""
-        runs = [run for site in sites for own in self.runs[site].values() for run in own]
+    def scores(self) -> StoredScores:
+        """Those of all sites."""
+        runs = [run for groups in self.runs.values() for own in groups.values() for run in own]
         return StoredScores(self.task.stage(SCORES), runs)
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
@@ -218,12 +218,11 @@ class ThresholdWork:
         for item in items:
             attempt.begin_item(item.item_id)
             if item.item_id == POOL_ITEM:
-                found = {POOL_ITEM: Found(estimate(self.scores(*self.runs)), "pool")}
+                found = {POOL_ITEM: Found(estimate(self.scores()), "pool")}
             else:
                 groups = self.runs[item.path]
-                stored = [StoredScores(self.task.stage(SCORES), own) for own in groups.values()]
-                whole = self.scores(item.path)
-                found = dict(zip(groups, site_thresholds(estimate, stored, whole), strict=True))
+                scores = scores_of_groups(self.task.stage(SCORES), list(groups.values()))
+                found = dict(zip(groups, site_thresholds(estimate, *scores), strict=True))
             outcomes.append(Outcome(item.item_id, "done", record={"thresholds": found}))
         return WorkDone(outcomes, [], {})
 

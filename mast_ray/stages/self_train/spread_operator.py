@@ -48,7 +48,7 @@ from mast_ray.tables.reading.chunk_sets import pair_keys
 log = logging.getLogger("mast.pseudo")
 THRESHOLDS = "thresholds"
 # A worker holds one file of detections at a time; a unit is what a death costs.
-ROWS_PER_UNIT, SCORES_PER_UNIT, MOST_ITEMS = 2_000_000, 20_000_000, 64
+ROWS_PER_UNIT, SCORES_PER_UNIT, MOST_ITEMS = 2_000_000, 4_000_000, 64
 
 
 @dataclass
