@@ -7,7 +7,7 @@ fractional frames and bins of the chunk, as the model gave them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
 PARTS = ["classification", "centerness"]
 NO_SITE = "(no site)"
+ROWS_AT_ONCE = 3_000_000  # detections that a process holds; files of more are read by row groups
 PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32()), ("is_ignored", pa.bool_())])
 
 
@@ -61,11 +62,15 @@ def read_pool(
         raise DataError(f"{stage.url} holds no detections: give a folder written by `mast pseudo-label`")
     filesystem, root = stage.arrow()
     is_reweighed = score_weight != EVEN_WEIGHT
+    lowest, names = (0.0 if is_reweighed else min_score), [*COLUMNS]
+    if with_parts or is_reweighed:
+        names += PARTS
     parts = []
     for key in keys:
         with filesystem.open_input_file(f"{root}/{key}") as source:
-            table = _detections(source, 0.0 if is_reweighed else min_score, with_parts or is_reweighed)
-        part = weighed(pool_of_table(table, prepared, chunks), score_weight)
+            tables = _detections(source, prepared, lowest, names)
+            own = [pool_of_table(table, prepared, chunks) for table in tables]
+        part = weighed(own[0] if len(own) == 1 else joined(own, len(chunks)), score_weight)
         if is_reweighed:
             part = part.where(part.score >= min_score)
         parts.append(part if overlap is None else part.where(survives_suppression(part, overlap)))
@@ -84,13 +89,23 @@ def has_parts(stage: Storage) -> bool:
     return False
 
 
-def _detections(source: pa.NativeFile, min_score: float, with_parts: bool) -> pa.Table:
-    names = [*COLUMNS, *PARTS] if with_parts else COLUMNS
-    if with_parts:
-        stored = pq.read_schema(source).names
+def _detections(
+    source: pa.NativeFile, prepared: Prepared, min_score: float, names: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The columns of a file that it has, all rows from a score on. Of a large file one row group after another, those
+    without recordings of `prepared` left out: who wants some of its chunks does not hold the others.
+    """
+    file = pq.ParquetFile(source, pre_buffer=True, read_dictionary=["recording_id"])
+    names = [name for name in names if name in file.schema_arrow.names]
+    if file.metadata.num_rows <= ROWS_AT_ONCE:
         source.seek(0)
-        names = [name for name in names if name in stored]
-    return pq.read_table(source, columns=names, filters=pc.field("score") >= min_score)
+        yield pq.read_table(source, columns=names, filters=pc.field("score") >= min_score)
+        return
+    for number in range(file.num_row_groups):
+        ids = file.read_row_group(number, columns=["recording_id"]).column(0)
+        if (prepared.rows_of(pc.unique(ids).cast(pa.string())) >= 0).any():
+            table = file.read_row_group(number, columns=names)
+            yield table.filter(pc.greater_equal(table.column("score"), min_score))
 
 
 def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
