@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -214,40 +214,45 @@ def measured(folder: Path, policy: str, runner: str, cores: int) -> dict[str, fl
 
 
 def watched(command: list[str]) -> dict[str, float]:
-    """The JSON that a command prints last, with the memory of it and of its Ray workers: a process of its own, so that
-    its largest memory is that of its work.
+    """The JSON that a command prints last, with memory and CPU seconds of it and of its Ray workers: a process of its
+    own, so that its largest memory is that of its work. CPU seconds tell what others on the machine cannot change.
     """
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     most = {"driver": 0, "worker": 0, "all_workers": 0}
+    cpu_s: dict[int, float] = {}
     while process.poll() is None:
-        own, workers = private_bytes(process.pid)
-        most["driver"] = max(most["driver"], own)
+        seen = processes_of(process.pid)
+        workers = [private for pid, (private, _) in seen.items() if pid != process.pid]
+        most["driver"] = max(most["driver"], seen.get(process.pid, (0, 0.0))[0])
         most["worker"] = max(most["worker"], *workers, 0)
         most["all_workers"] = max(most["all_workers"], sum(workers))
+        cpu_s |= {pid: seconds for pid, (_, seconds) in seen.items()}
         time.sleep(0.2)
     answer, _ = process.communicate()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     figures = json.loads(answer.splitlines()[-1])
-    return figures | {f"{name}_gb": round(value / 1e9, 3) for name, value in most.items()}
+    driver_s = cpu_s.pop(process.pid, 0.0)
+    return (
+        figures
+        | {f"{name}_gb": round(value / 1e9, 3) for name, value in most.items()}
+        | {"driver_cpu_s": round(driver_s, 1), "workers_cpu_s": round(sum(cpu_s.values()), 1)}
+    )
 
 
-def private_bytes(pid: int) -> tuple[int, list[int]]:
-    """Of a driver, and of the Ray workers below it."""
+def processes_of(pid: int) -> dict[int, tuple[int, float]]:
+    """Private bytes and CPU seconds so far of a driver and of the Ray workers below it."""
     try:
         driver = psutil.Process(pid)
-        workers = [child for child in driver.children(recursive=True) if "ray::" in child.name()]
-        return _private(driver), [_private(worker) for worker in workers]
+        found = [driver, *(one for one in driver.children(recursive=True) if "ray::" in one.name())]
     except psutil.Error:
-        return 0, []
-
-
-def _private(process: psutil.Process) -> int:
-    try:
-        info = process.memory_info()
-    except psutil.Error:
-        return 0
-    return info.rss - info.shared
+        return {}
+    seen = {}
+    for one in found:
+        with suppress(psutil.Error):
+            info, times = one.memory_info(), one.cpu_times()
+            seen[one.pid] = (info.rss - info.shared, times.user + times.system)
+    return seen
 
 
 def run_policy(folder: Path, policy: str, runner: str, cores: int | None = None) -> None:
