@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ from mast_ray.training.data.labels import CHOSEN_CHUNKS, chosen_chunks_table
 
 SCORES, LABELS, CHUNKS = "scores", "labels", "chunks"
 POOL_ITEM = "pool"
+ROWS_PER_GROUP = 200_000  # at least, where a file has as many
 Floats = NDArray[np.float64]
 
 
@@ -269,6 +271,34 @@ def added(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: sum((record[name] for record in records[1:]), records[0][name]) for name in records[0]}
 
 
+class WholeTables:
+    """A Parquet file of tables of whole chunks, none of which lies in two row groups; small tables share one."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._held: list[pa.Table] = []
+        self.num_rows = 0
+
+    def __enter__(self) -> WholeTables:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write()
+        self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self.num_rows += len(table)
+        if sum(map(len, self._held)) >= ROWS_PER_GROUP:
+            self._write()
+
+    def _write(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._held = []
+
+
 @dataclass(frozen=True, eq=False)
 class LabelWork:
     """The tables of pseudo-labels and of the chunks to train on; an item's outcome says what they look like."""
@@ -277,13 +307,9 @@ class LabelWork:
     thresholds: Mapping[str, float]  # of groups; empty: one for all
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
-        stage, outcomes, num_rows = self.shards.task.stage(LABELS), [], [0, 0]
+        stage, outcomes = self.shards.task.stage(LABELS), []
         with stage.scratch_file() as boxes_path, stage.scratch_file() as chunks_path:
-            options = {"compression": "zstd"}
-            with (
-                pq.ParquetWriter(boxes_path, PSEUDO, **options) as boxes,
-                pq.ParquetWriter(chunks_path, CHOSEN_CHUNKS, **options) as chunks,
-            ):
+            with WholeTables(boxes_path, PSEUDO) as boxes, WholeTables(chunks_path, CHOSEN_CHUNKS) as chunks:
                 for item in items:
                     attempt.begin_item(item.item_id)
                     records = []
@@ -291,15 +317,14 @@ class LabelWork:
                         attempt.beat()
                         tables, record = self._tables(shard)
                         records.append(record)
-                        for place, (writer, table) in enumerate(zip((boxes, chunks), tables, strict=True)):
-                            writer.write_table(table, row_group_size=max(1, len(table)))  # of whole chunks
-                            num_rows[place] += len(table)
+                        boxes.add(tables[0])
+                        chunks.add(tables[1])
                     outcomes.append(Outcome(item.item_id, "done", record=added(records)))
             files = [
-                publish_file(stage, boxes_path, LABELS, attempt.unit, num_rows[0]),
-                publish_file(stage, chunks_path, CHUNKS, attempt.unit, num_rows[1]),
+                publish_file(stage, boxes_path, LABELS, attempt.unit, boxes.num_rows),
+                publish_file(stage, chunks_path, CHUNKS, attempt.unit, chunks.num_rows),
             ]
-        return WorkDone(outcomes, files, {"detections": num_rows[0]})
+        return WorkDone(outcomes, files, {"detections": boxes.num_rows})
 
     def _tables(self, shard: Shard) -> tuple[tuple[pa.Table, pa.Table], dict[str, Any]]:
         task, knobs = self.shards.task, self.shards.task.knobs

@@ -21,7 +21,7 @@ from mast_ray.self_training.policies import group_thresholds, is_by_group
 from mast_ray.self_training.pool import chunk_groups, pseudo_table, read_pool, site_groups
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.self_train import operator_shards, pseudo_stage, spread_operator
-from mast_ray.stages.self_train.operator_shards import LabelWork, added, in_slices
+from mast_ray.stages.self_train.operator_shards import LabelWork, WholeTables, added, in_slices
 from mast_ray.stages.self_train.operator_task import Teacher, validity_of
 from mast_ray.stages.self_train.pseudo_stage import agreement_f1, drawn_places, make_pseudo_labels
 from mast_ray.stages.self_train.spread_operator import within
@@ -163,6 +163,7 @@ def test_large_files_are_worked_on_in_slices(folder, tmp_path, small_units, monk
     )  # fmt: skip
     monkeypatch.setattr(operator_shards, "ROWS_AT_ONCE", 2_000)
     monkeypatch.setattr(pool, "ROWS_AT_ONCE", 2_000)
+    monkeypatch.setattr(operator_shards, "ROWS_PER_GROUP", 100)
     made, _ = check(large, tmp_path, config_of(policy, **knobs))
     # 8,250 rows of 275 chunks in 5 slices of 55, 4,950 of 165 in 3
     assert most == [55] * 8 * (1 + is_by_group(policy))
@@ -180,6 +181,17 @@ def test_slices_are_equally_many_chunks_and_cut_no_stretch():
     assert found == [[(0, 0), (0, 6)], [(1, 0), (2, 0)]]  # 6 + 3 of 20 chunks, then 5 + 6
     assert [len(some) for some in in_slices(spans, 1)] == [20]
     assert [len(some) for some in in_slices(spans, 0)] == [20]
+
+
+def test_small_tables_share_a_row_group_and_none_lies_in_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(operator_shards, "ROWS_PER_GROUP", 4)
+    schema = pa.schema([("a", pa.int64())])
+    with WholeTables(tmp_path / "a.parquet", schema) as tables:
+        for count in (3, 2, 0, 9, 1):
+            tables.add(pa.table({"a": pa.array(range(count), pa.int64())}, schema))
+    about = pq.read_metadata(tmp_path / "a.parquet")
+    assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == [5, 9, 1]
+    assert tables.num_rows == 15
 
 
 def test_what_is_said_of_slices_is_said_of_their_file():
