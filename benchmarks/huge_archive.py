@@ -10,8 +10,8 @@ Parts:
            planned again; then every unit's chunks are looked up, grouped by site and hour, labelled and joined.
 
 Each part and size runs in a process of its own. Units: seconds, per million recordings; GB of the driver and of the
-largest worker. `slope`: seconds (or GB beyond the smallest size's) per recording, the largest size over the smallest;
-1 is a straight line.
+largest worker; CPU seconds of the driver and of all workers, which hardly depend on what else a machine does. `slope`
+and `cpu_slope`: seconds (or CPU seconds) per recording, the largest size over the smallest; 1 is a straight line.
 """
 
 from __future__ import annotations
@@ -172,10 +172,14 @@ def slopes(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     small, large = runs[0], runs[-1]
     more = (large["recordings"] - small["recordings"]) / 1e6
     rates = [run["total_s"] / run["recordings"] * 1e6 for run in (small, large)]
+    cpu = [(run["driver_cpu_s"] + run["workers_cpu_s"]) / run["recordings"] * 1e6 for run in (small, large)]
     return {
         "seconds_per_million_smallest": round(rates[0], 2),
         "seconds_per_million_largest": round(rates[1], 2),
         "slope": round(rates[1] / rates[0], 3),
+        "cpu_seconds_per_million_smallest": round(cpu[0], 2),
+        "cpu_seconds_per_million_largest": round(cpu[1], 2),
+        "cpu_slope": round(cpu[1] / cpu[0], 3),
         "driver_gb_per_further_million": round((large["driver_peak_gb"] - small["driver_peak_gb"]) / more, 3),
         "worker_gb_per_further_million": round((large["worker_gb"] - small["worker_gb"]) / more, 3),
     }

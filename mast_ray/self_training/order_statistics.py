@@ -34,13 +34,13 @@ class Scores(Protocol):
 class InMemory:
     """Scores of one array."""
 
-    values: Floats
+    values: NDArray[np.floating]
 
     def __len__(self) -> int:
         return len(self.values)
 
     def at(self, ranks: Ints) -> Floats:
-        return np.sort(self.values)[ranks]
+        return np.sort(self.values)[ranks].astype(np.float64)
 
 
 def values_at(blocks: Blocks, count: int, ranks: Ints, most: int = MOST_VALUES) -> Floats:

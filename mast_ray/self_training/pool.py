@@ -7,7 +7,7 @@ fractional frames and bins of the chunk, as the model gave them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,8 @@ Ints = NDArray[np.int64]
 COLUMNS = ["recording_id", "chunk", "begin_s", "end_s", "low_hz", "high_hz", "score"]
 PARTS = ["classification", "centerness"]
 NO_SITE = "(no site)"
+ROWS_AT_ONCE = 3_000_000  # detections that a process holds; files of more are gone through several times
+ROWS_WORTH_THREADS = 100_000
 PSEUDO = pa.schema([*LABELS, ("chunk", pa.int32()), ("threshold", pa.float32()), ("is_ignored", pa.bool_())])
 
 
@@ -61,11 +63,15 @@ def read_pool(
         raise DataError(f"{stage.url} holds no detections: give a folder written by `mast pseudo-label`")
     filesystem, root = stage.arrow()
     is_reweighed = score_weight != EVEN_WEIGHT
+    lowest, names = (0.0 if is_reweighed else min_score), [*COLUMNS]
+    if with_parts or is_reweighed:
+        names += PARTS
     parts = []
     for key in keys:
         with filesystem.open_input_file(f"{root}/{key}") as source:
-            table = _detections(source, 0.0 if is_reweighed else min_score, with_parts or is_reweighed)
-        part = weighed(pool_of_table(table, prepared, chunks), score_weight)
+            tables = _detections(source, prepared, lowest, names)
+            own = [pool_of_table(table, prepared, chunks) for table in tables]
+        part = weighed(own[0] if len(own) == 1 else joined(own, len(chunks)), score_weight)
         if is_reweighed:
             part = part.where(part.score >= min_score)
         parts.append(part if overlap is None else part.where(survives_suppression(part, overlap)))
@@ -84,13 +90,27 @@ def has_parts(stage: Storage) -> bool:
     return False
 
 
-def _detections(source: pa.NativeFile, min_score: float, with_parts: bool) -> pa.Table:
-    names = [*COLUMNS, *PARTS] if with_parts else COLUMNS
-    if with_parts:
-        stored = pq.read_schema(source).names
-        source.seek(0)
-        names = [name for name in names if name in stored]
-    return pq.read_table(source, columns=names, filters=pc.field("score") >= min_score)
+def _detections(
+    source: pa.NativeFile, prepared: Prepared, min_score: float, names: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The columns of a file that it has, all rows from a score on, a row group read at a time. Of a large file row groups
+    without recordings of `prepared` are left out: who wants some of its chunks does not hold the others.
+    """
+    file = pq.ParquetFile(source, pre_buffer=True, read_dictionary=["recording_id"])
+    names = [name for name in names if name in file.schema_arrow.names]
+    is_large, tables = file.metadata.num_rows > ROWS_AT_ONCE, []
+    for number in range(file.num_row_groups):
+        # threads take longer to wake than to read a few rows
+        use_threads = file.metadata.row_group(number).num_rows > ROWS_WORTH_THREADS
+        if is_large:
+            ids = file.read_row_group(number, columns=["recording_id"], use_threads=use_threads).column(0)
+            if not (prepared.rows_of(pc.unique(ids).dictionary_decode()) >= 0).any():
+                continue
+        table = file.read_row_group(number, columns=names, use_threads=use_threads)
+        tables.append(table.filter(pc.greater_equal(table.column("score"), min_score)))
+        if is_large:
+            yield tables.pop()
+    yield pa.concat_tables(tables or [file.schema_arrow.empty_table().select(names)])
 
 
 def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
@@ -108,20 +128,30 @@ def joined(parts: Sequence[PoolDetections], num_chunks: int) -> PoolDetections:
 
 def pool_of_table(table: pa.Table, prepared: Prepared, chunks: ChunkSet) -> PoolDetections:
     """Rows of a per-chunk table (detections or pseudo-labels) whose chunk is in the set."""
-    wanted = keys_of(chunks)
-    order = np.argsort(wanted, kind="stable")
+    wanted, order = keys_of(chunks), np.arange(len(chunks))
+    if (wanted[1:] < wanted[:-1]).any():
+        order = np.argsort(wanted, kind="stable")
+        wanted = wanted[order]
     number = pc.fill_null(table.column("chunk"), -1).to_numpy().astype(np.int64)
-    own = pair_keys(prepared.rows_of(table.column("recording_id")), number)
-    place = np.minimum(np.searchsorted(wanted[order], own), max(len(order) - 1, 0))
-    found = (
-        np.flatnonzero((wanted[order][place] == own) & (number >= 0)) if len(order) else np.zeros(0, np.int64)
-    )
+    own = pair_keys(_rows_of(prepared, table.column("recording_id")), number)
+    place = np.minimum(np.searchsorted(wanted, own), max(len(wanted) - 1, 0))
+    found = np.zeros(0, np.int64)
+    if len(wanted):
+        found = np.flatnonzero((wanted[place] == own) & (number >= 0))
     begin_s, end_s, low_hz, high_hz, score = (
         table.column(name).to_numpy().astype(np.float64)[found]
         for name in ("begin_s", "end_s", "low_hz", "high_hz", "score")
     )
     boxes = boxes_in_chunks(number[found], begin_s, end_s, low_hz, high_hz)
     return PoolDetections(order[place[found]], boxes, score, len(chunks), _parts(table, found))
+
+
+def _rows_of(prepared: Prepared, ids: pa.ChunkedArray) -> Ints:
+    """Rows of the recordings of a column in which each stands many times."""
+    codes = ids.combine_chunks()
+    if not pa.types.is_dictionary(codes.type):
+        codes = codes.dictionary_encode()
+    return prepared.rows_of(codes.dictionary)[codes.indices.to_numpy()]
 
 
 def boxes_in_chunks(
@@ -167,15 +197,18 @@ def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     local_s = (start_s + _floats(prepared.recordings.column("utc_offset_s")))[
         chunks.recording
     ] + seconds_of_hops(chunks.chunk)
-    hour = np.where(np.isnan(local_s), 24, np.nan_to_num(local_s) // 3600 % 24).astype(np.int64)
-    codes, group = np.unique(site * 25 + hour, return_inverse=True)
+    hour = np.floor(np.nan_to_num(local_s)).astype(np.int64) // 3600 % 24
+    hour[np.isnan(local_s)] = 24
+    code = site * 25 + hour
+    codes = np.flatnonzero(np.bincount(code))
+    group = np.searchsorted(codes, np.arange(25 * len(sites.dictionary)))[code]  # without sorting the chunks
     names = sites.dictionary.to_pylist()
     labels = [
         f"{names[code // 25]} {f'{code % 25:02d} h' if code % 25 < 24 else 'any hour'}".strip()
         for code in codes.tolist()
     ]
     own = tuple(names[code // 25] for code in codes.tolist())
-    return ChunkGroups(group.astype(np.int64), codes // 25, tuple(labels), own)
+    return ChunkGroups(group, codes // 25, tuple(labels), own)
 
 
 def site_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:

@@ -27,7 +27,7 @@ from mast_ray.storage.stage_folders import MANIFEST, SCHEMA_VERSION, Manifest, r
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.schemas import IGNORED
 
-FEW = 1000  # ids are searched for one by one where there are so many times more recordings
+FEW = 100  # ids are searched for one by one where there are so many times more recordings
 IDS_AT_ONCE = 1_000_000
 JOIN = "join"  # the stage of a folder that stands for several archives
 MEND = "run the command that wrote this folder again: it finds what is damaged and does just that again"
@@ -158,8 +158,7 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
         )
     stats = _read_json(storage, "stats.json")
     names = ("recordings", "index", "labels", "splits")
-    # In one piece: rows of a table in pieces are taken by joining all of its pieces first, every time.
-    tables = {name: read_table(storage, f"{name}.parquet").combine_chunks() for name in names}
+    tables = {name: in_one_piece(read_table(storage, f"{name}.parquet")) for name in names}
     ignored = IGNORED.empty_table()
     if storage.stat("ignored.parquet") is not None:  # archives that were prepared before there were any
         ignored = read_table(storage, "ignored.parquet")
@@ -218,6 +217,17 @@ def read_table(storage: Storage, key: str) -> pa.Table:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's word, not Parquet's
         raise DataError(f"{storage.url}/{key} is damaged:\n{MEND}") from error
+
+
+def in_one_piece(table: pa.Table) -> pa.Table:
+    """Rows of a table in pieces are taken by joining all of its pieces first, every time. One column after another is
+    joined and let go of: a table of ten million recordings is not held twice.
+    """
+    schema, columns = table.schema, []
+    while table.num_columns:
+        columns.append(table.column(0).combine_chunks())
+        table = table.remove_column(0)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _read_json(storage: Storage, key: str) -> dict:

@@ -48,6 +48,7 @@ log = logging.getLogger("mast.chunks")
 STAGE, FOLDER = "detect-chunks", "detections"
 # about a day of audio: seconds on a GPU, so that starting and ending a unit is lost in it
 CHUNKS_PER_UNIT = 16_384
+MOST_UNITS = 50_000  # huge pools get larger ones: of five billion chunks 100,000 each, 43 s of one GPU
 RUNS_AT_ONCE = 100_000
 LEAST_PER_UNIT = 64  # some seconds on a core: two cores share even a small split
 WORTH_COMPILING = 50_000  # chunks from which a minute of compilation pays on a GPU
@@ -129,15 +130,18 @@ def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:
 
 
 def chunks_of_a_unit(num_chunks: int) -> int:
-    """Small pools in about 16 units, so that little is lost by a kill and several actors have work."""
-    return int(np.clip(num_chunks // 16, LEAST_PER_UNIT, CHUNKS_PER_UNIT))
+    """Small pools in about 16 units, so that little is lost by a kill and several actors have work; huge ones in about
+    MOST_UNITS, because every unit leaves small files.
+    """
+    return max(int(np.clip(num_chunks // 16, LEAST_PER_UNIT, CHUNKS_PER_UNIT)), -(-num_chunks // MOST_UNITS))
 
 
 def chunk_units(prepared: Prepared, chunks: ChunkRuns, chunks_per_unit: int) -> list[Unit]:
-    """Stretches of neighbouring chunks of a recording, grouped; the size of an
-    item is its number of chunks.
+    """Stretches of neighbouring chunks of a recording, grouped; the size of an item is its number of chunks. Stretches
+    do not grow with huge units: what was done of a pool is found again when it has grown.
     """
-    return group_units(_stretches(prepared, chunks, chunks_per_unit), chunks_per_unit, chunks_per_unit)
+    stretches = _stretches(prepared, chunks, min(chunks_per_unit, CHUNKS_PER_UNIT))
+    return group_units(stretches, chunks_per_unit, chunks_per_unit)
 
 
 def _stretches(prepared: Prepared, chunks: ChunkRuns, most: int) -> Iterator[Item]:

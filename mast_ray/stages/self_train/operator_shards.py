@@ -1,7 +1,7 @@
 """The work of the pseudo-label operator on one part of a pool, wherever that part is worked on.
 
-Every file of stored detections holds whole chunks, so a shard (a file) is suppressed, judged and labelled alone. Only
-the thresholds of a policy by group need all shards, and of them only scores:
+Every file of stored detections holds whole chunks, so a shard (a file, or some of the chunks of a large one) is
+suppressed, judged and labelled alone. Only the thresholds of a policy by group need all shards, and of them only scores:
 
     ScoreWork      scores of what could be a pseudo-box, of every group in a shard       -> scores/*.parquet
     ThresholdWork  thresholds of the groups of a site, from the scores of all shards, or of the whole pool
@@ -10,8 +10,9 @@ the thresholds of a policy by group need all shards, and of them only scores:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,14 @@ from mast_ray.self_training.policies import Found, estimator, site_thresholds
 from mast_ray.self_training.pool import (
     NO_SITE,
     PSEUDO,
+    ROWS_AT_ONCE,
     ChunkGroups,
     chunk_groups,
     pseudo_table,
     read_pool,
     site_groups,
 )
-from mast_ray.self_training.stored_scores import ScoreRun, StoredScores
+from mast_ray.self_training.stored_scores import ScoreRun, StoredScores, scores_of_groups
 from mast_ray.stages.detect.chunks import runs_of_items
 from mast_ray.stages.self_train.operator_task import OperatorTask, validity_of
 from mast_ray.storage.ledger import Attempt
@@ -58,12 +60,13 @@ from mast_ray.training.data.labels import CHOSEN_CHUNKS, chosen_chunks_table
 
 SCORES, LABELS, CHUNKS = "scores", "labels", "chunks"
 POOL_ITEM = "pool"
+ROWS_PER_GROUP = 200_000  # at least, where a file has as many
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The chunks of one file of detections, and an archive of their recordings alone."""
+    """The chunks of one file of detections or some of them, and an archive of their recordings alone."""
 
     archive: Prepared
     chunks: ChunkSet
@@ -78,20 +81,27 @@ class Shards:
     task: OperatorTask
     prepared: Prepared
 
-    def of(self, item: Item) -> Shard:
-        """The shard of a unit of the detections' stage."""
+    def of(self, item: Item) -> Iterator[Shard]:
+        """The shards of a unit of the detections' stage, in the order of the pool's chunks: one, or as many as keep
+        the detections of each within what a process should hold.
+        """
         commit = read_commit(open_storage(self.task.detections, self.task.config.storage), item.item_id)
         if commit is None:
             raise TemporaryError(
                 f"{self.task.detections} lost a result meanwhile: run `mast pseudo-label` again"
             )
+        files, num_rows = (
+            tuple(file.key for file in commit.files),
+            sum(file.num_rows for file in commit.files),
+        )
         spans = runs_of_items(self.prepared, [outcome.item_id for outcome in commit.outcomes])
-        rows = np.unique(spans.recording)
-        archive = self.prepared.of_recordings(rows)
-        own = merged_runs(np.searchsorted(rows, spans.recording), spans.first, spans.count)
-        chunks = common_runs(own, _pool_runs(archive)).chunks()
-        groups = (site_groups if self.task.knobs.policy == "precision" else chunk_groups)(archive, chunks)
-        return Shard(archive, chunks, groups, tuple(file.key for file in commit.files))
+        for some in in_slices(spans, -(-num_rows // ROWS_AT_ONCE)):
+            rows = np.unique(some.recording)
+            archive = self.prepared.of_recordings(rows)
+            own = merged_runs(np.searchsorted(rows, some.recording), some.first, some.count)
+            chunks = common_runs(own, _pool_runs(archive)).chunks()
+            groups = (site_groups if self.task.knobs.policy == "precision" else chunk_groups)(archive, chunks)
+            yield Shard(archive, chunks, groups, files)
 
     def found(self, shard: Shard, min_score: float) -> PoolDetections:
         """What was detected in a shard from a score on, suppressed."""
@@ -102,6 +112,16 @@ class Shards:
         return read_pool(
             detections, *place, min_score, knobs.nms_overlap, knobs.score_weight, files=shard.files
         )
+
+
+def in_slices(spans: ChunkRuns, num_slices: int) -> Iterator[ChunkRuns]:
+    """Stretches in about so many parts with equally many chunks, in the order of the pool's; none is cut."""
+    order = np.lexsort((spans.first, spans.recording))
+    most = max(1, -(-len(spans) // max(1, num_slices)))
+    number = (np.cumsum(spans.count[order]) - 1) // most
+    for one in np.unique(number):
+        own = order[number == one]
+        yield ChunkRuns(spans.recording[own], spans.first[own], spans.count[own])
 
 
 def _pool_runs(archive: Prepared) -> ChunkRuns:
@@ -139,9 +159,10 @@ class ScoreWork:
         parts: dict[tuple[str, str], list[Floats]] = {}  # (site, group)
         for item in items:
             attempt.begin_item(item.item_id)
-            shard = self.shards.of(item)
-            for name, site, score in self._by_group(shard):
-                parts.setdefault((site, name), []).append(score)
+            for shard in self.shards.of(item):
+                attempt.beat()
+                for name, site, score in self._by_group(shard):
+                    parts.setdefault((site, name), []).append(score)
         even = self.shards.task.knobs.score_weight == EVEN_WEIGHT
         schema = pa.schema([("score", pa.float32() if even else pa.float64())])  # stored scores are float32
         listed: dict[str, list[tuple[str, int]]] = {}
@@ -206,9 +227,9 @@ class ThresholdWork:
             for site, groups in self.runs.items()
         }
 
-    def scores(self, *sites: str) -> StoredScores:
-        """All scores of some sites."""
-        runs = [run for site in sites for own in self.runs[site].values() for run in own]
+    def scores(self) -> StoredScores:
+        """Those of all sites."""
+        runs = [run for groups in self.runs.values() for own in groups.values() for run in own]
         return StoredScores(self.task.stage(SCORES), runs)
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
@@ -218,12 +239,11 @@ class ThresholdWork:
         for item in items:
             attempt.begin_item(item.item_id)
             if item.item_id == POOL_ITEM:
-                found = {POOL_ITEM: Found(estimate(self.scores(*self.runs)), "pool")}
+                found = {POOL_ITEM: Found(estimate(self.scores()), "pool")}
             else:
                 groups = self.runs[item.path]
-                stored = [StoredScores(self.task.stage(SCORES), own) for own in groups.values()]
-                whole = self.scores(item.path)
-                found = dict(zip(groups, site_thresholds(estimate, stored, whole), strict=True))
+                scores = scores_of_groups(self.task.stage(SCORES), list(groups.values()))
+                found = dict(zip(groups, site_thresholds(estimate, *scores), strict=True))
             outcomes.append(Outcome(item.item_id, "done", record={"thresholds": found}))
         return WorkDone(outcomes, [], {})
 
@@ -246,6 +266,39 @@ def labelled(knobs: SelfTrainConfig, found: PoolDetections, limit: Floats, low: 
     return Labelled(at_threshold(found.where(is_possible), limit), ignored)
 
 
+def added(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is said of the shards of a file, as of the file: sums, and lists one after another."""
+    return {name: sum((record[name] for record in records[1:]), records[0][name]) for name in records[0]}
+
+
+class WholeTables:
+    """A Parquet file of tables of whole chunks, none of which lies in two row groups; small tables share one."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._held: list[pa.Table] = []
+        self.num_rows = 0
+
+    def __enter__(self) -> WholeTables:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write()
+        self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self.num_rows += len(table)
+        if sum(map(len, self._held)) >= ROWS_PER_GROUP:
+            self._write()
+
+    def _write(self) -> None:
+        if self._held:
+            table = pa.concat_tables(self._held)
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._held = []
+
+
 @dataclass(frozen=True, eq=False)
 class LabelWork:
     """The tables of pseudo-labels and of the chunks to train on; an item's outcome says what they look like."""
@@ -254,25 +307,24 @@ class LabelWork:
     thresholds: Mapping[str, float]  # of groups; empty: one for all
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
-        stage, outcomes, num_rows = self.shards.task.stage(LABELS), [], [0, 0]
+        stage, outcomes = self.shards.task.stage(LABELS), []
         with stage.scratch_file() as boxes_path, stage.scratch_file() as chunks_path:
-            options = {"compression": "zstd"}
-            with (
-                pq.ParquetWriter(boxes_path, PSEUDO, **options) as boxes,
-                pq.ParquetWriter(chunks_path, CHOSEN_CHUNKS, **options) as chunks,
-            ):
+            with WholeTables(boxes_path, PSEUDO) as boxes, WholeTables(chunks_path, CHOSEN_CHUNKS) as chunks:
                 for item in items:
                     attempt.begin_item(item.item_id)
-                    tables, record = self._tables(self.shards.of(item))
-                    outcomes.append(Outcome(item.item_id, "done", record=record))
-                    for place, (writer, table) in enumerate(zip((boxes, chunks), tables, strict=True)):
-                        writer.write_table(table)
-                        num_rows[place] += len(table)
+                    records = []
+                    for shard in self.shards.of(item):
+                        attempt.beat()
+                        tables, record = self._tables(shard)
+                        records.append(record)
+                        boxes.add(tables[0])
+                        chunks.add(tables[1])
+                    outcomes.append(Outcome(item.item_id, "done", record=added(records)))
             files = [
-                publish_file(stage, boxes_path, LABELS, attempt.unit, num_rows[0]),
-                publish_file(stage, chunks_path, CHUNKS, attempt.unit, num_rows[1]),
+                publish_file(stage, boxes_path, LABELS, attempt.unit, boxes.num_rows),
+                publish_file(stage, chunks_path, CHUNKS, attempt.unit, chunks.num_rows),
             ]
-        return WorkDone(outcomes, files, {"detections": num_rows[0]})
+        return WorkDone(outcomes, files, {"detections": boxes.num_rows})
 
     def _tables(self, shard: Shard) -> tuple[tuple[pa.Table, pa.Table], dict[str, Any]]:
         task, knobs = self.shards.task, self.shards.task.knobs

@@ -48,7 +48,7 @@ from mast_ray.tables.reading.chunk_sets import pair_keys
 log = logging.getLogger("mast.pseudo")
 THRESHOLDS = "thresholds"
 # A worker holds one file of detections at a time; a unit is what a death costs.
-ROWS_PER_UNIT, SCORES_PER_UNIT, MOST_ITEMS = 2_000_000, 20_000_000, 64
+ROWS_PER_UNIT, SCORES_PER_UNIT, MOST_ITEMS = 2_000_000, 4_000_000, 64
 
 
 @dataclass
@@ -80,24 +80,28 @@ class SpreadLabels:
     def labels(self) -> Iterator[pa.Table]:
         """The pseudo-labels, part by part."""
         for part in self.parts:
-            yield self._read(part.files[0].key)
+            yield from self._read(part.files[0].key)
 
     def chunks(self, places: NDArray[np.int64] | None) -> Iterator[pa.Table]:
         """The chunks at some of the places 0 .. num_chosen - 1, or all, part by part."""
         first = 0
         for part in self.parts:
-            if places is None:
-                yield self._read(part.files[1].key)
-                continue
-            last = first + part.files[1].num_rows
-            own = places[slice(*np.searchsorted(places, (first, last)))] - first
-            yield self._read(part.files[1].key).take(pa.array(own))
-            first = last
+            for table in self._read(part.files[1].key):
+                if places is None:
+                    yield table
+                    continue
+                last = first + len(table)
+                yield table.take(pa.array(places[slice(*np.searchsorted(places, (first, last)))] - first))
+                first = last
 
-    def _read(self, key: str) -> pa.Table:
+    def _read(self, key: str) -> Iterator[pa.Table]:
+        """A file of a part: at once, or of a large one as many row groups as one should hold."""
         filesystem, root = self.stage.arrow()
         with filesystem.open_input_file(f"{root}/{key}") as source:
-            return pq.read_table(source)
+            file = pq.ParquetFile(source)
+            sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            for some in within(sizes, ROWS_PER_UNIT):
+                yield file.read_row_groups(some)
 
     def figures(self) -> dict[str, Any]:
         """What the pseudo-labels look like, without truth."""
@@ -123,6 +127,21 @@ class SpreadLabels:
 
     def _threshold(self, name: str) -> Found:
         return self.thresholds.get(name, Found(self.task.threshold, self.task.knobs.policy))
+
+
+def within(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Places of sizes, neighbours together as long as their sum is at most `most`; one that is larger stays alone. At
+    least one list, so that a file without rows is one table.
+    """
+    groups: list[list[int]] = [[]]
+    total = 0
+    for place, size in enumerate(sizes):
+        if groups[-1] and total + size > most:
+            groups.append([])
+            total = 0
+        groups[-1].append(place)
+        total += size
+    return groups
 
 
 def spread_operator(task: OperatorTask, prepared: Prepared, runner: Runner) -> SpreadLabels:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +14,20 @@ from mast_ray.config.errors import TemporaryError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.evaluation.matching import match
+from mast_ray.self_training import pool
 from mast_ray.self_training.governor import pool_figures
 from mast_ray.self_training.operator import at_threshold, chunk_weights, in_band, is_valid
 from mast_ray.self_training.policies import group_thresholds, is_by_group
 from mast_ray.self_training.pool import chunk_groups, pseudo_table, read_pool, site_groups
 from mast_ray.stages.runner import HERE, ON_RAY
-from mast_ray.stages.self_train import pseudo_stage, spread_operator
-from mast_ray.stages.self_train.operator_shards import LabelWork
+from mast_ray.stages.self_train import operator_shards, pseudo_stage, spread_operator
+from mast_ray.stages.self_train.operator_shards import LabelWork, WholeTables, added, in_slices
 from mast_ray.stages.self_train.operator_task import Teacher, validity_of
 from mast_ray.stages.self_train.pseudo_stage import agreement_f1, drawn_places, make_pseudo_labels
+from mast_ray.stages.self_train.spread_operator import within
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkRuns, chunks_of_split
 
 TEACHER = Teacher("abc", threshold=0.4, kept_share=0.03, round=2, saturated=0.2)
 NUM_CHUNKS = 40 * CHUNKS_PER_RECORDING
@@ -138,6 +141,70 @@ def test_parts_give_what_one_array_gives(folder, tmp_path, small_units, policy, 
     _, sources = check(folder, tmp_path, config_of(policy, **knobs))
     if policy == "per_group_quantile" and not knobs:  # every fallback was met
         assert {source for _, source in sources.values()} == {"group", "site", "pool"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"),
+    [
+        ("tuned", {"ignore_above": "0.1", "empty_chunks": "negative", "max_chunks": 100}),
+        ("per_group_quantile", {}),
+        ("precision", {"min_group_detections": 100}),
+    ],
+)
+def test_large_files_are_worked_on_in_slices(folder, tmp_path, small_units, monkeypatch, policy, knobs):
+    large, most = tmp_path / "large", []
+    write_detections(large, NUM_CHUNKS, per_chunk=30, recordings_per_file=25)  # 8,250 and 4,950 rows
+    for path in large.rglob("*.parquet"):
+        pq.write_table(pq.read_table(path), path, row_group_size=700)  # some begin within a chunk
+    (large / "prepared").symlink_to(folder / "prepared")
+    read = operator_shards.read_pool
+    monkeypatch.setattr(
+        operator_shards, "read_pool", lambda *places, **names: most.append(len(places[2])) or read(*places, **names)
+    )  # fmt: skip
+    monkeypatch.setattr(operator_shards, "ROWS_AT_ONCE", 2_000)
+    monkeypatch.setattr(pool, "ROWS_AT_ONCE", 2_000)
+    monkeypatch.setattr(operator_shards, "ROWS_PER_GROUP", 100)
+    made, _ = check(large, tmp_path, config_of(policy, **knobs))
+    # 8,250 rows of 275 chunks in 5 slices of 55, 4,950 of 165 in 3
+    assert most == [55] * 8 * (1 + is_by_group(policy))
+    whole = made.boxes_of(made.chunks).chunk
+    assert np.concatenate([part.chunk for part in made.stretches()]).tolist() == whole.tolist()
+    ends = [(part.chunk.min(), part.chunk.max()) for part in made.stretches() if len(part.chunk)]
+    assert all(low > high for (_, high), (low, _) in pairwise(ends))  # whole chunks
+
+
+def test_slices_are_equally_many_chunks_and_cut_no_stretch():
+    spans = ChunkRuns(np.array([2, 0, 1, 0]), np.array([0, 6, 0, 0]), np.array([6, 3, 5, 6]))
+    found = [
+        list(zip(some.recording.tolist(), some.first.tolist(), strict=True)) for some in in_slices(spans, 2)
+    ]
+    assert found == [[(0, 0), (0, 6)], [(1, 0), (2, 0)]]  # 6 + 3 of 20 chunks, then 5 + 6
+    assert [len(some) for some in in_slices(spans, 1)] == [20]
+    assert [len(some) for some in in_slices(spans, 0)] == [20]
+
+
+def test_small_tables_share_a_row_group_and_none_lies_in_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(operator_shards, "ROWS_PER_GROUP", 4)
+    schema = pa.schema([("a", pa.int64())])
+    with WholeTables(tmp_path / "a.parquet", schema) as tables:
+        for count in (3, 2, 0, 9, 1):
+            tables.add(pa.table({"a": pa.array(range(count), pa.int64())}, schema))
+    about = pq.read_metadata(tmp_path / "a.parquet")
+    assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == [5, 9, 1]
+    assert tables.num_rows == 15
+
+
+def test_what_is_said_of_slices_is_said_of_their_file():
+    said = [
+        {"chunks": 3, "score_sum": 0.5, "groups": [("A", 3)]},
+        {"chunks": 2, "score_sum": 1.0, "groups": [("B", 2)]},
+    ]
+    assert added(said) == {"chunks": 5, "score_sum": 1.5, "groups": [("A", 3), ("B", 2)]}
+
+
+def test_row_groups_are_read_together_up_to_a_size():
+    assert within([3, 3, 5, 1, 20, 1], most=6) == [[0, 1], [2, 3], [4], [5]]
+    assert within([], most=6) == [[]]
 
 
 @pytest.mark.ray
