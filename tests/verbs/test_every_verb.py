@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 SHORT = (
     "--recipe", "tiny", "--runner", "here", "--set", "split.ood_sites=[SITE03]", "--set", "pretrain.max_steps=2",
+    "--set", "model.adapter=upsampling",  # its steps take less than half as long
     "--set", "detector.max_steps=2", "--set", "self_train.stage1.max_steps=2", "--set", "self_train.stage2.max_steps=2",
     "--set", "self_train.rounds=1", "--set", "evaluate.bootstrap=20",
 )  # fmt: skip
