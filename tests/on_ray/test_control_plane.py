@@ -62,9 +62,12 @@ def test_a_pool_of_a_hundred_thousand_chunks_is_planned_counted_and_labelled(tmp
 
 def test_a_straight_line_has_the_slope_one():
     runs = [
-        {"recordings": 1e6, "total_s": 10.0, "driver_peak_gb": 1.0, "worker_gb": 0.5},
-        {"recordings": 1e7, "total_s": 100.0, "driver_peak_gb": 5.5, "worker_gb": 0.5},
+        {"recordings": 1e6, "total_s": 10.0, "driver_peak_gb": 1.0, "worker_gb": 0.5}
+        | {"driver_cpu_s": 4.0, "workers_cpu_s": 12.0},
+        {"recordings": 1e7, "total_s": 100.0, "driver_peak_gb": 5.5, "worker_gb": 0.5}
+        | {"driver_cpu_s": 20.0, "workers_cpu_s": 60.0},
     ]
     found = slopes(runs)
     assert found["slope"] == 1.0 and found["seconds_per_million_largest"] == 10.0
+    assert found["cpu_seconds_per_million_largest"] == 8.0 and found["cpu_slope"] == 0.5  # 16 of the smaller
     assert found["driver_gb_per_further_million"] == 0.5 and found["worker_gb_per_further_million"] == 0.0
