@@ -55,25 +55,25 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
         return Step(title, verb, argv, seconds * hours / HOURS)
 
     steps = [
-        step(6, "make a synthetic archive: four sites, four days", "synth",
+        step(4, "make a synthetic archive: four sites, four days", "synth",
              "--out", str(archive), "--hours", f"{hours:g}", "--sites", "4", "--labelled-share", "0.3", "--density", "24",
              "--snr-db", "18", "--seed", str(seed)),
-        step(8, "prepare: recordings to log-mel tables, labels, splits", "prepare",
+        step(6, "prepare: recordings to log-mel tables, labels, splits", "prepare",
              str(archive / "audio"), *labelled, "--out", prepared, *knobs, *held_out),
-        step(58, "train the shipped detector on one labelled day at one site", "train",
+        step(61, "train the shipped detector on one labelled day at one site", "train",
              prepared, "--start", "shipped:tiny", "--out", own, *knobs, *gently),
-        step(50, "self-train on the unlabelled pool: pseudo-labels, mixed batches", "self-train",
+        step(61, "self-train on the unlabelled pool by pseudo-labels", "self-train",
              prepared, "--detector", own, "--out", trained, *knobs, *short),
-        step(30, "train a plain FCOS on the same day for the same time", "train",
+        step(32, "train a plain FCOS on the same day for the same time", "train",
              prepared, "--start", "scratch", "--out", fcos, *knobs, *brief, "--set", "model.name=fcos"),
         *(step(6 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
                model, prepared, "--out", str(out / "scores" / name), "--known", known, *knobs)
           for model, (name, known) in scores.items()),
-        step(16, "detect: boxes for every recording", "detect",
+        step(23, "detect: boxes for every recording", "detect",
              final, str(archive / "audio"), "--table", str(archive / "recordings.csv"), "--out", str(out / "detections"), *knobs,
              "--runner", "ray"),
         step(1, "export to Raven", "export", str(out / "detections"), "--to", "raven", "--out", str(out / "raven")),
-        step(6, "report", "report", str(out), "--audio", str(archive / "audio"), "--out", str(out / "report.html")),
+        step(13, "report", "report", str(out), "--audio", str(archive / "audio"), "--out", str(out / "report.html")),
     ]  # fmt: skip
     if whole:
         steps[2:2] = [step(90, "pretrain on the unlabelled pool", "pretrain",
