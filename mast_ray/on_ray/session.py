@@ -39,6 +39,7 @@ QUIET = {
 # Ray ends idle processes beyond one per core, and counts its own actors with them: on few cores the workers of one stage,
 # with their libraries imported, were gone when a training had started its eight, and the next stage imported all again.
 KEPT_WORKERS, OTHER_PROCESSES = "RAY_num_workers_soft_limit", 16
+TOKENS = "ray._private.authentication.authentication_token_setup"
 SLOW_START = "timed out during startup"  # in Ray's words
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
@@ -74,6 +75,8 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
     is_quiet = not os.environ.get("MAST_DEBUG")
+    if is_quiet:
+        logging.getLogger(TOKENS).addFilter(_is_no_good_news)  # the same one is added once
     with nullcontext() if address else warm_workers():
         with _without_stderr() if is_quiet else nullcontext():
             _start(options)
@@ -85,6 +88,11 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
                     yield
             finally:
                 ray.shutdown()
+
+
+def _is_no_good_news(record: logging.LogRecord) -> bool:
+    """That a cluster asks for tokens is as it should be, and no warning; that it does not is one."""
+    return "is enabled for this Ray cluster" not in record.getMessage()
 
 
 def _start(options: Mapping[str, Any], is_again: bool = False) -> None:

@@ -1,10 +1,12 @@
 """What a user sees of the workers' output."""
 
+import logging
+
 import pytest
 import ray
 
 from mast_ray.config.errors import TemporaryError
-from mast_ray.on_ray.session import print_our_lines, ray_session
+from mast_ray.on_ray.session import TOKENS, print_our_lines, ray_session
 
 
 def test_progress_is_shown_and_rays_chatter_is_not(capsys):
@@ -23,6 +25,24 @@ def test_the_troubles_of_rays_own_controller_are_kept_apart(capsys):
     print_our_lines({"lines": lines, "is_err": True, "pid": 1, "actor_name": "TrainController"})
     print_our_lines({"lines": ["step 1/4"], "is_err": True, "pid": 2, "actor_name": "RayTrainWorker"})
     assert capsys.readouterr() == ("", "step 1/4\n")
+
+
+def test_that_tokens_are_asked_for_is_no_warning_and_that_they_are_not_is_one(monkeypatch, caplog):
+    said = [
+        "Token authentication is enabled for this Ray cluster. Set ...",
+        "Token authentication is disabled ...",
+    ]
+
+    def init(**options):
+        for one in said:
+            logging.getLogger(TOKENS).warning(one)
+        raise Exception("and ends here")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(TemporaryError), ray_session():
+        pass
+    assert caplog.messages == said[1:]
 
 
 def test_a_ray_that_dies_on_the_way_up_is_said_in_two_lines_and_may_be_tried_again(monkeypatch):
