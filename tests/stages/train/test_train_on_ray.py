@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import ray
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.errors import MastError
 from mast_ray.config.loading import config_to_yaml
+from mast_ray.on_ray.session import ray_session
 from mast_ray.stages.train.train import run_pretrain
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -32,9 +32,9 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    """A session as commands have it: workers are copies of a process with torch in it."""
+    with ray_session(num_cpus=2):
+        yield
 
 
 @pytest.fixture(scope="module")
