@@ -25,8 +25,9 @@ settings.register_profile("no_clock", deadline=None)  # a busy machine is no fau
 settings.load_profile("no_clock")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Files that take minutes, begun before all others: of two lanes none shall be left alone with one of them in the end.
+# Not test_engines_together.py: after it the same process has been seen to end a training with other last bits.
 LONGEST = (
-    "test_train_on_ray.py", "test_dealt_training.py", "test_prepare_faults.py", "test_tune.py", "test_engines_together.py",
+    "test_train_on_ray.py", "test_dealt_training.py", "test_prepare_faults.py", "test_tune.py",
     "test_detect_faults.py", "test_self_train.py", "test_several_archives.py", "test_tune_on_s3.py", "test_every_verb.py",
     "test_detector.py", "test_review_and_learn_in_browser.py", "test_validate_beside.py", "test_jobs.py",
 )  # fmt: skip
