@@ -147,7 +147,7 @@ def test_further_detectors_are_refused_where_nobody_labels_the_pool_and_are_in_t
     changed = apply_overrides(config, {"self_train.teacher_hearings": 3, "self_train.rounds": 2})
     plan = plan_text(changed, str(archive), detector, str(tmp_path / "nowhere"), also=(detector,))
     first, second = (line for line in plan.splitlines() if "/detections" in line)
-    assert "by 2 detectors, each at 3 heights" in first and "by one detector, each at 3" in second
+    assert "by 2 detectors, each in 3 ways" in first and "by one detector, each in 3" in second
 
 
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])
