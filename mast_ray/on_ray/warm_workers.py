@@ -55,7 +55,10 @@ def start_server() -> None:
     if not _path or _server is not None:
         return
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(_path)
+        try:
+            listener.bind(_path)
+        except OSError:  # a temporary folder whose name is too long for a socket: workers start as ever
+            return
         listener.listen(128)  # workers wait while the server imports
         _server = subprocess.Popen(
             [sys.executable, "-m", "mast_ray.on_ray.worker_server", str(listener.fileno())],

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from mast_ray.on_ray import setup_worker
+from mast_ray.on_ray import setup_worker, warm_workers
 
 SERVER = """
 import socket, sys
@@ -102,3 +102,11 @@ def test_an_environment_of_more_than_variables_is_left_to_ray(scripts, server, t
 def test_without_a_server_and_for_other_languages_ray_starts_as_ever(scripts, tmp_path):
     assert set_up(scripts, str(tmp_path / "none"), tmp_path).startswith("Ray's own --serialized")
     assert set_up(scripts, "", tmp_path, language="JAVA").startswith("Ray's own --serialized")
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_means_workers_as_ever(scripts, tmp_path, monkeypatch):
+    path = str(tmp_path / ("long" * 30))
+    monkeypatch.setattr(warm_workers, "_path", path)
+    warm_workers.start_server()
+    assert warm_workers._server is None
+    assert set_up(scripts, path, tmp_path).startswith("Ray's own --serialized")
