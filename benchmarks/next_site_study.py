@@ -65,7 +65,7 @@ def _rows(*rows: Row) -> dict[str, Row]:
 PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
-    "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0", "augment.mirror=0",
+    "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -118,8 +118,6 @@ ROWS = _rows(
     Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
     Row("field", ("augment.reverse=0.5",), with_rows=("unreversed",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
-    Row("field_mirrored", ("augment.mirror=0.5",), with_rows=("field",)),
-    Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),

@@ -38,7 +38,6 @@ def paper() -> Config:
             "augment.shift_edges": "silence",
             "augment.zoom": 1.0,
             "augment.reverse": 0.0,
-            "augment.mirror": 0.0,
             "augment.gain_db": 0.0,
             "augment.equaliser_db": 0.0,
             "augment.mix_style": 0.0,

@@ -36,8 +36,6 @@ class AugmentConfig(Section):
     """
     reverse: Share = 0.5
     """Share of the augmented examples that are played backwards: melodies of other animals. 0: off (paper)."""
-    mirror: Share = 0.0
-    """Share of the augmented examples whose frequencies are turned upside down: rising calls fall. 0: off (paper)."""
     frequency_mask_bins: int = Field(12, ge=0)
     """Widest masked band."""
     time_mask_s: float = Field(0.5, ge=0)

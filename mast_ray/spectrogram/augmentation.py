@@ -5,7 +5,7 @@ batch, then `augment` applies them and is a pure function: the same draws give t
 be compiled. One to three kinds are drawn per example. Values are normalised log-mel, so a shift of level is
 an addition. What makes a site is level, colour and background: gain, equaliser, the statistics of another
 site's chunk, its sound mixed in. What makes an animal is how high, how long and how wide it calls, and its melody: shifts,
-and besides the zoom, which half of the augmented examples get, and time reversed or frequencies mirrored.
+and besides the zoom, which half of the augmented examples get, and time reversed.
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
 paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
@@ -64,7 +64,6 @@ class AugmentStrength:
     shift_edges: Literal["silence", "repeat"] = "repeat"
     zoom: float = 2.0  # a factor: 1 switches it off
     reverse: float = 0.5  # share of the augmented examples
-    mirror: float = 0.0  # likewise
 
     @property
     def needs_bank(self) -> bool:
@@ -91,7 +90,6 @@ class AugmentStrength:
             shift_edges=config.shift_edges,
             zoom=config.zoom,
             reverse=config.reverse,
-            mirror=config.mirror,
         )
 
 
@@ -114,7 +112,6 @@ class Draws(NamedTuple):
     zoom: Tensor | None = None  # (B, 2) factors of time and frequency, neutral 1
     zoom_about: Tensor | None = None  # (B, 2) frame and bin that stay where they are
     is_reversed: Tensor | None = None  # (B,) bool
-    is_mirrored: Tensor | None = None  # (B,) bool
 
 
 def draw_augmentation(
@@ -198,8 +195,6 @@ def draw_augmentation(
         drawn = drawn._replace(zoom=strength.zoom**power, zoom_about=about)
     if strength.reverse > 0:
         drawn = drawn._replace(is_reversed=is_augmented & (uniform(num_chunks) < strength.reverse))
-    if strength.mirror > 0:
-        drawn = drawn._replace(is_mirrored=is_augmented & (uniform(num_chunks) < strength.mirror))
     return drawn
 
 
@@ -220,9 +215,13 @@ def augment(
     logmel, boxes = batch.logmel.squeeze(1), batch.boxes
     num_frames, num_bins = logmel.shape[1:]
     bank = None if noise_bank is None else noise_bank.reshape(-1, num_frames, num_bins)
-    for axis, is_turned in ((0, draws.is_reversed), (1, draws.is_mirrored)):
-        if is_turned is not None:
-            logmel, boxes = _turned(logmel, boxes, axis, is_turned)
+    if draws.is_reversed is not None:
+        logmel = torch.where(draws.is_reversed[:, None, None], logmel.flip(1), logmel)
+        back = torch.stack([num_frames - boxes.corners[..., 2], num_frames - boxes.corners[..., 0]], dim=-1)
+        turned = torch.stack(
+            [back[..., 0], boxes.corners[..., 1], back[..., 1], boxes.corners[..., 3]], dim=-1
+        )
+        boxes = replace(boxes, corners=torch.where(draws.is_reversed[:, None, None], turned, boxes.corners))
     if draws.zoom is not None and draws.zoom_about is not None:
         logmel = zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
         factor, about = draws.zoom.repeat(1, 2)[:, None], draws.zoom_about.repeat(1, 2)[:, None]
@@ -280,18 +279,6 @@ def _move_boxes(boxes: PaddedBoxes, axis: int, move: Callable[[Tensor], Tensor])
     corners = boxes.corners.clone()
     corners[..., axis::2] = move(boxes.corners[..., axis::2])
     return replace(boxes, corners=corners)
-
-
-def _turned(logmel: Tensor, boxes: PaddedBoxes, axis: int, is_turned: Tensor) -> tuple[Tensor, PaddedBoxes]:
-    """(B, T, F) with time (axis 0) or frequency (1) running the other way where (B,) says so, boxes with it."""
-    where, length = is_turned[:, None, None], logmel.shape[1 + axis]
-    corners = boxes.corners.clone()
-    corners[..., axis], corners[..., axis + 2] = (
-        length - boxes.corners[..., axis + 2],
-        length - boxes.corners[..., axis],
-    )
-    logmel = torch.where(where, logmel.flip(1 + axis), logmel)
-    return logmel, replace(boxes, corners=torch.where(where, corners, boxes.corners))
 
 
 def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, silence: float) -> Tensor:

@@ -120,21 +120,11 @@ def test_played_backwards_a_call_begins_where_it_ended() -> None:
     assert objects(unturned) == [[30, 24, 50, 36]] and torch.equal(unturned.logmel, batch.logmel)
 
 
-def test_mirrored_a_high_call_is_as_far_from_the_top_as_it_was_from_the_bottom() -> None:
-    batch = painted((30, 24, 50, 36))
-    turned = applied(batch, draws(is_mirrored=torch.tensor([True])))
-    assert objects(turned) == [[30, F - 36, 50, F - 24]]
-    assert measured_box(turned.logmel[0, 0]) == [30, F - 36, 50, F - 24]
-    unturned = applied(batch, draws(is_mirrored=torch.tensor([False])))
-    assert objects(unturned) == [[30, 24, 50, 36]] and torch.equal(unturned.logmel, batch.logmel)
-
-
-@pytest.mark.parametrize(("knob", "drawn_as"), [("reverse", "is_reversed"), ("mirror", "is_mirrored")])
-def test_so_many_of_the_augmented_are_turned(knob: str, drawn_as: str) -> None:
-    drawn = drawn_many(replace(ALL, **{knob: 0.25}), 0.8)
-    assert getattr(drawn, drawn_as).float().mean() == pytest.approx(0.2, abs=0.04)
+def test_so_many_of_the_augmented_are_played_backwards() -> None:
+    drawn = drawn_many(replace(ALL, reverse=0.25), 0.8)
+    assert drawn.is_reversed.float().mean() == pytest.approx(0.2, abs=0.04)
     without = drawn_many(ALL, 0.8)
-    assert torch.equal(drawn.shift_frames, without.shift_frames) and getattr(without, drawn_as) is None
+    assert torch.equal(drawn.shift_frames, without.shift_frames) and without.is_reversed is None
 
 
 def test_what_a_zoom_pushed_out_is_not_shifted_back_as_an_empty_box() -> None:
