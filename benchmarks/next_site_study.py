@@ -118,6 +118,7 @@ ROWS = _rows(
     Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
     Row("field", ("augment.reverse=0.5",), with_rows=("unreversed",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
+    Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),

@@ -151,11 +151,11 @@ def test_detect_compiles_whole_and_agrees_with_eager(detector):
 
 
 OVERFIT = [
-    ("mast", "upsampling", 2e-3, 300),
+    pytest.param("mast", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("mast", "anisotropic", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("mast", "conv", 2e-3, 300, marks=pytest.mark.long),
     ("mast", "hybrid", 2e-3, 300),
-    ("resnet_fpn", "upsampling", 2e-3, 300),
+    pytest.param("resnet_fpn", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("audiomae", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("vit_scratch", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     ("fcos", "upsampling", 1e-3, 300),
