@@ -158,7 +158,7 @@ OVERFIT = [
     pytest.param("resnet_fpn", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("audiomae", "upsampling", 2e-3, 300, marks=pytest.mark.long),
     pytest.param("vit_scratch", "upsampling", 2e-3, 300, marks=pytest.mark.long),
-    ("fcos", "upsampling", 1e-3, 300),
+    pytest.param("fcos", "upsampling", 1e-3, 300, marks=pytest.mark.long),
     pytest.param("faster_rcnn", "upsampling", 1e-3, 300, marks=pytest.mark.long),
     pytest.param("detr", "upsampling", 3e-4, 800, marks=pytest.mark.long),
     pytest.param("yolo26", "upsampling", 2e-3, 400, marks=pytest.mark.long),
