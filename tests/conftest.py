@@ -60,9 +60,10 @@ def shared_data(shared_folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _few_threads() -> None:
-    # Test processes share the machine: more threads than cores only slow each other down.
+    # Test processes share the machine: more threads than cores make each other four times slower, and what one test
+    # sets for its process would stay for the next.
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -62,6 +62,13 @@ class Runner(Protocol):
         ...
 
 
+def usable_cores() -> int:
+    """Cores that this process may use: those it is bound to, and no more than OMP_NUM_THREADS says where that is set."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(bound, int(wanted)) if wanted.isdecimal() and int(wanted) > 0 else bound
+
+
 @dataclass(frozen=True)
 class Here:
     """This process alone."""
@@ -74,7 +81,7 @@ class Here:
     def resources(self) -> Resources:
         import torch
 
-        return Resources(float(os.cpu_count() or 1), float(torch.cuda.device_count()), is_one_process=True)
+        return Resources(float(usable_cores()), float(torch.cuda.device_count()), is_one_process=True)
 
     def run_units(
         self, stage: Storage, units: Sequence[Unit], run: str, make_work: Callable[[], Work], spread: Spread

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mast_ray.config.tree import ClusterConfig
-from mast_ray.stages.runner import HERE, ON_RAY, RUNNERS
+from mast_ray.stages.runner import HERE, ON_RAY, RUNNERS, usable_cores
 from mast_ray.storage.storage import open_storage
 from mast_ray.verbs.main import run_verb
 
@@ -27,7 +27,7 @@ def test_a_train_loop_here_is_a_crew_of_one(tmp_path):
 
 
 def test_this_machine_offers_its_cores_to_one_process():
-    assert HERE.resources().num_cpus == os.cpu_count() and HERE.resources().is_one_process
+    assert HERE.resources().num_cpus == usable_cores() and HERE.resources().is_one_process
 
 
 def test_a_verb_hands_down_the_runner_that_was_named(monkeypatch):
@@ -46,3 +46,12 @@ def test_tasks_on_ray_give_the_same_results():
     tasks = [("a", str, ""), ("b", len, "a"), ("c", repr, "b")]
     found = dict(ON_RAY.run_tasks(tasks, ClusterConfig(use_gpu="no")))
     assert found == dict(HERE.run_tasks(tasks, ClusterConfig())) == {"a": "None", "b": 4, "c": "4"}
+
+
+@pytest.mark.parametrize(
+    ("said", "cores"), [("1", 1), ("", 3), ("2", 2), ("64", 3), ("0", 3), ("2,1", 3), ("all", 3)]
+)
+def test_no_more_cores_than_it_is_bound_to_and_omp_num_threads_says(said, cores, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7}, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert usable_cores() == cores
