@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Two lanes share the machine: more threads than cores make each other four times slower (the first lane's process would
+# hand its own number down to the others).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
@@ -60,10 +62,9 @@ def shared_data(shared_folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def _few_threads() -> None:
-    # Test processes share the machine: more threads than cores make each other four times slower, and what one test
-    # sets for its process would stay for the next.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # What one test sets for its process would stay for the next. Before any fixture: those of modules train too.
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

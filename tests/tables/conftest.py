@@ -1,18 +1,12 @@
 """A small prepared archive made of noise: short and long recordings, two copies, one broken file, labels."""
 
 import pytest
-import torch
 from noise_files import write_noise
 
 from mast_ray.config.recipes import field
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
 from mast_ray.tables.prepared import open_prepared
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread(_few_threads):
-    torch.set_num_threads(1)  # small frames: a second thread costs more than it gives
 
 
 @pytest.fixture(scope="session")

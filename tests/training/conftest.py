@@ -6,14 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 
 MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread(_few_threads):
-    torch.set_num_threads(1)  # toy tensors: a second thread costs more than it gives
 
 
 @pytest.fixture
