@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -133,4 +134,18 @@ def _tensorboard(folder: Path, resume_step: int) -> Any:
     except ImportError:
         log.info("tensorboard is not installed: metrics go to %s only", JSONL)
         return None
+    _hush_writing_threads()
     return SummaryWriter(str(folder), purge_step=resume_step or None)
+
+
+def _hush_writing_threads() -> None:
+    """No traceback when TensorBoard's own thread cannot write (a full disk): the next row raises the same error here."""
+    before = threading.excepthook
+    if getattr(before, "__name__", "") == "_without_full_disks":
+        return
+
+    def _without_full_disks(told: threading.ExceptHookArgs) -> None:
+        if not (isinstance(told.exc_value, OSError) and type(told.thread).__name__ == "_AsyncWriterThread"):
+            before(told)
+
+    threading.excepthook = _without_full_disks

@@ -1,6 +1,10 @@
 """Metrics as tables: JSONL while running, Parquet at the end, no step twice."""
 
+import errno
+import threading
+
 import pyarrow.parquet as pq
+import pytest
 
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.metrics_log import MetricsLog, read_metrics
@@ -63,3 +67,18 @@ def test_rows_are_written_once_half_a_minute_has_passed(tmp_path):
     now[0] = 31.0
     log.add("train", 2, 16, {"loss": 1.0})
     assert len(read_metrics(storage)) == 2
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_under_tensorboard_is_raised_once_and_no_thread_shows_a_traceback(tmp_path, monkeypatch):
+    from tensorboard.summary.writer import record_writer
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record_writer.RecordWriter, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        MetricsLog(open_storage(tmp_path)).begin(0)
+    for thread in threading.enumerate():
+        if type(thread).__name__ == "_AsyncWriterThread":
+            thread.join(10)
