@@ -22,20 +22,8 @@ SHORT = (
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verbs")
     archive, prepared = folder / "archive", folder / "prepared"
-    synth = (
-        "--hours",
-        "0.16",
-        "--minutes",
-        "0.5",
-        "--sites",
-        "3",
-        "--days",
-        "3",
-        "--labelled-share",
-        "0.4",
-        "--density",
-        "24",
-    )
+    synth = ("--hours", "0.16", "--minutes", "0.5", "--sites", "3", "--days", "3", "--labelled-share", "0.4",
+             "--density", "24")  # fmt: skip
     assert run_verb("synth", ["--out", str(archive), *synth]) == 0
     labelled = ("--annotations", str(archive / "annotations"), "--table", str(archive / "recordings.csv"))
     assert run_verb("prepare", [str(archive / "audio"), *labelled, "--out", str(prepared), *SHORT]) == 0

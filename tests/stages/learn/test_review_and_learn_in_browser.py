@@ -218,9 +218,8 @@ def test_corrected_by_keyboard_killed_learned_and_better(root, tmp_path, capsys)
     print(told)
     if record["kept"] == "adapted":
         assert still_found >= min(found, 0.8) and held["gain"]["estimate"] > 0, told
-        assert gone > 0 or expert.told["n"] < 10, (
-            told
-        )  # the shipped detector errs in three boxes of a hundred here
+        has_few_wrong = expert.told["n"] < 10  # the shipped detector errs in three boxes of a hundred here
+        assert gone > 0 or has_few_wrong, told
     else:
         assert (still_found, gone) == (found, 0.0), told
     labels = {box.label for box in boxes if box.label}
