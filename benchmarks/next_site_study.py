@@ -52,6 +52,7 @@ class Row:
     start: str = ""  # row whose encoder (train) or detector (self-train) it starts from, with the same seed
     with_rows: tuple[str, ...] = ()  # rows whose settings come first
     is_committee: bool = False  # self-train: detectors of the other seeds label the pool too
+    trains_on: tuple[str, ...] = ("prepared",)  # folders of the study's archive and of the formulas' one
 
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
@@ -100,6 +101,19 @@ DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 
+# Calls drawn by formulas over drawn backgrounds: no sound that anybody recorded is in them.
+FORMULAS = "formulas_prepared"
+
+
+def epochs(number: int) -> tuple[str, ...]:
+    """Of a row whose archive is of another size."""
+    return (
+        f"detector.epochs={number}",
+        f"detector.warmup_epochs={0.05 * number:.2f}",
+        f"detector.validate_every_epochs={number / 3:.2f}",
+    )
+
+
 # `field` is what the recipe of that name trains; its rows change one thing each.
 ROWS = _rows(
     Row("fcos", (*PRINTED[2:], "model.name=fcos", "detector.learning_rate=3e-3")),
@@ -122,6 +136,9 @@ ROWS = _rows(
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),
+    Row("formulas", epochs(20), with_rows=("field",), trains_on=(FORMULAS,)),
+    Row("field_from_formulas", ("detector.backbone_multiplier=1.0",), start="formulas", with_rows=("field",)),
+    Row("field_with_formulas", epochs(15), with_rows=("field",), trains_on=("prepared", FORMULAS)),
     Row("encoder", (), "pretrain", with_rows=("field",)),
     Row("encoder_alone", ("pretrain.side_path=false",), "pretrain", with_rows=("field",)),
     Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
@@ -205,6 +222,8 @@ def main() -> None:
         args.deadline_s = time.monotonic() + args.seconds
         args.work.mkdir(parents=True, exist_ok=True)
         make_archive(args)
+        if any(FORMULAS in ROWS[name].trains_on for name in with_starts(args.rows)):
+            make_formulas(args)
         run_all(args)
         print_table(args)
 
@@ -249,6 +268,9 @@ def arguments() -> argparse.Namespace:
     add("--days", type=int, default=6)
     add("--test-days", type=int, default=2)
     add("--density", type=float, default=20.0, help="calls per minute")
+    add(
+        "--formula-hours", type=float, default=6.0, help="of the archive of drawn calls, where a row wants it"
+    )
     add("--processes", type=int, default=os.cpu_count() or 1, help="of synth and prepare")
     add("--size", default="small", help="encoder")
     add("--recipe", default="field")
@@ -309,6 +331,26 @@ def make_archive(args: argparse.Namespace) -> None:
             "here",
             *as_flags(sets),
         ]
+        timed("prepare", [sys.executable, "-m", "mast_ray", *prepare])
+
+
+def make_formulas(args: argparse.Namespace) -> None:
+    """A second archive, of drawn calls at many sites, all of it labelled and trained on."""
+    archive, prepared = args.work / "formulas", args.work / FORMULAS
+    if not (archive / "truth.csv").exists():
+        synth = ["synth", "--out", str(archive), "--hours", str(args.formula_hours), "--minutes", "0.5", "--sites", "12", "--days", "3",
+                 "--seed", "101", "--site-shift", "1.3", "--snr-db", "10", "--density", "18", "--processes",
+                 str(args.processes)]  # fmt: skip
+        timed("synth", [sys.executable, "-m", "mast_ray", *synth])
+    if not (prepared / "manifest.json").exists():
+        sets = [
+            "split.train=1.0",
+            "split.val=0.0",
+            f"prepare.processes={args.processes}",
+            "prepare.recordings_per_unit=16",
+        ]
+        prepare = ["prepare", str(archive / "audio"), "--annotations", str(archive / "truth.csv"), "--table",
+                   str(archive / "recordings.csv"), "--out", str(prepared), "--runner", "here", *as_flags(sets)]  # fmt: skip
         timed("prepare", [sys.executable, "-m", "mast_ray", *prepare])
 
 
@@ -394,21 +436,26 @@ def run_all(args: argparse.Namespace) -> None:
         print(f"-- {job.name}: not started", flush=True)
 
 
-def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """Wanted rows and what they start from, row by row, without those that are done or that this version cannot run."""
-    from mast_ray.config.errors import ConfigError
-    from mast_ray.verbs.main import config_of
-
+def with_starts(rows: Sequence[str]) -> list[str]:
+    """Names of rows, each behind those that it starts from."""
     names: list[str] = []
-    for name in args.rows:
+    for name in rows:
         if name not in ROWS:
             sys.exit(f"there is no row {name!r}: --list shows them")
         chain = [name]
         while ROWS[chain[0]].start:
             chain.insert(0, ROWS[chain[0]].start)
         names += [one for one in chain if one not in names]
+    return names
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """Wanted rows and what they start from, row by row, without those that are done or that this version cannot run."""
+    from mast_ray.config.errors import ConfigError
+    from mast_ray.verbs.main import config_of
+
     jobs = []
-    for name in names:
+    for name in with_starts(args.rows):
         try:
             config_of(args.recipe, None, list(sets_of(ROWS[name], 0, args)))
         except ConfigError as error:
@@ -550,6 +597,7 @@ def start(job: Job, args: argparse.Namespace) -> None:
 def command_of(job: Job, args: argparse.Namespace) -> list[str]:
     """The `mast` command of a job."""
     folder, prepared = folder_of(job, args), str(args.work / "prepared")
+    trained_on = [str(args.work / one) for one in job.row.trains_on]
     flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
     before = start_of(job, args)
     start = model_of(before, args) if before else ""
@@ -557,8 +605,9 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(folder / "model"), *flags]
         case "train":
-            encoder = ["--encoder", start] if start else []
-            return ["train", prepared, "--out", str(folder / "model"), *encoder, *flags]
+            given = "--encoder" if before and before.row.verb == "pretrain" else "--detector"
+            begin = [given, start] if start else []
+            return ["train", *trained_on, "--out", str(folder / "model"), *begin, *flags]
         case "self-train":
             truth = ["--truth", str(args.work / "archive" / "truth.csv")]
             others = [model_of(one, args) for one in others_of(job, args)]
