@@ -1,5 +1,5 @@
 """A cluster whose head is gone is said so, in half a minute: Ray's own driver tries for a minute, then ends without a word. So
-does a driver whose own machine's raylet has died, within seconds.
+does a driver whose own machine's raylet has died, within seconds, and one that Ray ends while it starts.
 
 A head that comes back (a cluster with a fault-tolerant control store) is waited for as long as
 RAY_gcs_rpc_server_reconnect_timeout_s says, where it is set.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +27,10 @@ LAST_AFTER_RAYLET_S = 5.0  # after ten Ray ends the process itself, with 1
 RAYLET_ENDED = (
     "Ray's own process on this machine (raylet) was killed:\n"
     "look for exhausted memory in the system's log, then run the same command to go on where it was"
+)
+ENDED_AT_START = (
+    "error: this process was ended while Ray started, by Ray itself or from outside (a starved machine, too little memory):\n"
+    "run the same command again; small archives can do without (--runner here), and `mast doctor` looks closer"
 )
 RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 
@@ -72,6 +77,23 @@ def watched_head(address: str, raylet_ended: Callable[[], bool] = lambda: False)
         raise
     finally:
         over.set()
+
+
+@contextmanager
+def last_words(text: str = ENDED_AT_START) -> Iterator[None]:
+    """A text on the error stream, should this process end within the block without leaving it: a driver that its raylet does not
+    answer is ended by Ray with 1 and without a word. A shell says it: it waits for a line that only a living process sends.
+    """
+    says = 'trap "" INT TERM; read -r _ || printf "%s\\n" "$0" >&2'
+    try:
+        people = sys.stderr.fileno()
+    except (AttributeError, OSError):  # a stream of Python's alone
+        people = 2
+    beside = subprocess.Popen(["/bin/sh", "-c", says, text], stdin=subprocess.PIPE, stderr=people)
+    try:
+        yield
+    finally:
+        beside.communicate(b"\n")
 
 
 def silent_s() -> float:

@@ -24,7 +24,7 @@ import mast_ray
 from mast_ray.config.chatter import chatter_is_apart, keep
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.signals import interruptible
-from mast_ray.on_ray.head_watch import silence_of, watched_head
+from mast_ray.on_ray.head_watch import last_words, silence_of, watched_head
 from mast_ray.on_ray.warm_workers import warm_workers
 from mast_ray.storage.spread import Resources
 
@@ -78,7 +78,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     if is_quiet:
         logging.getLogger(TOKENS).addFilter(_is_no_good_news)  # the same one is added once
     with nullcontext() if address else warm_workers():
-        with _without_stderr() if is_quiet else nullcontext():
+        with last_words(), _without_stderr() if is_quiet else nullcontext():
             _start(options)
         if is_quiet:
             _show_our_lines_only()

@@ -1,6 +1,8 @@
 """A head that stops answering interrupts the work, and the error says so; nothing of Ray is needed to see it."""
 
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -40,3 +42,28 @@ def test_what_fails_while_the_head_answers_keeps_its_name(head):
         raise ValueError("mine")
     with watched_head(head[1]):
         assert silence_of(head[1]) is None
+
+
+STARTING = """
+import os, sys
+from mast_ray.on_ray.head_watch import last_words
+try:
+    with last_words():
+        {}
+except ValueError:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "lines"),
+    [("os._exit(1)", 1, 2), ("os.kill(os.getpid(), 9)", -9, 2), ("pass", 0, 0), ("raise ValueError", 3, 0)],
+)
+def test_who_is_ended_while_ray_starts_has_last_words_and_who_leaves_has_none(does, code, lines):
+    """Ray ends a driver whose raylet does not answer with 1 and says nothing (found by chaos, seed 2)."""
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTING.format(does)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == code
+    assert len(ran.stderr.splitlines()) == lines, ran.stderr
+    assert (lines == 0) or ran.stderr.startswith("error: this process was ended while Ray started")
