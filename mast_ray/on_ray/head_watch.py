@@ -68,8 +68,8 @@ def watched_head(address: str, raylet_ended: Callable[[], bool] = lambda: False)
             print(f"error: {text}", file=sys.stderr, flush=True)
             os._exit(TEMPORARY)
 
-    threading.Thread(target=watch, name="head-watch", daemon=True).start()
     try:
+        threading.Thread(target=watch, name="head-watch", daemon=True).start()
         yield
     except BaseException as error:  # what else may fail once the head is gone says nothing about why
         if lost.is_set():
