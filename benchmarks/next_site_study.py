@@ -344,8 +344,8 @@ def make_formulas(args: argparse.Namespace) -> None:
         timed("synth", [sys.executable, "-m", "mast_ray", *synth])
     if not (prepared / "manifest.json").exists():
         sets = [
-            "split.train=1.0",
-            "split.val=0.0",
+            "split.train=0.96",
+            "split.val=0.04",
             f"prepare.processes={args.processes}",
             "prepare.recordings_per_unit=16",
         ]
