@@ -91,6 +91,8 @@ def arguments() -> argparse.Namespace:
     add("--runner", choices=("ray", "here"), default="here")
     add("--steps", nargs="+", choices=STEPS, default=list(STEPS))
     add("--epochs", type=int, nargs=3, default=(40, 24, 8), help="of pretraining, detection, self-training")
+    add("--start", choices=("scratch", "shipped"), default="scratch",
+        help="train and self-train what has no encoder or detector in WORK from fresh weights, or from those that ship now")  # fmt: skip
     add("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     add("--export", type=Path, help="write the finished models into this folder, in half precision, and stop")
     return parser.parse_args()
@@ -202,12 +204,25 @@ def argv_of(step: str, args: argparse.Namespace, size: str) -> list[str]:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(work / "encoder"), *knobs]
         case "train":
-            has_encoder = (work / "encoder" / "card.json").exists()
-            encoder = ["--encoder", str(work / "encoder")] if has_encoder else ["--start", "scratch"]
-            return ["train", prepared, *encoder, "--out", str(work / "detector"), *knobs]
+            begin = ["--start", "scratch"]
+            if (work / "encoder" / "card.json").exists():
+                begin = ["--encoder", str(work / "encoder")]
+            elif args.start == "shipped":
+                begin = ["--start", f"shipped:{size}", "--section", "detector"]
+            return ["train", prepared, *begin, "--out", str(work / "detector"), *knobs]
         case _:
-            detector = ["--detector", str(work / "detector")]
-            return ["self-train", prepared, *detector, "--out", str(work / "self_trained"), *knobs]
+            detector = str(work / "detector")
+            if args.start == "shipped" and not (work / "detector" / "card.json").exists():
+                detector = f"shipped:{size}"
+            return [
+                "self-train",
+                prepared,
+                "--detector",
+                detector,
+                "--out",
+                str(work / "self_trained"),
+                *knobs,
+            ]
 
 
 def knobs_of(args: argparse.Namespace, size: str) -> list[str]:
