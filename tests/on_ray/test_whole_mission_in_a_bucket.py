@@ -32,7 +32,8 @@ def test_the_whole_mission_in_a_bucket_survives_two_kills_of_its_driver(tmp_path
         s3 = client_of(endpoint)
         s3.create_bucket(Bucket=BUCKET)
         for path in (tmp_path / "archive").rglob("*.wav"):
-            s3.upload_file(str(path), BUCKET, f"audio/{path.relative_to(tmp_path / 'archive')}")
+            name = path.relative_to(tmp_path / "archive").as_posix()
+            s3.put_object(Bucket=BUCKET, Key=f"audio/{name}", Body=path.read_bytes())
         s3.put_object(Bucket=BUCKET, Key="labels.csv", Body=(tmp_path / "labels.csv").read_bytes())
         sets = (*SETS, f"storage.endpoint_url={endpoint}", "storage.region=us-east-1")
         command = (
