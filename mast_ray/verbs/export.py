@@ -19,6 +19,7 @@ from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage
 
+READS_BUCKETS = True
 HELP = "write detections as files that other tools open"
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.main import run_verb
-    from mast_ray.verbs.run import knobs_of
+    from mast_ray.verbs.run import bucket_knobs, knobs_of
 
     out = Path(args.out)
     table = ("--table", args.table) if args.table else ()
@@ -54,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
                 str(out / "listen_first"),
             ),
         ),
-        Step("report", "report", (str(out), "--audio", args.audio, "--out", str(out / "report.html"))),
-    ]
+        Step("report", "report",
+             (str(out), "--audio", args.audio, "--out", str(out / "report.html"), *bucket_knobs(args.config.storage))),
+    ]  # fmt: skip
     code = run_steps(steps, run_verb, out)
     if code in (0, 4):
         print(f"\nlook and listen:       {(out / 'report.html').resolve()}")

