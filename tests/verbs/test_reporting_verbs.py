@@ -256,7 +256,7 @@ def test_a_bucket_that_is_not_amazons_is_named_as_every_other_verb_has_it_named(
         s3.create_bucket(Bucket="found")
         for name in ("recordings.parquet", "detections/part.parquet"):
             s3.put_object(Bucket="found", Key=f"run/{name}", Body=(run / name).read_bytes())
-        assert main(["export", "s3://found/run/detections", "--to", "raven", "--per", "site", "--out", "s3://found/raven", *knobs]) == 0  # fmt: skip
+        assert main(["export", "s3://found/run", "--to", "raven", "--per", "site", "--out", "s3://found/raven", *knobs]) == 0  # fmt: skip
         assert main(["report", "s3://found/run", "--out", "s3://found/report.html", *knobs]) == 0
         found = {row["Key"] for row in s3.list_objects_v2(Bucket="found")["Contents"]}
     assert {"raven/Danum.Table.1.selections.txt", "report.html"} <= found
