@@ -41,6 +41,7 @@ KNOBS = {
     "tiny": {"pretrain.batch_size": 256, "pretrain.learning_rate": 8e-4, "detector.batch_size": 64,
              "detector.learning_rate": 1e-3},
 }  # fmt: skip
+WORLDS = ("clips_world", "formula_world")
 STEPS = ("sources", "synth", "gather", "prepare", "pretrain", "train", "self-train")
 
 
@@ -83,7 +84,7 @@ def arguments() -> argparse.Namespace:
         type=float,
         nargs=2,
         default=(16.0, 6.0),
-        help="hours of the worlds of clips and of formulas",
+        help="hours of the worlds of clips and of formulas; 0 leaves one out",
     )
     add("--sites", type=int, nargs=2, default=(32, 12))
     add("--sizes", nargs="+", choices=tuple(KNOBS), default=list(KNOBS))
@@ -142,12 +143,13 @@ def plain_licence(text: str) -> str:
     return "CC0 1.0" if "publicdomain" in parts else parts[-1].strip()
 
 
-def worlds(args: argparse.Namespace) -> tuple[str, str]:
-    return ("clips_world", "formula_world")
+def worlds(args: argparse.Namespace) -> list[str]:
+    """Synthetic worlds that have hours."""
+    return [name for name, hours in zip(WORLDS, args.hours, strict=True) if hours > 0]
 
 
 def synth_argv(args: argparse.Namespace, world: str) -> list[str]:
-    index = worlds(args).index(world)
+    index = WORLDS.index(world)
     argv = ["synth", "--out", str(args.work / world), "--hours", f"{args.hours[index]:g}", "--minutes", "0.5",
             "--sites", str(args.sites[index]), "--days", "3", "--seed", str(100 + index), "--site-shift", "1.3",
             "--snr-db", "10", "--density", "18"]  # fmt: skip
@@ -227,7 +229,11 @@ def argv_of(step: str, args: argparse.Namespace, size: str) -> list[str]:
 
 def knobs_of(args: argparse.Namespace, size: str) -> list[str]:
     pretraining, detection, self_training = args.epochs
-    dev = [f"clips_world_SITE{number:02d}" for number in (3, 9)] + ["formula_world_SITE03"]
+    dev = [
+        f"{world}_SITE{number}"
+        for world in worlds(args)
+        for number in ("03", "09")[: 2 - WORLDS.index(world)]
+    ]
     chosen = {
         "model.size": size,
         "pretrain.epochs": pretraining,
