@@ -59,7 +59,7 @@ def test_the_whole_mission_in_a_bucket_survives_two_kills_of_its_driver(tmp_path
         secret = [key for key in everything if key.endswith((".json", ".html", ".yaml", ".csv", ".txt"))
                   and SECRET_KEY.encode() in body(key.removeprefix(f"{RUN}/"))]  # fmt: skip
 
-    assert "12 offered = 12 done" in logs and re.search(r"GPU-hours", logs)
+    assert "12 offered = 12 done" in logs and re.search(r"^  all steps +\d+:\d\d", logs, re.MULTILINE)
     names = {key.removeprefix(f"{RUN}/").split("/")[0] for key in everything}
     assert {
         "prepared",
@@ -88,7 +88,7 @@ def wait_until(holds, what: str) -> None:
     until_s = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < until_s, f"waited in vain for {what}"
-        threading.Event().wait(1.0)
+        threading.Event().wait(3.0)  # asking Ray takes seconds of a core
 
 
 def kill_driver(cluster) -> None:
