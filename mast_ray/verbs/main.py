@@ -200,12 +200,12 @@ BUCKET_VARIABLES = {"storage.endpoint_url": "AWS_ENDPOINT_URL", "storage.region"
 def _name_bucket(sets: list[str]) -> None:
     """Whose bucket it is, for verbs that have no other settings: where everything that opens one looks."""
     from mast_ray.config.errors import ConfigError
+    from mast_ray.config.loading import parse_set
 
-    for item in sets:
-        key, _, value = item.partition("=")
+    for key, value in parse_set(sets).items():
         if key not in BUCKET_VARIABLES:
             raise ConfigError(f"--set {key}: this verb knows {' and '.join(BUCKET_VARIABLES)} alone")
-        os.environ[BUCKET_VARIABLES[key]] = value
+        os.environ[BUCKET_VARIABLES[key]] = str(value)
 
 
 def _folder_of_model(name: str, config: Any) -> str:
