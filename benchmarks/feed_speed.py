@@ -90,7 +90,8 @@ def main() -> None:
         for name in ("archive", *args.feeds):
             table.add(name, lambda left_s, name=name: feed_row(name, args, left_s, bare))
     if "engines" in args.parts:
-        for what, batch in (("pretrain", args.batch), ("train", args.detector_batch)):
+        for what in args.trainings:
+            batch = args.batch if what == "pretrain" else args.detector_batch
             for engine in args.engines:
                 if what == "pretrain" and engine == "torch" and bare:
                     continue
@@ -121,6 +122,13 @@ def arguments() -> argparse.Namespace:
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     add("--feeds", nargs="+", default=["ray_data", "reader", "iter_torch_batches"])
     add("--engines", nargs="+", default=["torch", "zero1", "zero2", "zero3", "offload"])
+    add(
+        "--trainings",
+        nargs="+",
+        choices=("pretrain", "train"),
+        default=["pretrain", "train"],
+        help="of the engines",
+    )
     add("--size", choices=tuple(ENCODER_SHAPES), default="base")
     add("--batch", type=int, default=256)
     add("--detector-batch", type=int, default=64)

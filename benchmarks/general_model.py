@@ -7,7 +7,7 @@ DATA holds clips/, scenes/ and soundscapes/, each set a folder with recordings.c
 it, one of real clips, one of formulas: many sites, backgrounds, levels and recorders, every call boxed. Real
 soundscapes join them without labels. Then masked pretraining on everything, detection on the two worlds,
 self-training on the real soundscapes. Every step is a verb, skipped when finished: run again, it goes on.
-Left out: clips whose licence forbids derivatives or is not stated, and everything listed in TEST_ONLY.
+Left out: clips whose licence forbids derivatives or is not stated, and everything listed in TEST_ONLY and CHOICE_SITES.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TEST_ONLY = (
     "SBT-3-33",
     "SBT-3-39",
 )  # never trained on: the figures of the card are measured there
+CHOICE_SITES = ("SBT-3-18", "SBT-3-32")  # nor these: models are chosen there (zero_shot.py --sites)
 REAL = {"maad_24h": "BSD-3-Clause", "ovenbird_5sites": "CC BY 4.0"}
 SETS = {
     "insects": ("InsectSet32", "CC BY 4.0"),
@@ -166,7 +167,7 @@ def real_sets(args: argparse.Namespace) -> dict[str, str]:
 def real_rows(args: argparse.Namespace, name: str) -> list[dict[str, str]]:
     """Recordings of a real set that may be trained on."""
     rows = read_rows(args.data / "soundscapes" / name / "recordings.csv")
-    return [row for row in rows if row.get("site") not in TEST_ONLY]
+    return [row for row in rows if row.get("site") not in (*TEST_ONLY, *CHOICE_SITES)]
 
 
 def gather(args: argparse.Namespace) -> None:

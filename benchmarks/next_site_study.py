@@ -52,6 +52,7 @@ class Row:
     start: str = ""  # row whose encoder (train) or detector (self-train) it starts from, with the same seed
     with_rows: tuple[str, ...] = ()  # rows whose settings come first
     is_committee: bool = False  # self-train: detectors of the other seeds label the pool too
+    also: tuple[str, ...] = ()  # and these rows' detectors of every seed
     trains_on: tuple[str, ...] = ("prepared",)  # folders of the study's archive and of the formulas' one
 
     def all_sets(self) -> tuple[str, ...]:
@@ -67,6 +68,7 @@ PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
     "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0",
+    "augment.bend=0",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -97,6 +99,7 @@ FIXED = (*NEW_STAGES, "self_train.teacher=fixed")
 WIDE_BAND = ("self_train.ignore_above=0.1",)
 
 TEACHER = "field"
+UNLIKE = ("field_bend", "resnet_fpn_field")  # other augmentation, other network
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
@@ -131,6 +134,7 @@ ROWS = _rows(
     Row("unzoomed", KINDS["shift"], with_rows=("hybrid_median",)),
     Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
     Row("field", ("augment.reverse=0.5",), with_rows=("unreversed",)),
+    Row("field_bend", ("augment.bend=0.6",), with_rows=("field",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
     Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
@@ -175,9 +179,11 @@ ROWS = _rows(
             teacher,
             (TEACHER,),
             True,
+            UNLIKE if name.endswith("_unlike") else (),
         )
         for name, sets, teacher in (
             ("_committee", FIXED, TEACHER),
+            ("_committee_unlike", (*FIXED, *WIDE_BAND), TEACHER),  # detectors of three kinds
             ("_committee_wide_band", (*FIXED, *WIDE_BAND), TEACHER),
             ("_committee_pressed", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=6"), TEACHER),
             ("_fresh_committee", FRESH, TEACHER),
@@ -208,7 +214,8 @@ def main() -> None:
     for name, row in ROWS.items():
         if row.verb == "self-train":
             named = [args.self_train_from if one == TEACHER else one for one in (row.start, *row.with_rows)]
-            ROWS[name] = replace(row, start=named[0], with_rows=tuple(named[1:]))
+            others = tuple(TEACHER if one == named[0] else one for one in row.also)
+            ROWS[name] = replace(row, start=named[0], with_rows=tuple(named[1:]), also=others)
     if args.job:
         run_job(Path(args.job))
     elif args.list:
@@ -442,9 +449,10 @@ def with_starts(rows: Sequence[str]) -> list[str]:
     for name in rows:
         if name not in ROWS:
             sys.exit(f"there is no row {name!r}: --list shows them")
-        chain = [name]
-        while ROWS[chain[0]].start:
-            chain.insert(0, ROWS[chain[0]].start)
+        chain = [*ROWS[name].also, name]
+        while ROWS[name].start:
+            name = ROWS[name].start
+            chain.insert(0, name)
         names += [one for one in chain if one not in names]
     return names
 
@@ -529,7 +537,8 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
 def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
     """The runs whose detectors teach beside the one that a job starts from."""
     seeds = args.seeds if job.row.is_committee else []
-    return [Job(ROWS[job.row.start], seed) for seed in seeds if seed != job.seed]
+    own = [Job(ROWS[job.row.start], seed) for seed in seeds if seed != job.seed]
+    return own + [Job(ROWS[name], seed) for name in job.row.also for seed in seeds]
 
 
 def is_ready(job: Job, args: argparse.Namespace) -> bool:

@@ -19,7 +19,7 @@ from mast_ray.boxes.fusion import fused
 from mast_ray.boxes.geometry import clip
 from mast_ray.boxes.suppression import suppress
 from mast_ray.models.detector import SUPPRESSION_STEPS
-from mast_ray.spectrogram.augmentation import zoomed
+from mast_ray.spectrogram.stretching import zoomed
 
 MOST_OF_A_HEARING = 128  # boxes of a chunk that a hearing brings in
 

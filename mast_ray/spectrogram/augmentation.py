@@ -28,6 +28,7 @@ from mast_ray.boxes.geometry import area, clip
 from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.spectrogram.stretching import stretched, stretched_corners
 
 if TYPE_CHECKING:
     from mast_ray.config.stage_knobs import AugmentConfig
@@ -40,6 +41,8 @@ MOSTLY_HIDDEN = 0.5
 LOG_PER_DB = 0.1 * math.log(10.0)  # log-mel is the natural logarithm of power
 EQUALISER_POINTS = 5
 ZOOMED_SHARE = 0.5  # of the examples that are augmented
+BENT_SHARE = 0.5
+FEWEST_WAVES, MOST_WAVES = 0.5, (4.0, 2.0)  # of a bend in a chunk, in time and in frequency
 LEAST_SPREAD = 0.05  # a bin that stays the same all the time has no spread to divide by
 
 
@@ -64,6 +67,7 @@ class AugmentStrength:
     shift_edges: Literal["silence", "repeat"] = "repeat"
     zoom: float = 2.0  # a factor: 1 switches it off
     reverse: float = 0.5  # share of the augmented examples
+    bend: float = 0.0
 
     @property
     def needs_bank(self) -> bool:
@@ -90,6 +94,7 @@ class AugmentStrength:
             shift_edges=config.shift_edges,
             zoom=config.zoom,
             reverse=config.reverse,
+            bend=config.bend,
         )
 
 
@@ -112,6 +117,9 @@ class Draws(NamedTuple):
     zoom: Tensor | None = None  # (B, 2) factors of time and frequency, neutral 1
     zoom_about: Tensor | None = None  # (B, 2) frame and bin that stay where they are
     is_reversed: Tensor | None = None  # (B,) bool
+    bends: Tensor | None = (
+        None  # (B, 2, 3) strength, waves and phase in time and in frequency, neutral strength 0
+    )
 
 
 def draw_augmentation(
@@ -195,6 +203,13 @@ def draw_augmentation(
         drawn = drawn._replace(zoom=strength.zoom**power, zoom_about=about)
     if strength.reverse > 0:
         drawn = drawn._replace(is_reversed=is_augmented & (uniform(num_chunks) < strength.reverse))
+    if strength.bend > 0:
+        is_bent = is_augmented & (uniform(num_chunks) < BENT_SHARE)
+        power, waves, phase = uniform(num_chunks, 2, 3).unbind(2)
+        most = torch.tensor(MOST_WAVES, device=device)
+        waves = FEWEST_WAVES + waves * (most - FEWEST_WAVES)
+        bends = (power * strength.bend * is_bent[:, None], waves, phase * 2 * math.pi)
+        drawn = drawn._replace(bends=torch.stack(bends, dim=2))
     return drawn
 
 
@@ -222,10 +237,12 @@ def augment(
             [back[..., 0], boxes.corners[..., 1], back[..., 1], boxes.corners[..., 3]], dim=-1
         )
         boxes = replace(boxes, corners=torch.where(draws.is_reversed[:, None, None], turned, boxes.corners))
-    if draws.zoom is not None and draws.zoom_about is not None:
-        logmel = zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
-        factor, about = draws.zoom.repeat(1, 2)[:, None], draws.zoom_about.repeat(1, 2)[:, None]
-        boxes = replace(boxes, corners=(boxes.corners - about) * factor + about)
+    if draws.zoom is not None or draws.bends is not None:
+        still = torch.ones(len(logmel), 2, device=logmel.device)
+        factors, about = (still if draw is None else draw for draw in (draws.zoom, draws.zoom_about))
+        corners = stretched_corners(boxes.corners, factors, about, draws.bends, (num_frames, num_bins))
+        logmel = stretched(logmel, factors, about, draws.bends, normalisation.silence)
+        boxes = replace(boxes, corners=corners)
         boxes = clip_boxes(boxes, num_frames, num_bins)  # what left the chunk is not there to be shifted back
     if strength.time_shift_frames > 0 or strength.time_warp > 0:
         logmel = _resample_time(logmel, draws, strength, normalisation.silence)
@@ -299,24 +316,6 @@ def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, sile
     if strength.time_warp > 0:
         out = torch.lerp(out, take(below + 1), (wanted - below)[..., None].to(out.dtype))
     outside = (wanted < -0.5) | (wanted > num_frames - 0.5)
-    return out.masked_fill(outside[..., None], silence)
-
-
-def zoomed(logmel: Tensor, factors: Tensor, about: Tensor, silence: float) -> Tensor:
-    """(B, T, F) stretched by (B, 2) factors about (B, 2) places: frames from outside are silence, bins the outermost again."""
-    num_frames, num_bins = logmel.shape[1:]
-
-    def source(axis: int, length: int) -> Tensor:
-        """(B, length) where the middle of every frame or bin comes from"""
-        place = torch.arange(length, device=logmel.device)[None, :] + 0.5
-        return (place - about[:, axis, None]) / factors[:, axis, None] + about[:, axis, None]
-
-    frames, bins = source(0, num_frames), source(1, num_bins)
-    across = (2 * bins / num_bins - 1)[:, None, :].expand(-1, num_frames, -1)
-    along = (2 * frames / num_frames - 1)[:, :, None].expand(-1, -1, num_bins)
-    grid = torch.stack((across, along), dim=3).to(logmel.dtype)
-    out = functional.grid_sample(logmel[:, None], grid, "bilinear", "border", align_corners=False)[:, 0]
-    outside = (frames < 0) | (frames > num_frames)
     return out.masked_fill(outside[..., None], silence)
 
 
