@@ -206,8 +206,8 @@ def draw_augmentation(
     if strength.bend > 0:
         is_bent = is_augmented & (uniform(num_chunks) < BENT_SHARE)
         power, waves, phase = uniform(num_chunks, 2, 3).unbind(2)
-        most = torch.tensor(MOST_WAVES, device=device)
-        waves = FEWEST_WAVES + waves * (most - FEWEST_WAVES)
+        ranges = [most - FEWEST_WAVES for most in MOST_WAVES]
+        waves = FEWEST_WAVES + torch.stack([waves[:, axis] * ranges[axis] for axis in (0, 1)], dim=1)
         bends = (power * strength.bend * is_bent[:, None], waves, phase * 2 * math.pi)
         drawn = drawn._replace(bends=torch.stack(bends, dim=2))
     return drawn
