@@ -245,7 +245,8 @@ class ClusterConfig(Section):
     feed: Literal["auto", "reader", "ray_data"] = "auto"
     """Where training batches come from. reader: every worker reads the archive itself, in an order that is the same to
     the bit for any number of workers. ray_data: Ray Data reads it over the cluster into the object store, where it stays
-    across epochs if it fits, and deals it out. auto: reader; the log says why.
+    across epochs if it fits, and deals it out. auto: ray_data for the pool (pretraining, pseudo-labels) on several GPU
+    workers or in a bucket, else reader; the log says why, and a run that was stopped goes on as it began.
     """
     validate: Literal["auto", "beside", "inline"] = "auto"  # type: ignore[assignment]
     """Who scores weights during training on Ray. inline: the workers stop and do it. beside: a process on a GPU that no

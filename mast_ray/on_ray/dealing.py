@@ -22,6 +22,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.on_ray.session import quiet_ray_data
 from mast_ray.on_ray.units import worker_error
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.reading.blocks import BlockReader
 from mast_ray.tables.reading.bundles import (
@@ -88,7 +89,7 @@ def datasets_of(pool: Pool, cluster: ClusterConfig) -> Datasets:
 
 def refuse_no_core(num_cpus: float, cluster: ClusterConfig) -> None:
     """Bundles are read by tasks, which wait for ever where the training workers hold every core."""
-    if num_cpus - cluster.num_workers * cluster.cpus_per_worker >= 1.0:
+    if Resources(num_cpus, 0.0).has_core_beside(cluster.num_workers, cluster.cpus_per_worker):
         return
     most = max(0.1, (num_cpus - 1.0) / cluster.num_workers)
     raise ConfigError(

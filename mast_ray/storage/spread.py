@@ -22,6 +22,10 @@ class Resources(NamedTuple):
         """Whether `cluster.use_gpu` and what there is add up to work on GPUs."""
         return use_gpu == "yes" or (use_gpu == "auto" and self.num_gpus > 0)
 
+    def has_core_beside(self, num_workers: int, cpus_per_worker: float) -> bool:
+        """Whether workers leave a whole core for tasks beside them."""
+        return self.num_cpus - num_workers * cpus_per_worker >= 1.0
+
 
 class Spread(NamedTuple):
     """How many work on units, with what, and how long they may be silent."""

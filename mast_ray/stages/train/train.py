@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
 
-from mast_ray.config.loading import config_to_yaml
+from mast_ray.config.loading import apply_overrides, config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.train.export import run_files
-from mast_ray.stages.train.pool import TaskPool, choose_feed
+from mast_ray.stages.train.pool import CONFIG, FeedChoice, Task, TaskPool, began_with, choose_feed
 from mast_ray.stages.train.summary import SUMMARY, TrainSummary, read_summary
 from mast_ray.stages.train.work import (
     DetectorTask,
@@ -27,19 +28,18 @@ from mast_ray.stages.train.work import (
     init_hash,
     run_identity,
 )
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
-from mast_ray.storage.storage import full_url
+from mast_ray.storage.storage import Storage, full_url
 from mast_ray.tables.joining import one_archive
-from mast_ray.tables.prepared import data_hash, open_prepared
+from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import with_model_of
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.checkpoints import refuse_another_run
 from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.training")
-
-Task = PretrainTask | DetectorTask
 
 
 def run_pretrain(
@@ -84,9 +84,11 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
     """Run a task unless its folder already holds the result; one run at a time per folder."""
     stage = open_output(task.out, stage_name, task.config.storage)
     prepared = open_prepared(task.prepared, task.config.storage)
-    key = text_hash(json.dumps([identity_of(task, prepared), task_inputs(task)], sort_keys=True))
-    inputs = {"prepared": data_hash(prepared)}
-    with stage_run(stage, stage_name, task.config, key, inputs) as run:
+    with ExitStack() as stack:
+        task, feed = with_feed(task, prepared, stage, runner, stack)
+        key = text_hash(json.dumps([identity_of(task, prepared), task_inputs(task)], sort_keys=True))
+        inputs = {"prepared": data_hash(prepared)}
+        run = stack.enter_context(stage_run(stage, stage_name, task.config, key, inputs))
         if run.done is not None:
             log.info("%s is already trained: nothing to do", stage.url)
             return replace(read_summary(stage), was_done=True)
@@ -96,15 +98,28 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
         archive_inputs_of(
             task, say=False
         )  # an older archive's backgrounds are measured here, not by every worker
-        stage.write_atomic("config.yaml", config_to_yaml(task.config).encode())
+        stage.write_atomic(CONFIG, config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
-        feed = choose_feed(task, runner.name)
         log.info("feed %s (%s)", *feed)
         pool = TaskPool(task) if feed.name == "ray_data" else None
         runner.train(task.run, stage, task.config.cluster, pool, task.scorer)
         summary = read_summary(stage)
         run.finish(summary.counts())
         return summary
+
+
+def with_feed(
+    task: Task, prepared: Prepared, stage: Storage, runner: Runner, stack: ExitStack
+) -> tuple[Task, FeedChoice]:
+    """The task with its feed settled: the order of samples is part of what a run is."""
+    began, cluster = began_with(stage), None
+    if runner.name == "ray":
+        cluster = Resources(0.0, 0.0)
+        if task.config.cluster.feed == "auto" and task.trains_on_pool and not began:
+            stack.enter_context(runner.session())  # the training's own, opened early
+            cluster = runner.resources()
+    choice = choose_feed(task, prepared, cluster, began)
+    return replace(task, config=apply_overrides(task.config, {"cluster.feed": choice.name})), choice
 
 
 def task_inputs(task: Task) -> list[str]:

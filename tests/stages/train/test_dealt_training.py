@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,13 +18,15 @@ from mast_ray.config.loading import config_to_yaml
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.on_ray.dealing import STORE_SHARE, fit_text, refuse_no_core
 from mast_ray.stages.runner import HERE
-from mast_ray.stages.train.pool import TaskPool, choose_feed
+from mast_ray.stages.train.pool import TaskPool, began_with, choose_feed
 from mast_ray.stages.train.summary import read_summary
 from mast_ray.stages.train.train import run_pretrain
-from mast_ray.stages.train.work import PretrainTask
+from mast_ray.stages.train.work import DetectorTask, PretrainTask
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.metrics_log import read_metrics
 
 EPOCHS = 5
@@ -57,10 +60,52 @@ def test_ray_data_is_refused_without_ray_and_without_a_core_of_its_own(prepared,
         refuse_no_core(2.0, ClusterConfig(num_workers=2))
 
 
-def test_auto_lets_workers_read_for_themselves(prepared, tmp_path):
-    config = small_config(**KNOBS | {"cluster.feed": "auto"})
-    choice = choose_feed(PretrainTask(config, str(prepared), str(tmp_path)), "ray")
-    assert choice.name == "reader" and "same to the bit" in choice.reason
+AUTO = KNOBS | {"cluster.feed": "auto", "cluster.use_gpu": "auto", "cluster.cpus_per_worker": 1.0}
+EIGHT_GPUS = Resources(num_cpus=64.0, num_gpus=8.0)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "cluster", "labels", "feed"),
+    [
+        ({"cluster.num_workers": 2}, EIGHT_GPUS, "", "ray_data"),
+        ({"cluster.num_workers": 2}, EIGHT_GPUS, "both", "ray_data"),
+        ({"cluster.num_workers": 2}, EIGHT_GPUS, "expert", "reader"),
+        ({"cluster.num_workers": 2}, EIGHT_GPUS, "mixed", "reader"),
+        ({"cluster.num_workers": 2, "cluster.min_workers": 1}, EIGHT_GPUS, "", "reader"),
+        ({"cluster.num_workers": 2, "cluster.use_gpu": "no"}, EIGHT_GPUS, "", "reader"),
+        ({"cluster.num_workers": 1}, EIGHT_GPUS, "", "reader"),
+        ({"cluster.num_workers": 2}, Resources(2.5, 8.0), "", "reader"),
+        ({"cluster.num_workers": 2}, Resources(64.0, 0.0), "", "reader"),
+        ({"cluster.num_workers": 2}, None, "", "reader"),
+    ],
+)
+def test_auto_deals_the_pool_to_several_gpus_that_leave_a_core(
+    prepared, tmp_path, knobs, cluster, labels, feed
+):
+    config = small_config(**AUTO | knobs)
+    task = PretrainTask(config, str(prepared), str(tmp_path))
+    if labels:
+        task = DetectorTask(config, str(prepared), str(tmp_path), labels=LabelSource(labels))
+    choice = choose_feed(task, open_prepared(str(prepared)), cluster)
+    assert choice.name == feed and choice.reason.startswith("auto: ")
+
+
+def test_auto_deals_a_pool_that_lies_in_a_bucket_to_one_gpu(prepared, tmp_path):
+    config = small_config(**AUTO | {"cluster.num_workers": 1})
+    task = PretrainTask(config, str(prepared), str(tmp_path))
+    away = SimpleNamespace(members=[], places=[SimpleNamespace(url="s3://pool/prepared")])
+    assert choose_feed(task, away, EIGHT_GPUS).name == "ray_data"
+
+
+def test_a_run_goes_on_by_the_feed_it_began_with(prepared, tmp_path):
+    storage = open_storage(tmp_path)
+    assert began_with(storage) == ""
+    config = small_config(**AUTO)
+    task = PretrainTask(config, str(prepared), str(tmp_path))
+    for record, feed in (("cluster: {feed: reader}", "reader"), ("cluster: {feed: ray_data}", "ray_data"),
+                         ("cluster: {feed: auto}", "reader"), ("seed: 1", "reader")):  # fmt: skip
+        storage.write_atomic("config.yaml", record.encode())
+        assert choose_feed(task, open_prepared(str(prepared)), EIGHT_GPUS, began_with(storage)).name == feed
 
 
 def training_workers(driver: psutil.Process) -> list[psutil.Process]:
