@@ -49,7 +49,7 @@ def choose_feed(
         return FeedChoice("ray_data" if began_with == "ray_data" else "reader", "auto: as this run began")
     if cluster is None or not cluster.wants_gpus(knobs.use_gpu):
         return FeedChoice("reader", "auto: without a GPU every core is better spent on training")
-    if not task.trains_on_pool:
+    if not trains_on_pool(task):
         return FeedChoice("reader", "auto: what experts labelled is small, and its order the same to the bit")
     if 0 < knobs.min_workers < knobs.num_workers:
         return FeedChoice("reader", "auto: workers may come and go, and samples keep their order")
@@ -64,6 +64,11 @@ def choose_feed(
     if knobs.num_workers > 1:
         return FeedChoice("ray_data", f"auto: the pool is read once for {knobs.num_workers} GPU workers")
     return FeedChoice("reader", "auto: one worker reads for itself, in an order that is the same to the bit")
+
+
+def trains_on_pool(task: Task) -> bool:
+    """Whether its chunks are the pool's: many, where experts' are few."""
+    return isinstance(task, PretrainTask) or task.labels.name in ("pseudo", "both")
 
 
 def began_with(stage: Storage) -> str:

@@ -18,7 +18,15 @@ from mast_ray.config.loading import apply_overrides, config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.train.export import run_files
-from mast_ray.stages.train.pool import CONFIG, FeedChoice, Task, TaskPool, began_with, choose_feed
+from mast_ray.stages.train.pool import (
+    CONFIG,
+    FeedChoice,
+    Task,
+    TaskPool,
+    began_with,
+    choose_feed,
+    trains_on_pool,
+)
 from mast_ray.stages.train.summary import SUMMARY, TrainSummary, read_summary
 from mast_ray.stages.train.work import (
     DetectorTask,
@@ -115,7 +123,7 @@ def with_feed(
     began, cluster = began_with(stage), None
     if runner.name == "ray":
         cluster = Resources(0.0, 0.0)
-        if task.config.cluster.feed == "auto" and task.trains_on_pool and not began:
+        if task.config.cluster.feed == "auto" and trains_on_pool(task) and not began:
             stack.enter_context(runner.session())  # the training's own, opened early
             cluster = runner.resources()
     choice = choose_feed(task, prepared, cluster, began)

@@ -91,10 +91,6 @@ class PretrainTask:
     def can_be_dealt(self) -> bool:
         return True
 
-    @property
-    def trains_on_pool(self) -> bool:
-        return True
-
     def dealt_reader(self, worker: Worker) -> ChunkReader:
         """Knows the chunks that can be dealt to this task's workers, by position."""
         prepared, _, _ = archive_inputs_of(self, say=False)
@@ -235,11 +231,6 @@ class DetectorTask:
     def can_be_dealt(self) -> bool:
         """Whether all its chunks are of one kind: a fixed share of each kind is not dealt out."""
         return self.labels.name not in ("mixed", "truth", "control")
-
-    @property
-    def trains_on_pool(self) -> bool:
-        """Whether its chunks are the pool's, pseudo-labelled: many, where experts' are few."""
-        return self.labels.name in ("pseudo", "both")
 
     def dealt_reader(self, worker: Worker) -> ChunkReader:
         """Knows the chunks that can be dealt to this task's workers, by position."""
