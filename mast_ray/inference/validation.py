@@ -7,6 +7,7 @@ chunks, which is right for validation and wrong everywhere else.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from typing import Literal
 
@@ -24,6 +25,8 @@ from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.feed import batch_of
 from mast_ray.training.engine import autocast
 from mast_ray.training.worker import Worker
+
+log = logging.getLogger("mast.training")
 
 FIGURES = (
     "threshold", "precision", "recall", "f1", "f1_macro", "ap_area", "mean_iou", "time_f1", "num_truth", "num_detections",
@@ -65,9 +68,16 @@ class DetectionValidation:
     better: Literal["lower", "higher"] = "higher"
 
     def __init__(
-        self, detector: nn.Module, prepared: Prepared, reader: ChunkReader, inputs: Inputs, config: Config
+        self,
+        detector: nn.Module,
+        prepared: Prepared,
+        reader: ChunkReader,
+        inputs: Inputs,
+        config: Config,
+        own_threshold: float | None = None,
     ) -> None:
-        self.prepared, self.reader, self.config = prepared, reader, config
+        """`own_threshold`: of the detector that training began with, kept where there is nothing to tune one on."""
+        self.prepared, self.reader, self.config, self.own_threshold = prepared, reader, config, own_threshold
         self.network = copy.deepcopy(detector)
         batch_size = config.evaluate.batch_size
         self.detector = ChunkDetector(self.network, inputs, batch_size, as_detected(config))
@@ -76,12 +86,22 @@ class DetectionValidation:
         self.network.load_state_dict({k.removeprefix("detector."): v for k, v in weights.items()})
         self.network.eval()
         found = found_in_chunks(self.prepared, self.detector, self.reader, worker)
-        return validation_figures(score_chunks(self.prepared, self.reader.chunks, found, self.config))
+        scored = score_chunks(self.prepared, self.reader.chunks, found, self.config)
+        figures = validation_figures(scored, self.own_threshold)
+        if not figures["num_truth"] and worker.rank == 0:
+            log.warning(
+                "no call is in the %d chunks that weights and threshold are chosen on (threshold %.3f): label more recordings",
+                len(self.reader), figures["threshold"],
+            )  # fmt: skip
+        return figures
 
 
-def validation_figures(scored: Scored) -> dict[str, float]:
+def validation_figures(scored: Scored, own_threshold: float | None = None) -> dict[str, float]:
     """F1 and its companions at the best threshold of these very chunks."""
-    threshold = chosen_threshold(None, None, scored).value
+    chosen = chosen_threshold(None, None, scored)
+    threshold = chosen.value
+    if chosen.source == "fallback" and own_threshold is not None:
+        threshold = own_threshold
     metrics = summarise(scored.matches, threshold, in_time=scored.in_time)
     values = {name: float(getattr(metrics, name)) for name in FIGURES}
     if not math.isfinite(values["f1"]):

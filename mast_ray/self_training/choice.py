@@ -20,8 +20,11 @@ def best_round(f1: Sequence[float], ap: Sequence[float], rounds: Sequence[int], 
     """The round of highest F1 on a split; of rounds with equal F1, that of highest AP; of equals in both, the earliest: a
     student must earn its place. Figures that are less than EQUAL apart are equal: one box more or less moves them as far.
 
-    Rounds without a figure (NaN) count as worse than any other.
+    Rounds without a figure (NaN) count as worse than any other. Where none has an AP the split holds no call, and nothing
+    can be judged by it: the first stays.
     """
+    if all(map(math.isnan, ap)):
+        return Choice(0, f"round {rounds[0]} stays: {split} holds no call to choose by")
     place = 0
     for rival in range(1, len(f1)):
         by_f1, by_ap = (_compared(figures[rival], figures[place]) for figures in (f1, ap))

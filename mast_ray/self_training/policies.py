@@ -112,14 +112,15 @@ def precision_threshold(
 ) -> tuple[float, bool]:
     """(lowest q, from `at_least` on, at which at least `target` of the detections kept are hits; whether there is one).
 
-    Where the target is out of reach it is the q of the highest precision; `at_least` where too few are detected.
+    Where the target is out of reach it is the q of the highest precision; `at_least` where too few are detected, or none
+    of them is a hit.
     """
     order = np.argsort(-score, kind="stable")
     ordered, hits = score[order], np.cumsum(is_hit[order])
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(ordered) else order
     kept = last + 1
     ordered, precision = ordered[last][kept >= FEWEST_KEPT], (hits[last] / kept)[kept >= FEWEST_KEPT]
-    if not len(ordered):
+    if not len(ordered) or not is_hit.any():
         return at_least, False
     reached = precision >= target
     chosen = ordered[reached if reached.any() else precision >= precision.max()].min()

@@ -14,7 +14,7 @@ that the shipped detector was trained on), then show on it what the shipped dete
 self-training adds, and what a plain FCOS learns from the same day in that time: prepare, train, self-train, evaluate, detect, export,
 report, all on Ray, and sixteen seconds of the unseen site to listen to.
 --whole also pretrains on the pool and searches thresholds and loss weights. Interrupted and started again it goes on where it was."""
-HOURS = 0.42
+HOURS = 0.4
 
 SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unseen site"}
 
@@ -39,7 +39,7 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
     brief = _sets({"detector.epochs": 3, "detector.validate_every_epochs": 3, "detector.warmup_epochs": 0.5,
                    "detector.learning_rate": 3e-3})  # fmt: skip
     # one training in place of two: every one starts six processes
-    short = _sets({"self_train.rounds": 1, "self_train.max_chunks": 48, "self_train.curriculum": "mixed"})
+    short = _sets({"self_train.rounds": 1, "self_train.max_chunks": 40, "self_train.curriculum": "mixed"})
     few = _sets({"tune.trials": 2, "tune.epochs_stage2": 1, "self_train.max_chunks": 64})
     own, trained, fcos = str(out / "detector"), str(out / "self_trained"), str(out / "fcos")
     final = str(out / "self_trained" / "model")
@@ -55,25 +55,25 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
         return Step(title, verb, argv, seconds * hours / HOURS)
 
     steps = [
-        step(4, "make a synthetic archive: four sites, four days", "synth",
+        step(5, "make a synthetic archive: four sites, four days", "synth",
              "--out", str(archive), "--hours", f"{hours:g}", "--sites", "4", "--labelled-share", "0.3", "--density", "24",
              "--snr-db", "18", "--seed", str(seed)),
-        step(6, "prepare: recordings to log-mel tables, labels, splits", "prepare",
+        step(8, "prepare: recordings to log-mel tables, labels, splits", "prepare",
              str(archive / "audio"), *labelled, "--out", prepared, *knobs, *held_out),
-        step(61, "train the shipped detector on one labelled day at one site", "train",
+        step(73, "train the shipped detector on one labelled day at one site", "train",
              prepared, "--start", "shipped:tiny", "--out", own, *knobs, *gently),
-        step(61, "self-train on the unlabelled pool by pseudo-labels", "self-train",
+        step(76, "self-train on the unlabelled pool by pseudo-labels", "self-train",
              prepared, "--detector", own, "--out", trained, *knobs, *short),
-        step(32, "train a plain FCOS on the same day for the same time", "train",
+        step(36, "train a plain FCOS on the same day for the same time", "train",
              prepared, "--start", "scratch", "--out", fcos, *knobs, *brief, "--set", "model.name=fcos"),
-        *(step(6 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
+        *(step(8 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
                model, prepared, "--out", str(out / "scores" / name), "--known", known, *knobs)
           for model, (name, known) in scores.items()),
-        step(23, "detect: boxes for every recording", "detect",
+        step(31, "detect: boxes for every recording", "detect",
              final, str(archive / "audio"), "--table", str(archive / "recordings.csv"), "--out", str(out / "detections"), *knobs,
              "--runner", "ray"),
         step(1, "export to Raven", "export", str(out / "detections"), "--to", "raven", "--out", str(out / "raven")),
-        step(13, "report", "report", str(out), "--audio", str(archive / "audio"), "--out", str(out / "report.html")),
+        step(15, "report", "report", str(out), "--audio", str(archive / "audio"), "--out", str(out / "report.html")),
     ]  # fmt: skip
     if whole:
         steps[2:2] = [step(90, "pretrain on the unlabelled pool", "pretrain",

@@ -57,3 +57,9 @@ def test_the_reason_of_a_tie_names_what_decided():
         "round 0 is the best on val: F1 0.9939 in round 0, against 0.9940 in round 1 "
         "(F1 less than 0.001 apart is equal: AP 0.9994, against 0.9999 in round 1)"
     )
+
+
+def test_where_no_call_is_held_out_the_teacher_stays():
+    """A silent split: the teacher rightly finds nothing (no F1 at all), the student ten boxes (F1 0)."""
+    choice = best_round([math.nan, 0.0], [math.nan, math.nan], [0, 1], "val")
+    assert choice == (0, "round 0 stays: val holds no call to choose by")

@@ -68,13 +68,18 @@ class HeldOut:
         """Threshold of best F1 on validation, and the share of validation candidates at or above it. It is tuned on this
         archive, wherever the teacher comes from, and on scores as pseudo-labels have them.
         """
-        fallback = self.config.self_train.threshold
+        own = card.score_threshold or self.config.self_train.threshold
         if "val" not in scores.splits:
-            return card.score_threshold or fallback, 0.0
+            return own, 0.0
         chunks, found = self.detections("val")
         matches = score_chunks(self.archive, chunks, found, self.config).matches
         tuned = best_threshold(matches)
-        threshold = tuned if np.isfinite(tuned) else fallback
+        threshold = tuned if np.isfinite(tuned) else own
+        if not np.isfinite(tuned):
+            log.warning(
+                "val has no call that the teacher finds, so its own threshold %.3f holds for pseudo-labels: label more recordings",
+                own,
+            )
         return threshold, kept_share(self.candidates("val")[1].score, threshold)
 
     def detections(self, split: str) -> tuple[ChunkSet, PoolDetections]:

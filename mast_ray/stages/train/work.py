@@ -264,7 +264,9 @@ class DetectorTask:
             return None
         batch_size, num_threads = self.config.evaluate.batch_size, self.config.cluster.reader_threads
         reader = ChunkReader(prepared, held, batch_size=batch_size, num_threads=num_threads)
-        return DetectionValidation(objective.detector, prepared, reader, inputs, self.config)
+        began = read_card(self.init_detector, self.config.storage) if self.init_detector else None
+        own = None if began is None else began.score_threshold
+        return DetectionValidation(objective.detector, prepared, reader, inputs, self.config, own)
 
 
 def _scorer(task: PretrainTask | DetectorTask) -> Scorer:
