@@ -32,10 +32,19 @@ def run_files(storage: Storage, rank: int) -> RunFiles:
     return RunFiles(Checkpoints(folder), BestWeights(folder), MetricsLog(storage) if rank == 0 else None)
 
 
-def card_of(kind: Any, config: Config, inputs: Inputs, prepared: Prepared, result: FitResult) -> Card:
-    """What is known of the model that a run made."""
+def card_of(
+    kind: Any,
+    config: Config,
+    inputs: Inputs,
+    prepared: Prepared,
+    result: FitResult,
+    own_threshold: float | None = None,
+) -> Card:
+    """What is known of the model that a run made; where nothing was found to tune a threshold on, the one it began with
+    holds.
+    """
     best = result.position.extra
-    threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else None
+    threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else own_threshold
     takes = inputs.normalisation
     used = {"divisor": takes.divisor, "background": takes.background, "tail": inputs.tail}
     config = config.model_copy(update={"spectrogram": config.spectrogram.model_copy(update=used)})

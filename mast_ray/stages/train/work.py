@@ -222,7 +222,7 @@ class DetectorTask:
         )
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = card_of("detector", config, inputs, prepared, result)
+        card = card_of("detector", config, inputs, prepared, result, self.own_threshold())
         return export(
             open_storage(self.out, config.storage), worker, objective, card, result, len(data.reader)
         )
@@ -264,9 +264,13 @@ class DetectorTask:
             return None
         batch_size, num_threads = self.config.evaluate.batch_size, self.config.cluster.reader_threads
         reader = ChunkReader(prepared, held, batch_size=batch_size, num_threads=num_threads)
-        began = read_card(self.init_detector, self.config.storage) if self.init_detector else None
-        own = None if began is None else began.score_threshold
+        own = self.own_threshold()
         return DetectionValidation(objective.detector, prepared, reader, inputs, self.config, own)
+
+    def own_threshold(self) -> float | None:
+        """Of the detector that training begins with."""
+        init = self.init_detector
+        return read_card(init, self.config.storage).score_threshold if init else None
 
 
 def _scorer(task: PretrainTask | DetectorTask) -> Scorer:
