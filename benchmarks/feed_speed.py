@@ -71,7 +71,7 @@ class Table:
         self.args.out.parent.mkdir(parents=True, exist_ok=True)
         about = {
             "machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__,
-            "settings": {k: str(v) for k, v in vars(self.args).items()},
+            "settings": {k: str(v) for k, v in vars(self.args).items() if k not in ("work", "out")},
         }  # fmt: skip
         self.args.out.write_text(json.dumps({"configuration": about, "results": self.rows}, indent=1) + "\n")
 

@@ -99,10 +99,8 @@ def test_the_threshold_for_precision_is_the_lowest_at_which_enough_of_what_is_ke
     score = np.repeat([0.9, 0.7, 0.5, 0.3], 10)
     is_hit = np.concatenate([np.arange(10) < hits for hits in (10, 10, 7, 1)])
     # kept 10 (too few to judge), 20, 30, 40: precision 1, 1, 0.9, 0.7
-    assert precision_threshold(score, np.zeros_like(is_hit), 0.85, 0.3) == (
-        0.3,
-        False,
-    )  # a silent split tells nothing
+    # a silent split tells nothing
+    assert precision_threshold(score, np.zeros_like(is_hit), 0.85, 0.3) == (0.3, False)
     assert precision_threshold(score, is_hit, 0.85) == (0.5, True)
     assert precision_threshold(score, is_hit, 0.9) == (0.5, True)
     assert precision_threshold(score, is_hit, 0.95) == (0.7, True)
