@@ -109,9 +109,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     steps = demo_steps(out, args.hours, args.seed, args.workers, args.whole)
     minutes = sum(step.expected_s for step in steps) / 60
-    print(
-        f"expected: about {minutes:.0f} minutes on two fast idle cores, twice that on slow ones", flush=True
-    )
+    print(f"expected: about {minutes:.0f} minutes on two idle cores, longer on busy ones", flush=True)
     with ray_session(num_cpus=max(2, args.workers)):
         code = run_steps(steps, run_verb, out)
     if code not in (0, 4):

@@ -7,7 +7,7 @@ from small_archive import make_prepared
 
 from mast_ray.config.errors import DATA
 from mast_ray.verbs import main
-from mast_ray.verbs.demo import demo_steps
+from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
@@ -44,9 +44,10 @@ def test_the_first_step_that_fails_ends_the_pipeline_with_its_exit_code(tmp_path
 
 
 def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):
-    expected_s = sum(step.expected_s for step in demo_steps(tmp_path, 0.5, 0, 2))
+    expected_s = sum(step.expected_s for step in demo_steps(tmp_path, HOURS, 0, 2))
     assert 0 < expected_s <= 300
-    assert sum(step.expected_s for step in demo_steps(tmp_path, 1.0, 0, 2)) == pytest.approx(2 * expected_s)
+    twice_s = sum(step.expected_s for step in demo_steps(tmp_path, 2 * HOURS, 0, 2))
+    assert twice_s == pytest.approx(2 * expected_s)
 
 
 def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
