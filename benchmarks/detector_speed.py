@@ -7,6 +7,7 @@ the same few batches come again and again from pinned memory.
     python benchmarks/detector_speed.py --out speed.json         # ViT-S at batch 32, ViT-B at batch 256
     python benchmarks/detector_speed.py --cases tiny:4 --steps 2 # smoke on a CPU
     python benchmarks/detector_speed.py --cases small:32 --set model.adapter=hybrid
+    python benchmarks/detector_speed.py --cases small:32 --profile 5  # and where the time of five steps goes, by kernel
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def arguments() -> argparse.Namespace:
     add("--steps", type=int, default=0, help="measured steps; 0: about 2,500 chunks")
     add("--boxes", type=int, default=12, help="boxes per chunk")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any knob, e.g. model.adapter=hybrid")
+    add("--profile", type=int, default=0, metavar="STEPS", help="also list the operations of so many steps")
     add("--out", type=Path)
     return parser.parse_args()
 
@@ -195,7 +197,40 @@ class Run:
             row["reached"] = self.batch / seconds >= GOALS[self.case]
         if self.device.type == "cuda":
             row["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        if args.profile:
+            row["profile"] = self.profile(args.profile)
         return row
+
+    def profile(self, steps: int) -> dict[str, Any]:
+        """Milliseconds and launches a step of what runs on the device (of operators on a CPU), the longest first, and
+        how long the host needs to launch a step when the device is not waited for.
+        """
+        activity = torch.profiler.ProfilerActivity
+        is_cuda = self.device.type == "cuda"
+        self._wait()
+        begun_s = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        host_s = (time.perf_counter() - begun_s) / steps
+        self._wait()
+        with torch.profiler.profile(activities=[activity.CUDA if is_cuda else activity.CPU]) as seen:
+            for _ in range(steps):
+                self.step()
+            self._wait()
+        spent_us = {
+            one.key: (one.self_device_time_total if is_cuda else one.self_cpu_time_total, one.count)
+            for one in seen.key_averages()
+        }
+        rows = sorted(((us, name, count) for name, (us, count) in spent_us.items() if us > 0), reverse=True)
+        return {
+            "host_ms": round(1000 * host_s, 2),
+            "device_ms": round(sum(us for us, _, _ in rows) / 1000 / steps, 2),
+            "launches": round(sum(count for _, _, count in rows) / steps),
+            "longest": [
+                {"name": name[:120], "ms": round(us / 1000 / steps, 3), "launches": round(count / steps, 1)}
+                for us, name, count in rows[:60]
+            ],
+        }
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
