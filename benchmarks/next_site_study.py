@@ -48,12 +48,13 @@ class Row:
 
     name: str
     sets: tuple[str, ...] = ()
-    verb: Literal["train", "pretrain", "self-train"] = "train"
+    verb: Literal["train", "pretrain", "self-train", "given"] = "train"  # given: a model that is only scored
     start: str = ""  # row whose encoder (train) or detector (self-train) it starts from, with the same seed
     with_rows: tuple[str, ...] = ()  # rows whose settings come first
     is_committee: bool = False  # self-train: detectors of the other seeds label the pool too
     also: tuple[str, ...] = ()  # and these rows' detectors of every seed
     trains_on: tuple[str, ...] = ("prepared",)  # folders of the study's archive and of the formulas' one
+    model: str = ""  # of a given row
 
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
@@ -103,6 +104,11 @@ UNLIKE = ("field_bend", "resnet_fpn_field")  # other augmentation, other network
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
+
+# A detector that was never trained teaches first: what stands out of the background of the whole pool, whatever it is. Then, as long as
+# `field`, the experts; or both together, and the experts last.
+ENERGY = (*FRESH, "self_train.teacher=fixed")
+AS_FIELD = ("self_train.stage2.learning_rate=3e-4", "self_train.stage2.backbone_multiplier=1.0")
 
 # Calls drawn by formulas over drawn backgrounds: no sound that anybody recorded is in them.
 FORMULAS = "formulas_prepared"
@@ -189,6 +195,25 @@ ROWS = _rows(
             ("_fresh_committee", FRESH, TEACHER),
             ("_fresh_committee_even", (*FRESH, "self_train.expert_share=0.5"), TEACHER),
             ("_second", FRESH, "self_trained_fresh_committee"),  # the students label the pool together
+        )
+    ),
+)
+ROWS |= _rows(
+    Row("energy", verb="given", model="shipped:energy"),
+    Row(
+        "energy_then_field",
+        (*ENERGY, "self_train.curriculum=two_stage", *AS_FIELD),
+        "self-train",
+        "energy",
+        ("field",),
+    ),
+    Row("energy_with_field", (*ENERGY, "self_train.expert_share=0.5"), "self-train", "energy", ("field",)),
+    *(
+        Row(f"energy_{name}", sets, "self-train", "energy_then_field", ("field",), is_committee)
+        for name, sets, is_committee in (
+            ("control", (*NEW_STAGES, "self_train.curriculum=control"), False),
+            ("self_trained", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=3"), True),
+            ("ceiling", (*NEW_STAGES, "self_train.curriculum=ceiling"), False),
         )
     ),
 )
@@ -469,7 +494,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         except ConfigError as error:
             print(f"-- {name}: left out, {str(error).splitlines()[0]}", flush=True)
             continue
-        seeds = args.seeds[:1] if ROWS[name].verb == "pretrain" else args.seeds
+        seeds = args.seeds[:1] if ROWS[name].verb in ("pretrain", "given") else args.seeds
         jobs += [Job(ROWS[name], seed) for seed in seeds if not is_done(Job(ROWS[name], seed), args)]
     return jobs
 
@@ -491,7 +516,8 @@ def sets_of(row: Row, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
         f"pretrain.validate_every_epochs={max(1.0, pretrain_epochs / args.validations):.3f}",
         f"self_train.rounds={args.rounds}",
     ]  # fmt: skip
-    for stage, number, rate in (("stage1", stage1_epochs, 3e-4), ("stage2", max(1, epochs // 4), 1e-4)):
+    stage2_epochs = epochs if row.name == "energy_then_field" else max(1, epochs // 4)
+    for stage, number, rate in (("stage1", stage1_epochs, 3e-4), ("stage2", stage2_epochs, 1e-4)):
         knobs = {
             "epochs": number, "warmup_epochs": 0.05 * number, "batch_size": args.batch_size, "learning_rate": rate,
             "ema_decay": 0.998, "backbone_multiplier": 0.3, "unfrozen_blocks": 12, "unfreeze_blocks": 0,
@@ -511,6 +537,8 @@ def folder_of(job: Job, args: argparse.Namespace) -> Path:
 
 def model_of(job: Job, args: argparse.Namespace) -> str:
     """Where the weights of a finished run lie."""
+    if job.row.verb == "given":
+        return job.row.model
     inside = "rounds/model" if job.row.verb == "self-train" else "model"
     return str(folder_of(job, args) / inside)
 
@@ -531,7 +559,7 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
     if not job.row.start:
         return None
     row = ROWS[job.row.start]
-    return Job(row, args.seeds[0] if row.verb == "pretrain" else job.seed)
+    return Job(row, args.seeds[0] if row.verb in ("pretrain", "given") else job.seed)
 
 
 def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
@@ -586,8 +614,8 @@ def start(job: Job, args: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     order = folder / "job.json"
     order.write_text(json.dumps({
-        "row": job.row.name, "seed": job.seed, "verb": job.row.verb, "commands": [command_of(job, args)],
-        "model": str(folder / "model") if job.row.verb != "self-train" else str(folder / "rounds"),
+        "row": job.row.name, "seed": job.seed, "verb": job.row.verb, "commands": commands_of(job, args),
+        "model": str(folder / "rounds") if job.row.verb == "self-train" else model_of(job, args),
         "prepared": str(args.work / "prepared"), "result": str(result_of(job, args)), "sets": sets_of(job.row, job.seed, args),
         "recipe": args.recipe, "teachers": [model_of(one, args) for one in (start_of(job, args), *others_of(job, args)) if one],
     }, indent=1))  # fmt: skip
@@ -603,8 +631,13 @@ def start(job: Job, args: argparse.Namespace) -> None:
     print(f"-- {job.name}: started", flush=True)
 
 
+def commands_of(job: Job, args: argparse.Namespace) -> list[list[str]]:
+    """The `mast` commands of a job."""
+    return [] if job.row.verb == "given" else [command_of(job, args)]
+
+
 def command_of(job: Job, args: argparse.Namespace) -> list[str]:
-    """The `mast` command of a job."""
+    """What a job trains by."""
     folder, prepared = folder_of(job, args), str(args.work / "prepared")
     trained_on = [str(args.work / one) for one in job.row.trains_on]
     flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
@@ -617,7 +650,7 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
             given = "--encoder" if before and before.row.verb == "pretrain" else "--detector"
             begin = [given, start] if start else []
             return ["train", *trained_on, "--out", str(folder / "model"), *begin, *flags]
-        case "self-train":
+        case _:
             truth = ["--truth", str(args.work / "archive" / "truth.csv")]
             others = [model_of(one, args) for one in others_of(job, args)]
             also = ["--also", *others] if others else []
@@ -671,7 +704,12 @@ def run_job(order_path: Path) -> None:
 
 def score(order: dict, trained_s: float) -> None:
     """Write the counts of a run's model; of self-training also those of its last student (row NAME_last), delivered or not."""
+    from mast_ray.training.files.shipped import model_folder
+
     folder = Path(order["model"])
+    if order["verb"] == "given":
+        score_model(order, model_folder(order["model"], has_gpu=True), order["row"], {})
+        return
     if order["verb"] != "self-train":
         summary = json.loads((folder / "summary.json").read_text())
         kept = ("steps", "samples", "train_chunks", "best_step", "best", "chunks_per_s", "wait_share")

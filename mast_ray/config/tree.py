@@ -160,10 +160,10 @@ class SplitConfig(Section):
 
 class ModelConfig(Section):
     name: Literal[
-        "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"
+        "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy"
     ] = "mast"
     """Detector: MAST or a baseline behind the same interface; resnet_fpn has MAST's head and losses on a
-    ResNet, fcos is torchvision's own.
+    ResNet, fcos is torchvision's own; energy, which learns nothing, is there as shipped:energy.
     """
     size: Literal["tiny", "compact", "small", "base", "large", "huge"] = "base"
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (24 MB in

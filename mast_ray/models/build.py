@@ -25,7 +25,7 @@ class Detector(Protocol):
 
 
 def build_detector(architecture: DetectorArchitecture) -> nn.Module:
-    """A module with `detect`; those that are not a PointDetector also have `losses(batch)`."""
+    """A module with `detect`; those that learn and are not a PointDetector also have `losses(batch)`."""
     # Baselines are imported where they are built: transformers takes seconds and ultralytics is optional.
     match architecture.name:
         case "mast" | "audiomae" | "vit_scratch":
@@ -40,6 +40,10 @@ def build_detector(architecture: DetectorArchitecture) -> nn.Module:
             from mast_ray.models.baselines.detr import DetrDetector
 
             return DetrDetector(architecture.size)
+        case "energy":
+            from mast_ray.models.baselines.energy import EnergyDetector
+
+            return EnergyDetector()
         case "yolo26":
             from mast_ray.models.baselines.yolo26 import Yolo26Detector
 

@@ -35,7 +35,7 @@ from mast_ray.models.regions import ProjectionHead, pooled_regions
 from mast_ray.models.residual import ResidualStages
 
 DetectorName = Literal[
-    "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch"
+    "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy"
 ]
 EmbeddingName = Literal["encoder", "neck", "projection"]
 

@@ -85,6 +85,10 @@ def detection(
         knobs.contrastive_negatives,
         on_pseudo=config.self_train.contrastive_on_pseudo,
     )
+    if config.model.name == "energy":
+        raise ConfigError(
+            "model.name=energy has nothing to learn:\nuse it as it is, by the name shipped:energy"
+        )
     with _seeded(config.seed):
         detector = build_detector(architecture_of(config.model))
     is_baseline = config.model.name in ("fcos", "faster_rcnn", "detr", "yolo26")

@@ -24,7 +24,7 @@ every verb reads like OUT itself, and count again when their recordings are back
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", default=FIRST_LOOK,
-        help="folder written by `mast train` or `mast self-train`, shipped:tiny or shipped:compact")  # fmt: skip
+        help="folder written by `mast train` or `mast self-train`, shipped:tiny, shipped:compact or shipped:energy")  # fmt: skip
     add("archive", help="folder or s3:// prefix of recordings")
     add("--out", required=True, help="folder or s3:// prefix to write")
     add(

@@ -53,7 +53,12 @@ OF_TABLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="folder of a model, shipped:tiny or shipped:compact")
+    add(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="folder of a model, shipped:tiny, shipped:compact or shipped:energy",
+    )
     add("prepared", metavar="PREPARED", nargs="?", help="folder or s3:// prefix written by `mast prepare`")
     add(
         "--detections",

@@ -16,7 +16,7 @@ chunk at a low score floor and with loose suppression: thresholds, suppression a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="detector folder, shipped:tiny or shipped:compact")
+    parser.add_argument("model", help="detector folder, shipped:tiny, shipped:compact or shipped:energy")
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detector",
         required=True,
-        help="folder written by `mast train` (or shipped:tiny, shipped:compact): round 0",
+        help="folder written by `mast train` (or shipped:tiny, shipped:compact, shipped:energy): round 0",
     )
     parser.add_argument(
         "--also",

@@ -160,3 +160,19 @@ def test_a_batch_without_any_box_matches_nothing():
     anchors = torch.tensor([[0.0, 0, 8, 8], [8, 0, 16, 8]])
     found = fcos_matches(anchors, [1, 1], torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.bool), 1.5)
     assert found.tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_the_energy_detector_boxes_what_is_loud_the_loudest_first_and_nothing_behind_the_end():
+    detector = build_detector(DetectorArchitecture("energy", "tiny"))
+    logmel = torch.zeros(2, 1, 1024, 128)
+    per_db = 0.1 * torch.log(torch.tensor(10.0))
+    logmel[0, 0, 100:200, 20:40] = 15 * per_db
+    logmel[0, 0, 400:500, 60:90] = 25 * per_db
+    logmel[0, 0, 900:1000, 20:40] = 40 * per_db
+    found = detector.detect(logmel, max_detections=5, end_frames=torch.tensor([880, 1024]))
+    assert found.is_valid.tolist() == [[True, True, False, False, False], [False] * 5]
+    expected = torch.tensor([[400.0, 60.0, 500.0, 90.0], [100.0, 20.0, 200.0, 40.0]])
+    assert torch.allclose(found.corners[0, :2], expected, atol=2.0)
+    assert torch.allclose(found.score[0, :2], torch.tensor([0.881, 0.5]), atol=1e-3)  # 25 and 15 dB
+    floor = detector.detect(logmel, score_floor=0.6, end_frames=torch.tensor([880, 1024]))
+    assert int(floor.is_valid.sum()) == 1

@@ -10,8 +10,9 @@ import torch
 from small_archive import make_prepared
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.reporting.detection_tables import read_detections
-from mast_ray.training.assembly import load_detector
+from mast_ray.training.assembly import detection, load_detector
 from mast_ray.training.files.model_files import read_model
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, SIZES, model_folder, shipped_model
 from mast_ray.verbs import train
@@ -45,11 +46,24 @@ def test_a_shipped_detector_loads_and_says_what_it_expects(size):
     assert sum(file.stat().st_size for file in shipped_model("tiny").parent.rglob("*")) < 30_000_000
 
 
+def test_the_energy_detector_is_shipped_too_and_has_nothing_to_learn():
+    detector, card = load_detector(model_folder("shipped:energy", has_gpu=True))
+    assert not list(detector.parameters()) and card.score_threshold == 0.5
+    takes = card.normaliser()
+    assert (takes.background, takes.mean, takes.std) == ("median", 0.0, 1.0), (
+        "it reckons in logarithms of power"
+    )
+    with pytest.raises(ConfigError, match="nothing to learn"):
+        detection(
+            Config().model_copy(update={"model": ModelConfig.model_validate(card.model)}), Config().detector
+        )
+
+
 def test_names_mean_folders():
     assert model_folder("shipped", has_gpu=False) == str(shipped_model("tiny"))
     assert model_folder("shipped", has_gpu=True) == model_folder("shipped:compact", has_gpu=False)
     assert model_folder("runs/mine", has_gpu=True) == "runs/mine"
-    with pytest.raises(ConfigError, match="shipped:tiny or shipped:compact"):
+    with pytest.raises(ConfigError, match="shipped:tiny or shipped:compact or shipped:energy"):
         model_folder("shipped:huge", has_gpu=False)
 
 

@@ -15,7 +15,7 @@ from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.training.data.archive_inputs import as_trained
+from mast_ray.training.data.archive_inputs import of_student
 from mast_ray.training.data.labels import expert_chunks
 from mast_ray.training.data.mixed_reader import expert_count
 from mast_ray.training.files.model_files import read_card
@@ -26,7 +26,7 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
     """Lines for people."""
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
-    config, stage = as_trained(config, card), open_storage(out, config.storage)
+    config, stage = of_student(config, card, detector), open_storage(out, config.storage)
     knobs, splits = config.self_train, scored_splits(archive)
     pool, experts = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
     held = len(chunks_of_split(archive, *splits)) if splits else 0

@@ -56,7 +56,7 @@ from mast_ray.tables.joining import one_archive
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.training.data.archive_inputs import as_trained
+from mast_ray.training.data.archive_inputs import of_student
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 
@@ -107,7 +107,7 @@ def run_self_train(
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     card = read_card(detector, config.storage)
-    config = as_trained(config, card)
+    config = of_student(config, card, detector)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     if also:
         inputs["also"] = " ".join(read_card(one, config.storage).weights_sha256 for one in also)
@@ -344,12 +344,16 @@ class _SelfTraining:
         weights = {
             g.round: read_model(g.model, "detector", self.config.storage)[0] for g in (student, teacher, seed)
         }
-        after = weights[student.round]
-        return {
-            "weight_drift": weight_drift(weights[teacher.round], after),
-            "weight_drift_from_seed": weight_drift(weights[0], after),
-            "encoder_drift": weight_drift(weights[teacher.round], after, "encoder."),
-        }
+        after, pairs = weights[student.round], {}
+        for name, before in (
+            ("weight_drift", weights[teacher.round]),
+            ("weight_drift_from_seed", weights[0]),
+        ):
+            if before.keys() == after.keys():  # a seed may be of another kind
+                pairs[name] = weight_drift(before, after)
+        if "weight_drift" in pairs:
+            pairs["encoder_drift"] = weight_drift(weights[teacher.round], after, "encoder.")
+        return pairs
 
     def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
@@ -94,3 +95,17 @@ def as_trained(config: Config, card: Card) -> Config:
         update={"divisor": takes.divisor, "tail": card.tail, "background": takes.background}
     )
     return config.model_copy(update={"model": model, "spectrogram": spectrogram})
+
+
+def of_student(config: Config, card: Card, where: str) -> Config:
+    """The config that students of a model are trained by: with its architecture and input conventions, or with those of
+    the settings where the model was never trained itself.
+    """
+    if card.model.get("name") != "energy":
+        return as_trained(config, card)
+    if config.self_train.student != "fresh":
+        raise ConfigError(
+            f"{where} was never trained, so that no student can go on from its weights:\n"
+            "--set self_train.student=fresh trains one from nothing on what it finds"
+        )
+    return config

@@ -3,7 +3,7 @@ kill in the middle, and which round is delivered.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +18,11 @@ from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.plan import plan_text
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.backgrounds import with_background
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.training import loop
 from mast_ray.training.files.model_files import read_card, read_model, write_model
+from mast_ray.training.files.shipped import shipped_model
 
 pytestmark = pytest.mark.slow
 KNOBS = {
@@ -113,6 +116,22 @@ def test_a_fixed_teacher_keeps_its_stored_labels_and_gives_another_student(
     assert (tmp_path / stored).read_bytes() == (undisturbed[0] / stored).read_bytes()
     ours, theirs = (read_card(out / "round1" / "mixed").weights_sha256 for out in (tmp_path, undisturbed[0]))
     assert ours != theirs
+
+
+def test_a_detector_that_was_never_trained_can_teach_a_student_of_the_settings_own_kind(
+    archive, config, tmp_path
+):
+    energy = str(shipped_model("energy"))
+    with pytest.raises(ConfigError, match=r"self_train\.student=fresh"):
+        self_trained(config, archive, energy, tmp_path / "refused")
+    result = self_trained(config, archive, energy, tmp_path / "out", student="fresh")
+    labels = pq.read_table(tmp_path / "out/round1/pseudo/pseudo_labels.parquet")
+    assert len(labels), "the tones of the archive stand out"
+    student = read_card(tmp_path / "out" / "round1" / "mixed")
+    assert student.model["name"] == config.model.name and student.model["size"] == config.model.size
+    assert student.normalisation == asdict(with_background(open_prepared(archive), config.spectrogram.background)
+                                           .normalisation(config.spectrogram.divisor))  # fmt: skip
+    assert "weight_drift" not in result.rounds[1], "there is nothing to compare"
 
 
 def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
