@@ -185,11 +185,16 @@ ROWS = _rows(
             teacher,
             (TEACHER,),
             True,
-            UNLIKE if name.endswith("_unlike") else (),
+            {"_committee_unlike": UNLIKE, "_committee_energy": ("energy",)}.get(name, ()),
         )
         for name, sets, teacher in (
             ("_committee", FIXED, TEACHER),
             ("_committee_unlike", (*FIXED, *WIDE_BAND), TEACHER),  # detectors of three kinds
+            (
+                "_committee_energy",
+                (*FIXED, *WIDE_BAND),
+                TEACHER,
+            ),  # what stands out and nobody knows is no background
             ("_committee_wide_band", (*FIXED, *WIDE_BAND), TEACHER),
             ("_committee_pressed", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=6"), TEACHER),
             ("_fresh_committee", FRESH, TEACHER),
@@ -199,7 +204,7 @@ ROWS = _rows(
     ),
 )
 ROWS |= _rows(
-    Row("energy", verb="given", model="shipped:energy"),
+    Row("energy", verb="given", model="shipped:energy"),  # was never trained
     Row(
         "energy_then_field",
         (*ENERGY, "self_train.curriculum=two_stage", *AS_FIELD),
@@ -566,7 +571,8 @@ def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
     """The runs whose detectors teach beside the one that a job starts from."""
     seeds = args.seeds if job.row.is_committee else []
     own = [Job(ROWS[job.row.start], seed) for seed in seeds if seed != job.seed]
-    return own + [Job(ROWS[name], seed) for name in job.row.also for seed in seeds]
+    further = [(ROWS[name], seed) for name in job.row.also for seed in seeds]
+    return own + [Job(row, seed) for row, seed in further if row.verb != "given" or seed == args.seeds[0]]
 
 
 def is_ready(job: Job, args: argparse.Namespace) -> bool:

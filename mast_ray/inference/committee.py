@@ -72,11 +72,21 @@ HEARINGS = (
 
 
 class Committee(nn.Module):
-    """`detect` like any detector; every member hears a chunk in every way, and hearings are fused."""
+    """`detect` like any detector; every member hears a chunk in every way, and hearings are fused.
 
-    def __init__(self, members: Sequence[nn.Module], num_hearings: int = 1, silence: float = 0.0) -> None:
+    `scales`: gain and shift that make of the committee's values those that a member was trained on.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        num_hearings: int = 1,
+        silence: float = 0.0,
+        scales: Sequence[tuple[float, float]] = (),
+    ) -> None:
         super().__init__()
         self.members, self.hearings, self.silence = nn.ModuleList(members), HEARINGS[:num_hearings], silence
+        self.scales = tuple(scales) or ((1.0, 0.0),) * len(members)
 
     def detect(
         self,
@@ -88,13 +98,19 @@ class Committee(nn.Module):
     ) -> Detections:
         """Boxes of (B, 1, T, F) chunks; a score is the mean of the hearings'."""
         most = min(max_detections, MOST_OF_A_HEARING)
-        hearings = []
-        for hearing in self.hearings:
+        hearings: list[Detections] = []
+        for place, hearing in enumerate(self.hearings):
             chunk = hearing.heard(logmel, self.silence)
             end = None if end_frames is None else end_frames * hearing.time_factor
-            for member in self.members:
+            for number, (member, (gain, shift)) in enumerate(zip(self.members, self.scales, strict=True)):
                 detector: Any = member
-                found = detector.detect(chunk, score_floor, nms_overlap, most, end_frames=end)
+                if place and getattr(
+                    detector, "hears_once", False
+                ):  # the same in every way: it counts as often
+                    hearings.append(hearings[number])
+                    continue
+                own = chunk if (gain, shift) == (1.0, 0.0) else chunk * gain + shift
+                found = detector.detect(own, score_floor, nms_overlap, most, end_frames=end)
                 hearings.append(hearing.taken_back(found, *logmel.shape[-2:]))
         together = fused(hearings)
         together = replace(together, is_valid=together.is_valid & (together.score >= score_floor))

@@ -94,6 +94,10 @@ class Normalisation:
         """What a silent or padded frame becomes: the lowest value a model ever sees."""
         return self.of_value(LOG_FLOOR if self.background == "none" else -DEEPEST_BELOW_BACKGROUND)
 
+    def scale_from(self, other: Normalisation) -> tuple[float, float]:
+        """Gain and shift that make of values normalised by another those of this one."""
+        return other.denominator / self.denominator, self.of_value(other.mean)
+
     def of_value(self, log_mel: float) -> float:
         return (log_mel - self.mean) / self.denominator
 

@@ -95,3 +95,32 @@ def test_what_leaves_the_band_is_no_detection() -> None:
     found = Committee([LoudestBin(0.9)], 3).detect(chunk(127))
     kept = found.corners[found.is_valid]
     assert (kept[:, 3] > kept[:, 1]).all() and kept[:, 3].max() <= 128
+
+
+def test_every_member_hears_values_on_the_scale_it_was_trained_on() -> None:
+    heard: list[float] = []
+
+    class Noting(WhatIsLoud):
+        def detect(self, logmel: Tensor, *_: float, end_frames: Tensor | None = None) -> Detections:
+            heard.append(float(logmel.max()))
+            return super().detect(logmel)
+
+    logmel = torch.zeros(1, 1, 200, 128)
+    logmel[..., 40:100, 30:90] = 5.0
+    Committee([Noting(), Noting()], 1, SILENCE, [(1.0, 0.0), (2.0, 1.0)]).detect(logmel)
+    assert heard == [5.0, 11.0]
+
+
+def test_a_member_that_hears_once_counts_as_often_as_the_others() -> None:
+    calls: list[int] = []
+
+    class Once(LoudestBin):
+        hears_once = True
+
+        def detect(self, logmel: Tensor, *given: float, end_frames: Tensor | None = None) -> Detections:
+            calls.append(len(logmel))
+            return super().detect(logmel, *given, end_frames=end_frames)
+
+    found = Committee([LoudestBin(0.9), Once(0.3)], 3).detect(chunk(60))
+    assert calls == [1]
+    torch.testing.assert_close(found.score[0, 0], torch.tensor(0.6))

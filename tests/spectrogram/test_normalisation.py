@@ -92,3 +92,16 @@ def test_inverse_and_silence() -> None:
     assert normalisation.inverse(torch.tensor(normalisation.silence)).item() == pytest.approx(
         LOG_FLOOR, abs=1e-5
     )
+
+
+def test_values_on_one_scale_become_those_on_another():
+    ours, theirs = (
+        Normalisation(-6.0, 3.0, background="median"),
+        Normalisation(0.5, 1.2, 2.0, background="median"),
+    )
+    gain, shift = ours.scale_from(theirs)
+    log_mel = torch.linspace(-10, 4, 7)
+    normalised = torch.tensor([theirs.of_value(float(value)) for value in log_mel])
+    expected = torch.tensor([ours.of_value(float(value)) for value in log_mel])
+    torch.testing.assert_close(normalised * gain + shift, expected)
+    assert ours.scale_from(ours) == (1.0, 0.0)

@@ -5,8 +5,9 @@ import torch
 from mast_ray.config.tree import Config
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import PointDetector
-from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.spectrogram.normalisation import Background, Normalisation
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -17,7 +18,9 @@ from mast_ray.training.files.model_files import Card, write_model
 LOGIT_MEAN, LOGIT_SPREAD = -9.0, 3.5
 
 
-def write_seed_detector(config: Config, prepared, folder, seed: int = 0) -> str:
+def write_seed_detector(
+    config: Config, prepared, folder, seed: int = 0, background: Background = "none"
+) -> str:
     """Weights drawn by `seed`, with the head set to scores as wide apart as a trained model's."""
     torch.manual_seed(seed)
     detector = build_detector(architecture_of(config.model))
@@ -25,7 +28,7 @@ def write_seed_detector(config: Config, prepared, folder, seed: int = 0) -> str:
         for name, value in detector.named_parameters():
             if name.startswith("head.") and value.ndim == 4:
                 value.mul_(3.0)
-    archive = open_prepared(str(prepared))
+    archive = with_background(open_prepared(str(prepared)), background)
     normalisation = archive.normalisation(config.spectrogram.divisor)
     spread_scores(detector, archive, normalisation)
     card = Card("detector", config.model.model_dump(mode="json"), normalisation.to_dict())

@@ -25,6 +25,7 @@ MIDDLE_DB, SPREAD_DB = 15.0, 5.0  # a peak of 15 dB has a score of 0.5, one of 2
 class EnergyDetector(nn.Module):
     """Behind the interface of all detectors. A host's work: the device is only read from."""
 
+    hears_once = True  # a shifted or pressed chunk stands out as it did
     settings: Tensor  # (3,) level in decibels, gaps in frames and bins
 
     def __init__(self) -> None:

@@ -119,12 +119,16 @@ def detect_chunks(
 
 
 def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:
-    """The hash of a further model's weights; it must take chunks as the first does."""
+    """The hash of a further model's weights; it must take chunks that are made as the first one's are. Their statistics
+    may be others.
+    """
     own = read_card(model, task.config.storage)
-    if (own.normaliser(), own.tail) != (card.normaliser(), card.tail):
+    theirs, ours = ((one.normaliser().background, one.tail) for one in (own, card))
+    if theirs != ours:
         raise DataError(
-            f"{model} was trained on chunks made otherwise than those of {task.model}:\n"
-            "detectors that label a pool together are trained on one archive, with one spectrogram"
+            f"{model} was trained on chunks made otherwise than those of {task.model}\n"
+            f"(background {theirs[0]}, tail {theirs[1]}; {ours[0]}, {ours[1]}): "
+            "detectors that label a pool together take one spectrogram"
         )
     return own.weights_sha256
 
@@ -186,8 +190,14 @@ class MakeChunkWork:
             torch.backends.cudnn.deterministic = self.task.kernels == "repeatable"
         detector, card = load_detector(self.task.model, config.storage)
         if self.task.also or self.task.num_hearings > 1:
-            others = [load_detector(model, config.storage)[0] for model in self.task.also]
-            detector = Committee([detector, *others], self.task.num_hearings, card.normaliser().silence)
+            others = [load_detector(model, config.storage) for model in self.task.also]
+            takes = card.normaliser()
+            detector = Committee(
+                [detector, *(one for one, _ in others)],
+                self.task.num_hearings,
+                takes.silence,
+                [one.normaliser().scale_from(takes) for one in (card, *(own for _, own in others))],
+            )
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )

@@ -134,6 +134,20 @@ def test_a_detector_that_was_never_trained_can_teach_a_student_of_the_settings_o
     assert "weight_drift" not in result.rounds[1], "there is nothing to compare"
 
 
+def test_it_can_sit_in_a_committee_that_reads_the_archive_by_other_statistics(
+    archive, config, detector, tmp_path
+):
+    energy = str(shipped_model("energy"))
+    with pytest.raises(DataError, match="take one spectrogram"):
+        self_trained(config, archive, detector, tmp_path / "refused", also=(energy,))
+    own = write_seed_detector(config, archive, tmp_path / "detector", background="median")
+    for name, also in (("alone", ()), ("together", (energy,))):
+        self_trained(config, archive, own, tmp_path / name, also=also, threshold=0.2, ignore_above=0.1)
+    stored = "round1/pseudo/pseudo_labels.parquet"
+    alone, together = (pq.read_table(tmp_path / name / stored) for name in ("alone", "together"))
+    assert len(together) and not together.equals(alone)
+
+
 def test_a_committee_labels_the_pool_and_a_fresh_student_owes_it_no_weight(
     undisturbed, archive, config, detector, tmp_path
 ):
