@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from mast_ray.config.errors import OK, PARTIAL
 from mast_ray.config.shown import shown
 from mast_ray.config.tree import Config
@@ -39,6 +41,7 @@ from mast_ray.storage.units import (
     read_commits,
     tally,
 )
+from mast_ray.tables.dealing.silent import silence_text, silent_splits
 from mast_ray.tables.labels.choice import ChosenLabels, chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.matching import AnnotationSource, annotations_hash, annotations_of, refuse_unknown
 from mast_ray.tables.prepared import read_table
@@ -241,7 +244,14 @@ def _print_summary(stage: Storage, counts: dict[str, Any], split: SplitSummary) 
             f"hears, and train nothing (e.g. {counts['label_out_of_band']})"
         )
     print_split(split)
+    say_silence(read_table(stage, "labels.parquet"), read_table(stage, "splits.parquet"))
     print(f"prepared: {stage.url}")
+
+
+def say_silence(labels: pa.Table, splits: pa.Table) -> None:
+    """Warn of a split that has no call where training needs some."""
+    if text := silence_text(silent_splits(labels, splits)):
+        log.warning("%s", text)
 
 
 def print_split(split: SplitSummary) -> None:

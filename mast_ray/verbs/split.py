@@ -15,8 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mast_ray.stages.prepare import print_split
+    from mast_ray.stages.prepare import print_split, say_silence
     from mast_ray.tables.dealing.resplit import resplit
+    from mast_ray.tables.prepared import open_prepared
 
     print_split(resplit(args.prepared, args.config))
+    dealt = open_prepared(args.prepared, args.config.storage)
+    say_silence(dealt.labels, dealt.splits)
     return 0
