@@ -222,6 +222,30 @@ ROWS |= _rows(
         )
     ),
 )
+# A tenth of the labels for as many steps: what pretraining, and a teacher that needs no labels, are for.
+FEW = ("split.budget_chunks=128",)
+FEW_EPOCHS = epochs(300)
+FEW_STAGE2 = tuple(f"self_train.stage2.{one.removeprefix('detector.')}" for one in FEW_EPOCHS)
+ROWS |= _rows(
+    Row("few", (*FEW, *FEW_EPOCHS), with_rows=("field",)),
+    Row("few_pretrained", (*FEW, *FEW_EPOCHS), start="encoder", with_rows=("field",)),
+    Row("few_energy_then_field", (*FEW, *FEW_STAGE2), "self-train", "energy", ("energy_then_field",)),
+    *(
+        Row(
+            f"few_{name}",
+            (*FEW, *ROWS[f"self_trained{row}"].sets),
+            "self-train",
+            "few",
+            ("field",),
+            is_committee,
+        )
+        for name, row, is_committee in (
+            ("control", "_control", False),
+            ("self_trained", "_committee_wide_band", True),
+            ("ceiling", "_ceiling", False),
+        )
+    ),
+)
 SUPERVISED = ("fcos", "resnet_fpn", "resnet_fpn_median", "mast_printed", "hybrid", "field")
 
 
