@@ -111,7 +111,7 @@ def load_embedder(
         network, card = load_detector(model, config.storage)
         if not isinstance(network, PointDetector):
             raise ConfigError(
-                f"{model} is a {card.model.get('name')}, which has no embeddings: use a MAST detector or an encoder"
+                f"{model} has no embeddings (model.name={card.model.get('name')}): use a MAST detector or an encoder"
             )
         if name == "projection" and network.projection is None:
             raise ConfigError(
