@@ -85,3 +85,16 @@ def weight_drift(before: Mapping[str, Tensor], after: Mapping[str, Tensor], pref
     moved = sum(float((after[name].double() - before[name].double()).square().sum()) for name in names)
     size = sum(float(before[name].double().square().sum()) for name in names)
     return float(torch.tensor(moved / size).sqrt()) if size > 0 else 0.0
+
+
+def drifts(
+    student: Mapping[str, Tensor], teacher: Mapping[str, Tensor], seed: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """How far a student went from its teacher and from the seed; nothing of one that is of another kind."""
+    found = {}
+    if teacher.keys() == student.keys():
+        found["weight_drift"] = weight_drift(teacher, student)
+        found["encoder_drift"] = weight_drift(teacher, student, "encoder.")
+    if seed.keys() == student.keys():
+        found["weight_drift_from_seed"] = weight_drift(seed, student)
+    return found

@@ -5,6 +5,7 @@ import torch
 
 from mast_ray.self_training.curriculum import (
     averaged_weights,
+    drifts,
     needs_pseudo_labels,
     needs_truth,
     steps_of,
@@ -45,3 +46,14 @@ def test_drift_is_the_length_of_the_move_over_the_length_of_the_weights():
     after = {"encoder.a": torch.tensor([3.0, 4.0]), "head.b": torch.tensor([2.5]), "steps": torch.tensor(9)}
     assert weight_drift(before, after) == pytest.approx(0.5)  # moved 2.5, length 5
     assert weight_drift(before, after, "encoder.") == 0.0
+
+
+def test_drift_is_told_of_models_of_one_kind_only():
+    student, teacher = (
+        {"encoder.a": torch.full((4,), value), "head.b": torch.ones(2)} for value in (2.0, 1.0)
+    )
+    assert drifts(student, teacher, {"settings": torch.ones(3)}) == {
+        "weight_drift": pytest.approx((4 / 6) ** 0.5),
+        "encoder_drift": pytest.approx(1.0),
+    }
+    assert drifts(student, {"settings": torch.ones(3)}, student) == {"weight_drift_from_seed": 0.0}

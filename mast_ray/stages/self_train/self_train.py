@@ -29,7 +29,7 @@ from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.choice import Choice, best_round
-from mast_ray.self_training.curriculum import needs_pseudo_labels, needs_truth, steps_of, weight_drift
+from mast_ray.self_training.curriculum import drifts, needs_pseudo_labels, needs_truth, steps_of
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
 from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections
 from mast_ray.self_training.pool import keys_of
@@ -341,19 +341,8 @@ class _SelfTraining:
         return row | {"boxes_per_chunk_by_site": pseudo.figures["boxes_per_chunk_by_site"]}
 
     def _drift(self, student: _Generation, teacher: _Generation, seed: _Generation) -> dict[str, float]:
-        weights = {
-            g.round: read_model(g.model, "detector", self.config.storage)[0] for g in (student, teacher, seed)
-        }
-        after, pairs = weights[student.round], {}
-        for name, before in (
-            ("weight_drift", weights[teacher.round]),
-            ("weight_drift_from_seed", weights[0]),
-        ):
-            if before.keys() == after.keys():  # a seed may be of another kind
-                pairs[name] = weight_drift(before, after)
-        if "weight_drift" in pairs:
-            pairs["encoder_drift"] = weight_drift(weights[teacher.round], after, "encoder.")
-        return pairs
+        models = (g.model for g in (student, teacher, seed))
+        return drifts(*(read_model(model, "detector", self.config.storage)[0] for model in models))
 
     def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""
