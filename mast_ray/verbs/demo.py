@@ -45,6 +45,7 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
     final = str(out / "self_trained" / "model")
     # whatever was scored on the way is not detected again
     scores = {
+        "shipped:energy": ("energy", own),
         "shipped:tiny": ("shipped", own),
         own: ("detector", own),
         final: ("self_trained", trained),
@@ -66,7 +67,7 @@ def demo_steps(out: Path, hours: float, seed: int, workers: int, whole: bool = F
              prepared, "--detector", own, "--out", trained, *knobs, *short),
         step(36, "train a plain FCOS on the same day for the same time", "train",
              prepared, "--start", "scratch", "--out", fcos, *knobs, *brief, "--set", "model.name=fcos"),
-        *(step(8 if name == "fcos" else 1, f"evaluate {name}", "evaluate",
+        *(step({"fcos": 8, "energy": 4}.get(name, 1), f"evaluate {name}", "evaluate",
                model, prepared, "--out", str(out / "scores" / name), "--known", known, *knobs)
           for model, (name, known) in scores.items()),
         step(31, "detect: boxes for every recording", "detect",
@@ -122,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"in Raven:        {(out / 'raven').resolve()}")
     print("your own sound:  mast run --audio FOLDER --annotations TABLES --out run")
     scores = {
+        "energy, at once": "energy",
         "shipped, at once": "shipped",
         "one labelled day": "detector",
         "self-trained": "self_trained",
