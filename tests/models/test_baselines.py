@@ -176,3 +176,11 @@ def test_the_energy_detector_boxes_what_is_loud_the_loudest_first_and_nothing_be
     assert torch.allclose(found.score[0, :2], torch.tensor([0.881, 0.5]), atol=1e-3)  # 25 and 15 dB
     floor = detector.detect(logmel, score_floor=0.6, end_frames=torch.tensor([880, 1024]))
     assert int(floor.is_valid.sum()) == 1
+
+
+def test_a_compiled_step_leaves_the_energy_detector_out_of_its_graph():
+    detector = build_detector(DetectorArchitecture("energy", "tiny"))
+    logmel = torch.zeros(1, 1, 1024, 128)
+    logmel[0, 0, 100:200, 20:40] = 5.0
+    compiled = torch.compile(lambda chunks: detector.detect(chunks * 2.0).corners, backend="eager")
+    torch.testing.assert_close(compiled(logmel), detector.detect(logmel * 2.0).corners)

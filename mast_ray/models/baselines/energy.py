@@ -43,6 +43,19 @@ class EnergyDetector(nn.Module):
         end_frames: Tensor | None = None,
     ) -> Detections:
         """Every sound with a score, the loudest first."""
+        found = self._found
+        if torch.compiler.is_compiling():  # not as a decorator: that would import the compiler at every start
+            found = torch.compiler.disable(found)
+        return found(logmel, score_floor, nms_overlap, max_detections, end_frames)
+
+    def _found(
+        self,
+        logmel: Tensor,
+        score_floor: float,
+        nms_overlap: float,
+        max_detections: int,
+        end_frames: Tensor | None,
+    ) -> Detections:
         level, frames, bins = self.settings.tolist()
         what = StandOut(level, round(frames), round(bins))
         chunks = list(logmel[:, 0].float().cpu().numpy() * DB_PER_LOG)
