@@ -567,7 +567,9 @@ def folder_of(job: Job, args: argparse.Namespace) -> Path:
 def model_of(job: Job, args: argparse.Namespace) -> str:
     """Where the weights of a finished run lie."""
     if job.row.verb == "given":
-        return job.row.model
+        from mast_ray.training.files.shipped import model_folder
+
+        return model_folder(job.row.model, has_gpu=True)
     inside = "rounds/model" if job.row.verb == "self-train" else "model"
     return str(folder_of(job, args) / inside)
 
@@ -734,11 +736,9 @@ def run_job(order_path: Path) -> None:
 
 def score(order: dict, trained_s: float) -> None:
     """Write the counts of a run's model; of self-training also those of its last student (row NAME_last), delivered or not."""
-    from mast_ray.training.files.shipped import model_folder
-
     folder = Path(order["model"])
     if order["verb"] == "given":
-        score_model(order, model_folder(order["model"], has_gpu=True), order["row"], {})
+        score_model(order, order["model"], order["row"], {})
         return
     if order["verb"] != "self-train":
         summary = json.loads((folder / "summary.json").read_text())
