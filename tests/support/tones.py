@@ -143,14 +143,16 @@ if __name__ == "__main__":
     # python tones.py ARCHIVE OUT RUNNER [ENDPOINT]: a sweep in a process of its own,
     # to be killed or started twice
     from mast_ray.config.errors import MastError
+    from mast_ray.verbs.main import _leave
 
     named = {"storage.endpoint_url": sys.argv[4], "storage.region": "us-east-1"} if len(sys.argv) > 4 else {}
     try:
         from tones import sweep_tones as sweep  # by its module's name, so that Ray's workers find it
 
-        sys.exit(sweep(sys.argv[1], sys.argv[2], RUNNERS[sys.argv[3]], config=tone_config(**named)))
+        code = sweep(sys.argv[1], sys.argv[2], RUNNERS[sys.argv[3]], config=tone_config(**named))
     except MastError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    _leave(code)  # as `mast` does: the interpreter's own end may meet threads of libraries halfway
