@@ -191,6 +191,11 @@ class ModelConfig(Section):
     of waiting, for short trainings).
     """
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to train."""
+        return self.name != "energy"
+
     def compiles_on(self, device_type: str) -> bool:
         """Whether training compiles its step on a device of this type (`cuda`, `cpu`)."""
         return self.compile == "on" or (self.compile == "auto" and device_type == "cuda")

@@ -104,9 +104,8 @@ class Committee(nn.Module):
             end = None if end_frames is None else end_frames * hearing.time_factor
             for number, (member, (gain, shift)) in enumerate(zip(self.members, self.scales, strict=True)):
                 detector: Any = member
-                if place and getattr(
-                    detector, "hears_once", False
-                ):  # the same in every way: it counts as often
+                # what hears the same in every way counts as often as the others
+                if place and getattr(detector, "hears_once", False):
                     hearings.append(hearings[number])
                     continue
                 own = chunk if (gain, shift) == (1.0, 0.0) else chunk * gain + shift

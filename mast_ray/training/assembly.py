@@ -85,7 +85,7 @@ def detection(
         knobs.contrastive_negatives,
         on_pseudo=config.self_train.contrastive_on_pseudo,
     )
-    if config.model.name == "energy":
+    if not config.model.learns:
         raise ConfigError(
             "model.name=energy has nothing to learn:\nuse it as it is, by the name shipped:energy"
         )

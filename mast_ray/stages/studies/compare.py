@@ -128,7 +128,7 @@ def run_method(
         model = f"{folder}/self_training/model"
         samples = _self_trained_samples(config, start, f"{folder}/self_training")
         rounds = {"final_round": result.final.get("round"), "stopped": result.stopped}
-    elif config.model.name == ENERGY:
+    elif not config.model.learns:
         model, rounds, samples = f"{folder}/model", {}, 0
         _tuned_as_it_is(config, prepared, model, f"{folder}/tuning")
     else:

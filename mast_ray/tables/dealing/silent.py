@@ -9,14 +9,19 @@ NEEDED = {"train": "nothing can be learnt", "val": "weights and threshold cannot
 
 
 def silent_splits(labels: pa.Table, splits: pa.Table) -> dict[str, int]:
-    """Of training and validation those without a label, with the number of their blocks; {} where nothing is labelled."""
+    """Of training and validation those without a label, with the number of their blocks; {} where nothing is labelled.
+    Validation may be silent where development sites choose in its place.
+    """
     if not len(labels):
         return {}
-    silent = {}
-    for name in NEEDED:
-        blocks = splits.filter(pc.equal(splits.column("split"), name))
-        if len(blocks) and not _has_label(blocks, labels):
-            silent[name] = len(blocks)
+    blocks = {name: splits.filter(pc.equal(splits.column("split"), name)) for name in (*NEEDED, "ood_dev")}
+    silent = {
+        name: len(own)
+        for name, own in blocks.items()
+        if name in NEEDED and len(own) and not _has_label(own, labels)
+    }
+    if "val" in silent and _has_label(blocks["ood_dev"], labels):
+        del silent["val"]
     return silent
 
 

@@ -101,7 +101,7 @@ def of_student(config: Config, card: Card, where: str) -> Config:
     """The config that students of a model are trained by: with its architecture and input conventions, or with those of
     the settings where the model was never trained itself.
     """
-    if card.model.get("name") != "energy":
+    if ModelConfig.model_validate(card.model).learns:
         return as_trained(config, card)
     if config.self_train.student != "fresh":
         raise ConfigError(

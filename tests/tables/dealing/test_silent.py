@@ -32,6 +32,12 @@ def test_a_split_whose_blocks_meet_no_label_is_silent():
     assert silent_splits(labels(("a", 10, 12), ("b", 1, 2)), dealt) == {}
 
 
+def test_validation_may_be_silent_where_development_sites_choose():
+    dealt = splits(("a", 0, 60, "train"), ("b", 0, 60, "val"), ("c", 0, 60, "ood_dev"))
+    assert silent_splits(labels(("a", 1, 2), ("c", 1, 2)), dealt) == {}
+    assert silent_splits(labels(("a", 1, 2)), dealt) == {"val": 1}
+
+
 def test_nothing_is_said_of_an_archive_without_labels_or_of_a_split_that_is_not_there():
     assert silent_splits(labels(), splits(("a", 0, 60, "val"))) == {}
     assert silent_splits(labels(("a", 1, 2)), splits(("a", 0, 60, "train"))) == {}
