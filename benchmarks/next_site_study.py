@@ -159,6 +159,7 @@ ROWS = _rows(
     Row(
         "field_pretrained_full", ("detector.backbone_multiplier=1.0",), start="encoder", with_rows=("field",)
     ),
+    Row("field_pretrained_frozen", ("detector.unfrozen_blocks=0",), start="encoder", with_rows=("field",)),
     Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
     Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
     *(
