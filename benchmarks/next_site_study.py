@@ -190,7 +190,8 @@ ROWS = _rows(
         )
         for name, sets, teacher in (
             ("_committee", FIXED, TEACHER),
-            ("_committee_unlike", (*FIXED, *WIDE_BAND), TEACHER),  # detectors of three kinds
+            # six detectors of three kinds, each of which hears once
+            ("_committee_unlike", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=1"), TEACHER),
             (
                 "_committee_energy",
                 (*FIXED, *WIDE_BAND),
