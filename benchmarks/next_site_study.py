@@ -69,7 +69,7 @@ PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
     "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0",
-    "augment.bend=0",
+    "augment.bend=0", "evaluate.post=none",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -139,7 +139,8 @@ ROWS = _rows(
     Row("hybrid_median_strong", STRONG, with_rows=("hybrid_median",)),
     Row("unzoomed", KINDS["shift"], with_rows=("hybrid_median",)),
     Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
-    Row("field", ("augment.reverse=0.5",), with_rows=("unreversed",)),
+    Row("field", ("augment.reverse=0.5", "evaluate.post=card"), with_rows=("unreversed",)),
+    Row("field_undoubted", ("evaluate.post=none",), with_rows=("field",)),
     Row("field_bend", ("augment.bend=0.6",), with_rows=("field",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
     Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),

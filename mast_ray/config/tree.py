@@ -266,8 +266,8 @@ class EvaluateConfig(Section):
     nms_overlap: Share = 0.5
     """Class-agnostic non-maximum suppression."""
     post: Literal["card", "none"] = "card"
-    """Post-processing that `mast tune` left in the model's card (score weight, smallest box, suppression, threshold):
-    applied wherever the model is used, or not (paper).
+    """Post-processing that `mast tune` left in the model's card (score weight, smallest box, suppression, threshold), and doubt
+    about boxes within better ones where training chose it: applied wherever the model is used, or not (paper).
     """
     score_floor: Share = 0.01
     """Detections under this score are not stored; thresholds are searched later without new inference."""

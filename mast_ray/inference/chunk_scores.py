@@ -17,7 +17,14 @@ from mast_ray.evaluation.scoring import Scored, score_chunks
 from mast_ray.inference.chunk_detector import BatchBoxes, ChunkDetector, StoredDetections
 from mast_ray.inference.pool_rows import measured
 from mast_ray.models.detector import DetectorArchitecture
-from mast_ray.self_training.operator import PoolDetections, Validity, is_valid, survivors, weighed
+from mast_ray.self_training.operator import (
+    PoolDetections,
+    Validity,
+    doubted,
+    is_valid,
+    survivors,
+    weighed,
+)
 from mast_ray.self_training.pool import boxes_in_chunks, joined, keys_of, read_pool
 from mast_ray.spectrogram.grid import CHUNK_FRAMES
 from mast_ray.storage.storage import Storage
@@ -82,14 +89,24 @@ def delivered_boxes(
     """
     rows, pool = _measured_pool(prepared, chunks, found)
     pool = weighed(pool, post.score_weight)
-    kept = survivors(pool, post.nms_overlap, most)
-    kept &= is_valid(pool, Validity(post.min_frames, post.min_bins, CHUNK_FRAMES))
+    survive = survivors(pool, post.nms_overlap, most)
+    rows, pool = rows[survive], pool.where(survive)
+    pool = doubted(pool) if post.doubts_nested else pool
+    kept = is_valid(pool, Validity(post.min_frames, post.min_bins, CHUNK_FRAMES))
     chosen = rows[kept]
     parts = None if found.parts is None else found.parts[chosen]
     sites = prepared.recordings.column("site").to_pylist() if post.site_thresholds else []
     at = [sites[row] or "" for row in chunks.recording[found.chunk[chosen]]] if sites else []
     scores = post.at_sites(pool.score[kept], at).astype(np.float32)
     return BatchBoxes(found.chunk[chosen], found.boxes[chosen], scores, found.num_chunks, parts)
+
+
+def doubted_boxes(prepared: Prepared, chunks: ChunkSet, found: BatchBoxes) -> BatchBoxes:
+    """Detections of some chunks with doubt about boxes within better ones, over boxes as they come out of a table."""
+    rows, pool = _measured_pool(prepared, chunks, found)
+    parts = None if found.parts is None else found.parts[rows]
+    scores = doubted(pool).score.astype(np.float32)
+    return BatchBoxes(found.chunk[rows], found.boxes[rows], scores, found.num_chunks, parts)
 
 
 def score_stored(

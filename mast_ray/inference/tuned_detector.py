@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import EVEN_WEIGHT, Detections
+from mast_ray.boxes.nesting import with_doubt
 from mast_ray.boxes.suppression import suppress
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.tree import EvaluateConfig
@@ -49,6 +50,7 @@ class TunedDetector(nn.Module):
             )
         else:
             kept = self._weighed(logmel, score_floor, max_detections, end_frames)
+        kept = with_doubt(kept) if post.doubts_nested else kept
         is_valid = kept.is_valid & is_valid_box(kept.corners, CHUNK_FRAMES, post.min_frames, post.min_bins)
         return replace(kept, score=torch.where(is_valid, kept.score, 0.0), is_valid=is_valid)
 
@@ -76,6 +78,28 @@ def delivered_post(card: Card, knobs: EvaluateConfig) -> PostProcessing | None:
     return PostProcessing.from_dict(card.post)
 
 
-def as_delivered(detector: nn.Module, post: PostProcessing | None) -> nn.Module:
+def doubts_nested(card: Card, knobs: EvaluateConfig) -> bool:
+    """Whether a model's own boxes are doubted within better ones; where there is post-processing, that says it."""
+    return card.doubts_nested and knobs.post == "card" and card.post is None
+
+
+class DoubtingDetector(nn.Module):
+    """`detect` like any detector, with doubt about boxes within better ones."""
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.detector = detector
+        if hasattr(detector, "embed_boxes"):
+            self.embed_boxes: Any = detector.embed_boxes
+
+    def detect(self, *args: Any, **more: Any) -> Detections:
+        """Boxes of (B, 1, T, F) chunks."""
+        return with_doubt(self.detector.detect(*args, **more))  # type: ignore[operator]
+
+
+def as_delivered(detector: nn.Module, card: Card, knobs: EvaluateConfig) -> nn.Module:
     """The detector as it is to be used."""
-    return detector if post is None else TunedDetector(detector, post)
+    post = delivered_post(card, knobs)
+    if post is not None:
+        return TunedDetector(detector, post)
+    return DoubtingDetector(detector) if doubts_nested(card, knobs) else detector

@@ -20,10 +20,12 @@ from mast_ray.evaluation.score_sheet import chosen_threshold
 from mast_ray.evaluation.scoring import Scored, score_chunks
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
 from mast_ray.inference.chunk_scores import as_detected, found_in_chunks
+from mast_ray.self_training.operator import doubted
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.feed import batch_of
 from mast_ray.training.engine import autocast
+from mast_ray.training.files.model_files import Card
 from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
@@ -74,10 +76,10 @@ class DetectionValidation:
         reader: ChunkReader,
         inputs: Inputs,
         config: Config,
-        own_threshold: float | None = None,
+        own: Card | None = None,
     ) -> None:
-        """`own_threshold`: of the detector that training began with, kept where there is nothing to tune one on."""
-        self.prepared, self.reader, self.config, self.own_threshold = prepared, reader, config, own_threshold
+        """`own`: of the detector that training began with; its threshold is kept where there is nothing to tune one on."""
+        self.prepared, self.reader, self.config, self.own = prepared, reader, config, own
         self.network = copy.deepcopy(detector)
         batch_size = config.evaluate.batch_size
         self.detector = ChunkDetector(self.network, inputs, batch_size, as_detected(config))
@@ -87,7 +89,10 @@ class DetectionValidation:
         self.network.eval()
         found = found_in_chunks(self.prepared, self.detector, self.reader, worker)
         scored = score_chunks(self.prepared, self.reader.chunks, found, self.config)
-        figures = validation_figures(scored, self.own_threshold)
+        figures = validation_figures(scored, self.own)
+        if self.config.evaluate.post == "card" and figures["num_truth"]:
+            scored = score_chunks(self.prepared, self.reader.chunks, doubted(found), self.config)
+            figures = max(figures, validation_figures(scored, self.own, True), key=lambda one: one["f1"])
         if not figures["num_truth"] and worker.rank == 0:
             log.warning(
                 "no call is in the %d chunks that weights and threshold are chosen on (threshold %.3f): label more recordings",
@@ -96,14 +101,17 @@ class DetectionValidation:
         return figures
 
 
-def validation_figures(scored: Scored, own_threshold: float | None = None) -> dict[str, float]:
+def validation_figures(
+    scored: Scored, own: Card | None = None, doubts_nested: bool = False
+) -> dict[str, float]:
     """F1 and its companions at the best threshold of these very chunks."""
     chosen = chosen_threshold(None, None, scored)
     threshold = chosen.value
-    if chosen.source == "fallback" and own_threshold is not None:
-        threshold = own_threshold
+    if chosen.source == "fallback" and own is not None and own.score_threshold is not None:
+        threshold, doubts_nested = own.score_threshold, own.doubts_nested
     metrics = summarise(scored.matches, threshold, in_time=scored.in_time)
     values = {name: float(getattr(metrics, name)) for name in FIGURES}
+    values["doubts_nested"] = float(doubts_nested)
     if not math.isfinite(values["f1"]):
         values["f1"] = 0.0  # neither truth nor detections: nothing to prefer
     return values

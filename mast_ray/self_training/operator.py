@@ -16,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from mast_ray.boxes.batch import EVEN_WEIGHT
+from mast_ray.boxes.nesting import DOUBT, WITHIN
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.errors import DataError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+MOST_AT_ONCE = 20_000  # boxes compared with all that they meet
 MOST_PAIRS = 2_000_000  # box pairs compared at once: bounds memory to a few hundred megabytes
 
 
@@ -100,6 +102,43 @@ def survivors(detections: PoolDetections, overlap: float, most: int) -> Flags:
     keep = survives_suppression(detections, overlap)
     keep[keep] = strongest(detections.where(keep), most)
     return keep
+
+
+def doubted(detections: PoolDetections) -> PoolDetections:
+    """Detections of chunks with the scores of boxes/nesting.py, as precise as a table keeps them."""
+    order = np.argsort(detections.chunk, kind="stable")
+    chunk, holder = detections.chunk[order], np.zeros(len(order))
+    at = 0
+    while at < len(order):  # whole chunks, some at a time: their boxes meet in many pairs
+        last = chunk[min(at + MOST_AT_ONCE, len(order)) - 1]
+        stop = int(np.searchsorted(chunk, last, side="right"))
+        some = order[at:stop]
+        holder[at:stop] = _best_holder(
+            replace(
+                detections,
+                chunk=chunk[at:stop],
+                boxes=detections.boxes[some],
+                score=detections.score[some],
+                parts=None,
+            )
+        )
+        at = stop
+    score = np.empty(len(order))
+    score[order] = detections.score[order] * (1 - DOUBT * holder)
+    return replace(detections, score=score.astype(np.float32).astype(np.float64))
+
+
+def _best_holder(detections: PoolDetections) -> Floats:
+    """(N,) the best score among the better boxes of a chunk that each box lies within; 0 without one."""
+    boxes, score, best = detections.boxes, detections.score, np.zeros(len(detections.score))
+    first, second = _overlapping_pairs(detections, 0.0)
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    inside = np.minimum(boxes[first, 2:], boxes[second, 2:]) - np.maximum(boxes[first, :2], boxes[second, :2])
+    shared = inside.prod(axis=1)
+    for part, whole in ((first, second), (second, first)):
+        is_held = (score[whole] > score[part]) & (shared >= WITHIN * area[part])
+        np.maximum.at(best, part[is_held], score[whole[is_held]])
+    return best
 
 
 def _overlapping_pairs(detections: PoolDetections, overlap: float) -> tuple[Ints, Ints]:

@@ -1,5 +1,7 @@
 """A model with the post-processing of its card gives the boxes that the search over stored detections chose."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,21 @@ import torch
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.suppression import suppress
 from mast_ray.config.recipes import field, paper
-from mast_ray.inference.tuned_detector import TunedDetector, as_delivered, delivered_post
-from mast_ray.self_training.operator import PoolDetections, Validity, is_valid, survives_suppression, weighed
+from mast_ray.inference.tuned_detector import (
+    DoubtingDetector,
+    TunedDetector,
+    as_delivered,
+    delivered_post,
+    doubts_nested,
+)
+from mast_ray.self_training.operator import (
+    PoolDetections,
+    Validity,
+    doubted,
+    is_valid,
+    survives_suppression,
+    weighed,
+)
 from mast_ray.training.files.model_files import Card
 from mast_ray.training.files.post_processing import PostProcessing
 
@@ -63,5 +78,38 @@ def test_the_card_is_followed_unless_it_is_not_wanted():
     assert delivered_post(card, field().evaluate) == post
     assert delivered_post(card, paper().evaluate) is None
     assert delivered_post(Card("detector", {}, {}), field().evaluate) is None
-    plain = Fixed()
-    assert as_delivered(plain, None) is plain and isinstance(as_delivered(plain, post), TunedDetector)
+    plain, knobs = Fixed(), field().evaluate
+    assert as_delivered(plain, Card("detector", {}, {}), knobs) is plain
+    assert isinstance(as_delivered(plain, card, knobs), TunedDetector)
+    doubting = Card("detector", {}, {}, doubts_nested=True)
+    assert isinstance(as_delivered(plain, doubting, knobs), DoubtingDetector)
+    assert as_delivered(plain, doubting, paper().evaluate) is plain
+    assert not doubts_nested(replace(doubting, post=post.to_dict()), knobs), (
+        "post-processing says it for itself"
+    )
+
+
+@pytest.mark.parametrize("score_weight", [0.5, 0.25])
+def test_doubt_about_nested_boxes_is_that_of_the_search(score_weight):
+    post = PostProcessing(0.5, 0.1, 3, 0.3, score_weight, doubts_nested=True)
+    assert PostProcessing.from_dict(post.to_dict()) == post
+    logmel = torch.zeros(3, 1, 8, 8)
+    found = TunedDetector(Fixed(), post).detect(logmel, 0.05, 0.5, 300)
+    stored = Fixed().detect(logmel, 0.05, 1.0, 1000, with_parts=True)
+    valid = stored.is_valid.numpy()
+    pool = PoolDetections(
+        np.nonzero(valid)[0], stored.corners.double().numpy()[valid], stored.score.double().numpy()[valid], 3,
+        stored.parts.double().numpy()[valid],
+    )  # fmt: skip
+    pool = weighed(pool, score_weight)
+    pool = pool.where(survives_suppression(pool, 0.5))
+    plain = pool.where(is_valid(pool, Validity(10, 3)))
+    pool = doubted(pool)
+    pool = pool.where(is_valid(pool, Validity(10, 3)))
+    assert len(pool.score) == len(plain.score) and (pool.score < plain.score - 1e-6).any()
+    for chunk in range(3):
+        own = found.is_valid[chunk].numpy()
+        want = pool.where(pool.chunk == chunk)
+        order = np.argsort(-want.score, kind="stable")
+        np.testing.assert_allclose(found.score[chunk].numpy()[own], want.score[order], rtol=1e-5)
+        np.testing.assert_allclose(found.corners[chunk].numpy()[own], want.boxes[order], rtol=1e-5)

@@ -19,7 +19,7 @@ import torch
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
-from mast_ray.inference.chunk_scores import delivered_boxes
+from mast_ray.inference.chunk_scores import delivered_boxes, doubted_boxes
 from mast_ray.inference.committee import Committee
 from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.spectrogram.grid import seconds_of_hops
@@ -70,6 +70,7 @@ class ChunkTask:
     stored: StoredDetections
     kernels: Literal["fastest", "repeatable"] = "fastest"
     post: PostProcessing | None = None  # of the model's card, where boxes are to be as it delivers them
+    doubts_nested: bool = False  # without post-processing, where boxes are to be as the model delivers them
     also: tuple[str, ...] = ()  # further models that hear every chunk
     num_hearings: int = 1  # of every model
 
@@ -98,6 +99,8 @@ def detect_chunks(
     }
     if task.post is not None:
         settings |= {"post": task.post.to_dict(), "max_delivered": config.evaluate.max_detections}
+    if task.doubts_nested:
+        settings |= {"doubts_nested": True}
     if task.also or task.num_hearings > 1:
         settings |= {"also": [_hears_alike(model, card, task) for model in task.also]}
         settings |= {"num_hearings": task.num_hearings}
@@ -213,6 +216,7 @@ class MakeChunkWork:
             config.cluster.reader_threads,
             self.task.post,
             config.evaluate.max_detections,
+            self.task.doubts_nested,
         )
 
 
@@ -227,6 +231,7 @@ class ChunkWork:
     num_threads: int = 0
     post: PostProcessing | None = None
     most: int = 0  # detections of a chunk, where there is post-processing
+    doubts_nested: bool = False
 
     def __call__(self, attempt: Attempt, items: Sequence[Item]) -> WorkDone:
         num_chunks = 0
@@ -238,6 +243,8 @@ class ChunkWork:
                     for found in self.detector.detections(reader):
                         if self.post is not None:
                             found = delivered_boxes(self.prepared, reader.chunks, found, self.post, self.most)
+                        if self.doubts_nested:
+                            found = doubted_boxes(self.prepared, reader.chunks, found)
                         writer.add(reader.chunks, found)
                         num_chunks += found.num_chunks
                         attempt.beat()

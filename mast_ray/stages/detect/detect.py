@@ -15,6 +15,7 @@ from typing import Any
 from mast_ray.config.errors import OK, PARTIAL, ConfigError
 from mast_ray.config.tree import Config
 from mast_ray.inference.naming import load_names, used_embedding
+from mast_ray.inference.tuned_detector import doubts_nested
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.stages.detect.earlier import EARLIER, bring_back, set_aside, write_earlier_table
@@ -123,15 +124,19 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         knobs[f"evaluate.{name}"] = getattr(config.evaluate, name)
     for name in ("embeddings", "song_gap_s"):
         knobs[f"detect.{name}"] = getattr(config.detect, name)
-    return knobs | {
-        "spectrogram.short_recordings": config.spectrogram.short_recordings,
-        "schema_version": SCHEMA_VERSION,
-        "threshold": threshold,
-        "model": card.weights_sha256,
-        "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
-        "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
-        "table": table_hash,
-    }
+    return (
+        knobs
+        | {
+            "spectrogram.short_recordings": config.spectrogram.short_recordings,
+            "schema_version": SCHEMA_VERSION,
+            "threshold": threshold,
+            "model": card.weights_sha256,
+            "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
+            "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
+            "table": table_hash,
+        }
+        | ({"doubts_nested": True} if doubts_nested(card, config.evaluate) else {})
+    )
 
 
 def names_settings(model: Storage) -> dict[str, Any]:

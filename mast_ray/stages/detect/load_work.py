@@ -90,7 +90,9 @@ def work_of(
     knobs = inference_knobs(config, workers, archive_bytes)
     post = delivered_post(card, config.evaluate)
     knobs = replace(knobs, embeddings=used_embedding(config.detect.embeddings, names))
-    windows = WindowDetector(as_delivered(detector, post), card.normaliser(), tail, knobs, device)
+    windows = WindowDetector(
+        as_delivered(detector, card, config.evaluate), card.normaliser(), tail, knobs, device
+    )
     decode = DecodeKnobs(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
         decode_threads_of(config.detect, workers),

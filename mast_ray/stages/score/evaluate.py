@@ -31,7 +31,7 @@ from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
 from mast_ray.inference.findings import doubts, same_everywhere
-from mast_ray.inference.tuned_detector import delivered_post
+from mast_ray.inference.tuned_detector import delivered_post, doubts_nested
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.naming import score_named
@@ -144,6 +144,10 @@ class _Evaluation:
     def post(self) -> PostProcessing | None:
         return delivered_post(self.card, self.config.evaluate)
 
+    @property
+    def doubts_nested(self) -> bool:
+        return doubts_nested(self.card, self.config.evaluate)
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Splits to score."""
@@ -197,6 +201,7 @@ class _Evaluation:
         knobs = self.config.evaluate.model_dump(mode="json", exclude={"batch_size"})
         wanted: list[Any] = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
         wanted += [self.post.to_dict()] if self.post is not None else []
+        wanted += ["doubts_nested"] if self.doubts_nested else []
         if self.gives_names:
             wanted.append(names_version_of(self.model))
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
@@ -206,8 +211,9 @@ class _Evaluation:
         if not self.offered:
             return 0
         places = (self.model.url, self.prepared.url, self.out.at(CHUNKS).url)
+        stored = as_detected(self.config, self.post)
         task = ChunkTask(
-            self.config, *places, self.offered, as_detected(self.config, self.post), "repeatable", self.post
+            self.config, *places, self.offered, stored, "repeatable", self.post, self.doubts_nested
         )
         known = [stage for folder in self.wanted.known for stage in chunks_below(folder, self.config.storage)]
         return detect_chunks(task, runner, known=known).manifest.counts["rejected_chunks"]

@@ -30,6 +30,7 @@ from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
     at_threshold,
+    doubted,
     is_valid,
     survivors,
     weighed,
@@ -59,6 +60,7 @@ class PostSetting:
     min_duration_s: float
     min_bins: int
     score_weight: float = EVEN_WEIGHT
+    doubts_nested: bool = False  # boxes/nesting.py
 
     @property
     def validity(self) -> Validity:
@@ -89,7 +91,7 @@ class PostSearch:
         detected in.
         """
         best = best_fixed(self.rows)
-        names = ("nms_overlap", "min_duration_s", "min_bins", "threshold", "score_weight")
+        names = ("nms_overlap", "min_duration_s", "min_bins", "threshold", "score_weight", "doubts_nested")
         return PostProcessing(
             **{name: best[name] for name in names}, split=split, f1=self.by_site.f1,
             site_thresholds=self.by_site.thresholds,
@@ -116,24 +118,25 @@ def search_post(
     """Try every setting at `tune.thresholds` thresholds, and the policies by group, on
     chunks whose labels are known.
 
-    How classification and centerness make a score is searched last, at the best suppression and validity: all
-    of them together would take five times as long.
+    How classification and centerness make a score, and doubt about boxes within better ones, are tried last, at the best suppression
+    and validity: all of them together would take ten times as long.
     """
     thresholds = np.linspace(config.evaluate.score_floor, 1.0, config.tune.thresholds)
     groups = chunk_groups(prepared, chunks)
     rows: list[dict[str, Any]] = []
     curves = []
-    suppressed: dict[tuple[float, float], PoolDetections] = {}
+    suppressed: dict[tuple[float, float, bool], PoolDetections] = {}
 
     def best_row() -> int:  # the first among equals: the simplest
         return max(range(len(rows)), key=lambda n: float(np.nan_to_num(rows[n]["objective"], nan=-1.0)))
 
     def kept_by(setting: PostSetting) -> PoolDetections:
-        place = (setting.nms_overlap, setting.score_weight)
+        place = (setting.nms_overlap, setting.score_weight, setting.doubts_nested)
         if place not in suppressed:
             scores = weighed(found, setting.score_weight)
             survive = survivors(scores, setting.nms_overlap, config.evaluate.max_detections)
-            suppressed[place] = scores.where(survive)
+            kept = scores.where(survive)
+            suppressed[place] = doubted(kept) if setting.doubts_nested else kept
         possible = suppressed[place]
         return possible.where(is_valid(possible, setting.validity))
 
@@ -159,6 +162,9 @@ def search_post(
         best = rows[best_row()]
         for weight in SCORE_WEIGHTS:
             attempt(PostSetting(best["nms_overlap"], best["min_duration_s"], best["min_bins"], weight))
+    best = best_fixed(rows)
+    plain = (best["nms_overlap"], best["min_duration_s"], best["min_bins"], best["score_weight"])
+    attempt(PostSetting(*plain, True))
     number = best_row()
     fixed = best_fixed(rows)
     possible = kept_by(PostSetting(**{name: fixed[name] for name in PostSetting.__dataclass_fields__}))

@@ -13,7 +13,7 @@ from typing import Literal
 from mast_ray.config.tree import Config
 from mast_ray.inference.chunk_detector import StoredDetections
 from mast_ray.inference.chunk_scores import as_detected
-from mast_ray.inference.tuned_detector import delivered_post
+from mast_ray.inference.tuned_detector import delivered_post, doubts_nested
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
@@ -45,7 +45,9 @@ def run_pseudo_label(
         others = tuple(full_url(one) for one in also)
         task = replace(task, also=others, num_hearings=config.self_train.teacher_hearings)
     if boxes == "delivered":
-        post = delivered_post(read_card(model, config.storage), config.evaluate)
+        card = read_card(model, config.storage)
+        post = delivered_post(card, config.evaluate)
+        task = replace(task, doubts_nested=doubts_nested(card, config.evaluate))
         if post is not None:
             task = replace(task, post=post, stored=as_detected(config, post))
     return detect_chunks(task, runner, chunks_per_unit, STAGE)

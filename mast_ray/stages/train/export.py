@@ -38,13 +38,15 @@ def card_of(
     inputs: Inputs,
     prepared: Prepared,
     result: FitResult,
-    own_threshold: float | None = None,
+    own: Card | None = None,
 ) -> Card:
     """What is known of the model that a run made; where nothing was found to tune a threshold on, the one it began with
     holds.
     """
     best = result.position.extra
-    threshold = best.get("threshold") if best.get("f1", 0.0) > 0 else own_threshold
+    is_tuned = best.get("f1", 0.0) > 0
+    threshold = best.get("threshold") if is_tuned else own.score_threshold if own is not None else None
+    doubts = best.get("doubts_nested", 0.0) > 0 if is_tuned else own is not None and own.doubts_nested
     takes = inputs.normalisation
     used = {"divisor": takes.divisor, "background": takes.background, "tail": inputs.tail}
     config = config.model_copy(update={"spectrogram": config.spectrogram.model_copy(update=used)})
@@ -54,6 +56,7 @@ def card_of(
         normalisation=inputs.normalisation.to_dict(),
         tail=inputs.tail,
         score_threshold=threshold,
+        doubts_nested=doubts,
         data_hash=data_hash(prepared),
         config=config.model_dump(mode="json"),
         metrics=best,

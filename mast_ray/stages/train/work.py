@@ -55,7 +55,7 @@ from mast_ray.training.data.labels import (
 )
 from mast_ray.training.data.mixed_reader import MixedReader
 from mast_ray.training.engine import Objective, choose_precision
-from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.selection import Validation
 from mast_ray.training.loop import FitOptions, FitResult, fit
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
@@ -222,7 +222,7 @@ class DetectorTask:
         )
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = card_of("detector", config, inputs, prepared, result, self.own_threshold())
+        card = card_of("detector", config, inputs, prepared, result, self.own_card())
         return export(
             open_storage(self.out, config.storage), worker, objective, card, result, len(data.reader)
         )
@@ -264,13 +264,13 @@ class DetectorTask:
             return None
         batch_size, num_threads = self.config.evaluate.batch_size, self.config.cluster.reader_threads
         reader = ChunkReader(prepared, held, batch_size=batch_size, num_threads=num_threads)
-        own = self.own_threshold()
+        own = self.own_card()
         return DetectionValidation(objective.detector, prepared, reader, inputs, self.config, own)
 
-    def own_threshold(self) -> float | None:
+    def own_card(self) -> Card | None:
         """Of the detector that training begins with."""
         init = self.init_detector
-        return read_card(init, self.config.storage).score_threshold if init else None
+        return read_card(init, self.config.storage) if init else None
 
 
 def _scorer(task: PretrainTask | DetectorTask) -> Scorer:

@@ -53,6 +53,7 @@ class Card:
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: dict[str, Any] | None = None  # score to probability, by `mast calibrate`
     post: dict[str, Any] | None = None  # what `mast tune` found to do with boxes (files/post_processing.py)
+    doubts_nested: bool = False  # boxes within better ones (boxes/nesting.py); `post` says it for itself
     code_version: str = __version__
     weights_sha256: str = ""
     card_version: int = CARD_VERSION
@@ -119,6 +120,8 @@ def fault_of(card: Card) -> str:
     threshold = card.score_threshold
     if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
         return f"score_threshold {threshold!r} is no number from 0 to 1"  # NaN is not either
+    if not isinstance(card.doubts_nested, bool):
+        return f"doubts_nested {card.doubts_nested!r} is neither true nor false"
     try:
         if card.post is not None:
             PostProcessing.from_dict(card.post)

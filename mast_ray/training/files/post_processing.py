@@ -24,6 +24,7 @@ class PostProcessing:
     min_bins: int
     threshold: float
     score_weight: float = EVEN_WEIGHT  # classification^w centerness^(1 - w)
+    doubts_nested: bool = False  # boxes/nesting.py
     split: str = ""  # it was searched on
     f1: float = float("nan")  # there, chunk by chunk
     # site -> its own threshold, where that is better; scores of the site are moved so that it becomes `threshold`
@@ -47,7 +48,8 @@ class PostProcessing:
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        return values if self.site_thresholds else {k: v for k, v in values.items() if k != "site_thresholds"}
+        unsaid = [name for name in ("site_thresholds", "doubts_nested") if not values[name]]
+        return {name: value for name, value in values.items() if name not in unsaid}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> PostProcessing:
@@ -58,7 +60,7 @@ class PostProcessing:
         by_site = ", ".join(f"{site} {value:.3f}" for site, value in self.site_thresholds.items())
         return (
             f"overlap {self.nms_overlap:g}, at least {self.min_duration_s:g} s and {self.min_bins} bins, score weight "
-            f"{self.score_weight:g}, threshold {self.threshold:.3f}{f' (as if it were: {by_site})' if by_site else ''}: F1 {self.f1:.4f} on {self.split}"
+            f"{self.score_weight:g}{', doubt about boxes within better ones' if self.doubts_nested else ''}, threshold {self.threshold:.3f}{f' (as if it were: {by_site})' if by_site else ''}: F1 {self.f1:.4f} on {self.split}"
         )
 
 

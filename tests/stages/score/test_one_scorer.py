@@ -10,15 +10,16 @@ import torch
 from study_archive import make_study_archive, study_config, write_fresh_detector
 from synthetic_model import numbed
 
+from mast_ray.config.loading import apply_overrides
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.evaluation.scoring import score_chunks
-from mast_ray.inference.chunk_detector import Inputs
-from mast_ray.inference.chunk_scores import unsuppressed
-from mast_ray.inference.validation import DetectionValidation
+from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
+from mast_ray.inference.chunk_scores import as_detected, found_in_chunks, unsuppressed
+from mast_ray.inference.validation import DetectionValidation, validation_figures
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.collect_scores import split_name
-from mast_ray.self_training.operator import strongest, survives_suppression
+from mast_ray.self_training.operator import doubted, strongest, survives_suppression
 from mast_ray.self_training.pool import read_pool
 from mast_ray.self_training.round_records import score_column
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
@@ -33,6 +34,7 @@ from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
+from mast_ray.training.files.model_files import read_card, read_model, write_model
 from mast_ray.training.worker import LocalWorker
 from mast_ray.verbs.main import run_verb
 
@@ -92,6 +94,36 @@ def test_evaluate_report_round_table_and_validation_have_the_same_figures(config
         dict(report.headline)["F1, in-domain test"].value == scores.sheet.whole("test").figures["f1"].estimate
     )
     assert report.curves and report.threshold == scores.threshold.value
+
+
+def test_doubt_about_nested_boxes_gives_training_and_evaluate_the_same_figures(
+    config, archive, model, tmp_path
+):
+    weights, card = read_model(model, "detector")
+    doubting = write_model(open_storage(tmp_path / "model"), weights, replace(card, doubts_nested=True))
+    assert read_card(tmp_path / "model") == doubting
+    places = (str(tmp_path / "model"), str(archive))
+    scores = evaluate_model(config, *places, str(tmp_path / "doubted"), runner=HERE)
+    plain = apply_overrides(config, {"evaluate.post": "none"})
+    without = evaluate_model(plain, *places, str(tmp_path / "plain"), runner=HERE)
+    detector, _ = load_detector(model)
+    prepared = open_prepared(archive)
+    reader = ChunkReader(prepared, chunks_of_split(prepared, "val"), batch_size=8, num_threads=1)
+    inputs = Inputs(card.normaliser(), card.tail, torch.device("cpu"))
+    found = found_in_chunks(prepared, ChunkDetector(detector, inputs, 8, as_detected(config)), reader)
+    wanted = validation_figures(score_chunks(prepared, reader.chunks, doubted(found), config))
+    own = scores.sheet.whole("val").figures
+    assert wanted["threshold"] == scores.threshold.value
+    for name in ("f1", "precision", "recall", "ap_area"):
+        assert wanted[name] == own[name].estimate, name
+    assert own["ap_area"].estimate != without.sheet.whole("val").figures["ap_area"].estimate
+    kept = [sum(len(one.matches.score) for one in each.splits.values()) for each in (scores, without)]
+    assert kept[0] == kept[1] > 0, "nothing is left out"
+    in_training = validated(config, archive, model, "val")
+    assert in_training["f1"] == max(wanted["f1"], without.sheet.whole("val").figures["f1"].estimate)
+    assert in_training["doubts_nested"] == float(
+        wanted["f1"] > without.sheet.whole("val").figures["f1"].estimate
+    )
 
 
 def test_self_training_writes_the_figures_of_its_seed_as_evaluate_does(

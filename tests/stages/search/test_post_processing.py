@@ -61,17 +61,18 @@ def test_every_setting_and_threshold_equals_filtering_and_evaluating_one_by_one(
             kept = pseudo_boxes(found, float(threshold), setting.nms_overlap, setting.validity)
             f1.append(summarise(score_chunks(prepared, chunks, kept, config).matches, 0.0).f1)
         best.append(np.array(f1))
-    fixed = [row for row in search.rows if row["policy"] == "fixed"]
+    fixed = [row for row in search.rows if row["policy"] == "fixed" and not row["doubts_nested"]]
     assert [row["objective"] for row in fixed] == [f1.max() for f1 in best]
     assert [row["threshold"] for row in fixed] == [thresholds[f1.argmax()] for f1 in best]
     of_best = 0 if search.best["nms_overlap"] == 0.3 else 1
-    assert np.array_equal(search.curve["f1"], best[of_best])
+    assert search.best["doubts_nested"] or np.array_equal(search.curve["f1"], best[of_best])
     assert search.best["objective"] == max(row["objective"] for row in search.rows) > 0.3
 
 
 def test_policies_by_group_are_tried_beside_a_fixed_threshold(prepared, config, stored):
     search = search_post(config, prepared, *stored, [PostSetting(0.5, 0.1, 2)])
-    assert [row["policy"] for row in search.rows] == ["fixed", "per_group_mixture", "per_group_quantile"]
+    policies = [row["policy"] for row in search.rows if not row["doubts_nested"]]
+    assert policies == ["fixed", "per_group_mixture", "per_group_quantile"]
     keys = search.overrides()
     changed = apply_overrides(config, keys)
     assert changed.self_train.nms_overlap == changed.evaluate.nms_overlap == 0.5
@@ -91,14 +92,40 @@ def test_a_better_weighing_of_classification_and_centerness_is_found(prepared, c
         parts=np.stack([classification, centerness], axis=1),
     )
     search = search_post(config, prepared, chunks, split, [PostSetting(0.5, 0.0, 1)])
-    weights = [row["score_weight"] for row in search.rows if row["policy"] == "fixed"]
-    assert weights == [0.5, *SCORE_WEIGHTS]
-    by_weight = {row["score_weight"]: row["objective"] for row in search.rows if row["policy"] == "fixed"}
+    fixed = [row for row in search.rows if row["policy"] == "fixed" and not row["doubts_nested"]]
+    assert [row["score_weight"] for row in fixed] == [0.5, *SCORE_WEIGHTS]
+    by_weight = {row["score_weight"]: row["objective"] for row in fixed}
     assert by_weight[1.0] > by_weight[0.5] > by_weight[0.0]
     assert search.best["score_weight"] > 0.5
     assert search.curve["f1"].max() == search.best["objective"] or search.best["policy"] != "fixed"
     changed = apply_overrides(config, search.overrides())
     assert changed.self_train.score_weight == search.best["score_weight"]
+
+
+@pytest.mark.parametrize("labelled", ["wholes", "parts"])
+def test_doubt_about_boxes_within_better_ones_follows_the_habit_of_the_labels(
+    prepared, config, stored, labelled
+):
+    chunks, _ = stored
+    truth = box_table(prepared, chunks, prepared.labels)
+    own, of_chunk = truth.corners.astype(float), np.repeat(np.arange(len(chunks)), truth.counts())
+    times, bins = own[:, 2::-2], own[:, 3::-2]
+    length = times[:, :1] - times[:, 1:]
+    if labelled == "wholes":  # beside every call its first third
+        other = np.concatenate((own[:, :2], own[:, :1] + length / 3, bins[:, :1]), axis=1)
+        scores = 0.8, 0.7
+    else:  # around every call what is three times as long
+        other = np.concatenate((own[:, :1] - length, own[:, 1:2], own[:, 2:3] + length, bins[:, :1]), axis=1)
+        scores = 0.7, 0.8
+    score = np.repeat(scores, len(own)) + np.tile(np.linspace(-0.3, 0.1, len(own)), 2)
+    found = PoolDetections(np.tile(of_chunk, 2), np.concatenate((own, other)), score, len(chunks))
+    search = search_post(config, prepared, chunks, found, [PostSetting(0.5, 0.0, 1)])
+    plain, with_doubt = (row["objective"] for row in search.rows if row["policy"] == "fixed")
+    post = search.delivered("val")
+    if labelled == "wholes":
+        assert with_doubt > plain + 0.1 and post.doubts_nested and post.f1 == with_doubt
+    else:
+        assert with_doubt <= plain and not post.doubts_nested
 
 
 def test_a_search_on_a_split_that_is_not_there_is_refused_with_a_remedy(prepared):
