@@ -17,7 +17,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
-from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, survives_suppression, weighed
+from mast_ray.self_training.operator import (
+    EVEN_WEIGHT,
+    PoolDetections,
+    doubted,
+    survives_suppression,
+    weighed,
+)
 from mast_ray.spectrogram.grid import (
     SEGMENT_FRAMES,
     fractional_frames,
@@ -49,12 +55,13 @@ def read_pool(
     score_weight: float = EVEN_WEIGHT,
     with_parts: bool = False,
     files: Sequence[str] | None = None,
+    doubts_nested: bool = False,
 ) -> PoolDetections:
     """Detections of a finished pseudo-label stage in some chunks, from `min_score` on.
 
     File by file, each holding whole chunks: with `overlap` they are suppressed on the way, so that memory
-    holds survivors only. Leaving out low scores first is exact, because they never suppress higher ones.
-    Scores are made anew for another weight. `files`: only these of the stage.
+    holds survivors only. Leaving out low scores first is exact, because they never suppress higher ones, nor make them doubtful.
+    Scores are made anew for another weight, and `doubts_nested` lowers those of boxes within better ones. `files`: only these of the stage.
     """
     keys = files
     if keys is None:
@@ -74,7 +81,11 @@ def read_pool(
         part = weighed(own[0] if len(own) == 1 else joined(own, len(chunks)), score_weight)
         if is_reweighed:
             part = part.where(part.score >= min_score)
-        parts.append(part if overlap is None else part.where(survives_suppression(part, overlap)))
+        part = part if overlap is None else part.where(survives_suppression(part, overlap))
+        if doubts_nested:
+            part = doubted(part)
+            part = part.where(part.score >= min_score)
+        parts.append(part)
     return joined(parts, len(chunks))
 
 

@@ -110,8 +110,9 @@ class Shards:
         if not shard.files:  # all its recordings were rejected
             return PoolDetections(np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0), len(shard.chunks))
         return read_pool(
-            detections, *place, min_score, knobs.nms_overlap, knobs.score_weight, files=shard.files
-        )
+            detections, *place, min_score, knobs.nms_overlap, knobs.score_weight, files=shard.files,
+            doubts_nested=self.task.teacher.doubts_nested,
+        )  # fmt: skip
 
 
 def in_slices(spans: ChunkRuns, num_slices: int) -> Iterator[ChunkRuns]:

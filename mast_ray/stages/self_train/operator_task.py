@@ -22,6 +22,7 @@ class Teacher:
     )
     round: int
     saturated: float = 0.0  # threshold below which hardly a call is left to find; 0: not known
+    doubts_nested: bool = False  # boxes within better ones (boxes/nesting.py)
 
 
 def validity_of(knobs: SelfTrainConfig) -> Validity:

@@ -226,7 +226,8 @@ class _SelfTraining:
         found = self._folder(number, "detections")
         also = self._also(teacher)
         run_pseudo_label(self.config, teacher.model, self.prepared, found, also=also, runner=self.runner)
-        held_out = HeldOut(self.config, self.archive, self._candidates(teacher))
+        doubts = self._doubts_nested(teacher)
+        held_out = HeldOut(self.config, self.archive, self._candidates(teacher), doubts)
         about = teacher_of(held_out, teacher.scores, teacher.card, number)
         detections = open_storage(found, self.config.storage)
         out = self._folder(number, "pseudo")
@@ -235,6 +236,10 @@ class _SelfTraining:
     def _also(self, teacher: _Generation) -> tuple[str, ...]:
         """Who teaches beside a teacher."""
         return self.also if teacher.round == 0 else ()
+
+    def _doubts_nested(self, teacher: _Generation) -> bool:
+        """Whether a teacher's boxes within better ones are doubted, in the pool as where it is used."""
+        return teacher.card.doubts_nested and self.config.evaluate.post == "card"
 
     def _candidates(self, teacher: _Generation) -> Storage:
         """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it
@@ -245,7 +250,7 @@ class _SelfTraining:
         splits = tuple(split for split in splits if split in teacher.scores.splits)
         is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
         also = self._also(teacher)
-        is_same = is_same and not also and knobs.teacher_hearings == 1
+        is_same = is_same and not also and knobs.teacher_hearings == 1 and not self._doubts_nested(teacher)
         if splits and not is_same:
             name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
             run_pseudo_label(self.config, *places, splits=splits, also=also, runner=self.runner)

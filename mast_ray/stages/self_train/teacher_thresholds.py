@@ -32,7 +32,7 @@ def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> T
     """What is known of the teacher of a round from its detections on held-out splits."""
     config, archive = held.config, held.archive
     threshold, share = held.tuned(scores, card)
-    about = Teacher(card.weights_sha256, threshold, share, number)
+    about = Teacher(card.weights_sha256, threshold, share, number, doubts_nested=held.doubts_nested)
     knobs, split = config.self_train, selection_split(archive)
     for_precision = knobs.policy in ("precision", "precision_pool")
     if split not in scores.splits or not (for_precision or knobs.ignore_above == "auto"):
@@ -63,6 +63,7 @@ class HeldOut:
     config: Config
     archive: Prepared
     stored: Storage
+    doubts_nested: bool = False  # as the teacher does
 
     def tuned(self, scores: ModelScores, card: Card) -> tuple[float, float]:
         """Threshold of best F1 on validation, and the share of validation candidates at or above it. It is tuned on this
@@ -91,6 +92,7 @@ class HeldOut:
             chunks,
             overlap=knobs.nms_overlap,
             score_weight=knobs.score_weight,
+            doubts_nested=self.doubts_nested,
         )
 
     def candidates(self, split: str) -> tuple[ChunkSet, PoolDetections]:

@@ -13,6 +13,7 @@ from mast_ray.training.data.feed import Weighting
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings
 from mast_ray.training.engine import Engine, Precision
+from mast_ray.training.files.model_files import Card
 
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
 
@@ -46,8 +47,11 @@ def online_teacher(
     engine: Engine,
     precision: Precision,
     recorded: bool,
+    began_with: Card | None = None,
 ) -> OnlineTeacher | None:
-    """The moving average of a run as the teacher of its own pseudo-labelled chunks, where that is asked for."""
+    """The moving average of a run as the teacher of its own pseudo-labelled chunks, where that is asked for. `began_with`:
+    of the detector that the run began with.
+    """
     knobs = config.self_train
     if not is_taught_online(config, labels):
         return None
@@ -65,6 +69,7 @@ def online_teacher(
         knobs.min_bins,
         knobs.empty_weight if knobs.empty_chunks == "negative" else 0.0,
         knobs.teacher_every_steps,
+        began_with is not None and began_with.doubts_nested and config.evaluate.post == "card",
     )
     prefix, network = network_of(objective)
     own = {name.removeprefix(prefix): value for name, value in averages.items() if name.startswith(prefix)}

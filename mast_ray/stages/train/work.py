@@ -211,12 +211,7 @@ class DetectorTask:
             weighting=weighting_of(knobs, self.labels),
             least_slots=max(data.least_slots(), taught_slots) if recorded else 0,
             labeller=online_teacher(
-                config,
-                self.labels,
-                objective,
-                engine,
-                inputs.precision,
-                recorded,
+                config, self.labels, objective, engine, inputs.precision, recorded, self.own_card()
             ),
             pseudo_weight=config.self_train.pseudo_weight,
         )

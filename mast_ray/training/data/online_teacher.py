@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
+from mast_ray.boxes.nesting import with_doubt
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.tables.reading.reader import RawChunks
@@ -36,6 +37,7 @@ class TeacherSettings:
     lowest_bins: float = 2.0
     empty_weight: float = 0.0  # of a chunk without pseudo-boxes; 0: it teaches nothing
     every_steps: int = 1
+    doubts_nested: bool = False  # boxes within better ones (boxes/nesting.py)
 
 
 def banded(
@@ -100,13 +102,14 @@ class OnlineTeacher:
     def _detect(self, logmel: Tensor, end_frames: Tensor) -> Detections:
         settings, detector = self.settings, self.detector
         with autocast(logmel.device, self.precision):
-            return detector.detect(  # type: ignore[operator]
+            found = detector.detect(  # type: ignore[operator]
                 logmel,
                 settings.score_floor,
                 settings.nms_overlap,
                 settings.max_boxes,
                 end_frames=end_frames,
             )
+        return with_doubt(found) if settings.doubts_nested else found
 
 
 def sharing(detector: nn.Module, averages: Mapping[str, Tensor]) -> Any:

@@ -5,6 +5,8 @@ self-training, in the report, and by training's own validation.
 import json
 from dataclasses import replace
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from study_archive import make_study_archive, study_config, write_fresh_detector
@@ -19,7 +21,7 @@ from mast_ray.inference.chunk_scores import as_detected, found_in_chunks, unsupp
 from mast_ray.inference.validation import DetectionValidation, validation_figures
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.collect_scores import split_name
-from mast_ray.self_training.operator import doubted, strongest, survives_suppression
+from mast_ray.self_training.operator import Validity, doubted, is_valid, strongest, survives_suppression
 from mast_ray.self_training.pool import read_pool
 from mast_ray.self_training.round_records import score_column
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
@@ -138,6 +140,30 @@ def test_self_training_writes_the_figures_of_its_seed_as_evaluate_does(
     # the student was validated while it was trained, and scored when it was done
     trained = json.loads((tmp_path / "round1/stage2/summary.json").read_text())["best"]
     assert trained["f1"] == student["val_f1"]["estimate"] and trained["threshold"] == student["threshold"]
+
+
+@pytest.mark.parametrize("teacher", ["fixed", "moving_average"])
+def test_a_teacher_that_doubts_nested_boxes_labels_the_pool_so(config, archive, model, tmp_path, teacher):
+    from mast_ray.stages.self_train.self_train import run_self_train
+
+    knobs = {"self_train.curriculum": "mixed", "self_train.teacher": teacher, "self_train.policy": "fixed",
+             "self_train.threshold": 0.05, "self_train.governor": "off"}  # fmt: skip
+    config = apply_overrides(config, knobs)
+    weights, card = read_model(model, "detector")
+    boxes = {}
+    for doubts in (False, True):
+        folder = tmp_path / str(doubts)
+        write_model(open_storage(folder / "seed"), weights, replace(card, doubts_nested=doubts))
+        run_self_train(config, str(archive), str(folder / "seed"), str(folder / "rounds"), runner=HERE)
+        labels = pq.read_table(folder / "rounds/round1/pseudo/pseudo_labels.parquet")
+        boxes[doubts] = labels.filter(pc.invert(labels["is_ignored"]))
+    prepared = open_prepared(archive)
+    chunks = chunks_of_split(prepared, "pool")
+    stored = open_storage(tmp_path / "True/rounds/round1/detections")
+    wanted = doubted(read_pool(stored, prepared, chunks, overlap=0.5))
+    wanted = wanted.where(is_valid(wanted, Validity()) & (wanted.score >= 0.05))
+    assert sorted(boxes[True]["score"].to_pylist()) == sorted(wanted.score.tolist())
+    assert 0 < len(boxes[True]) <= len(boxes[False])
 
 
 def test_detections_against_annotations_agree_with_the_model_they_came_from(

@@ -1,6 +1,7 @@
 """The operator in parts keeps and ignores just what it keeps and ignores of the whole pool in one array."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ from mast_ray.config.recipes import field
 from mast_ray.evaluation.matching import match
 from mast_ray.self_training import pool
 from mast_ray.self_training.governor import pool_figures
-from mast_ray.self_training.operator import at_threshold, chunk_weights, in_band, is_valid
+from mast_ray.self_training.operator import at_threshold, chunk_weights, doubted, in_band, is_valid
 from mast_ray.self_training.policies import group_thresholds, is_by_group
 from mast_ray.self_training.pool import chunk_groups, pseudo_table, read_pool, site_groups
 from mast_ray.stages.runner import HERE, ON_RAY
@@ -63,13 +64,15 @@ def config_of(policy, **knobs):
     return apply_overrides(field(), {f"self_train.{name}": value for name, value in knobs.items()})
 
 
-def in_one_array(config, prepared, detections):
+def in_one_array(config, prepared, detections, doubts_nested=False):
     """The operator without parts: (table of pseudo-labels, chunks with weights and limits, boxes, thresholds)."""
     knobs, chunks = config.self_train, chunks_of_split(prepared, "pool")
     threshold = knobs.threshold if knobs.policy == "fixed" else TEACHER.threshold
     first_ignored = TEACHER.saturated if knobs.ignore_above == "auto" else float(knobs.ignore_above) or 1.0
     lowest = 0.0 if is_by_group(knobs.policy) else min(threshold, first_ignored)
-    found = read_pool(detections, prepared, chunks, lowest, knobs.nms_overlap)
+    found = read_pool(detections, prepared, chunks, 0.0, knobs.nms_overlap)
+    found = doubted(found) if doubts_nested else found
+    found = found.where(found.score >= lowest)
     is_possible = is_valid(found, validity_of(knobs))
     possible = found.where(is_possible)
     groups = (site_groups if knobs.policy == "precision" else chunk_groups)(prepared, chunks)
@@ -104,10 +107,11 @@ def test_of_more_chunks_than_one_should_shuffle_as_many_are_drawn_each_once(monk
     assert (np.diff(drawn) > 0).all()
 
 
-def check(folder, tmp_path, config, runner=HERE):
+def check(folder, tmp_path, config, runner=HERE, doubts_nested=False):
     prepared, detections = open_prepared(folder / "prepared"), open_storage(folder / "detections")
-    made = make_pseudo_labels(config, prepared, detections, str(tmp_path / "out"), TEACHER, runner=runner)
-    table, listed, boxes, sources = in_one_array(config, prepared, detections)
+    teacher = replace(TEACHER, doubts_nested=doubts_nested)
+    made = make_pseudo_labels(config, prepared, detections, str(tmp_path / "out"), teacher, runner=runner)
+    table, listed, boxes, sources = in_one_array(config, prepared, detections, doubts_nested)
     found = pq.read_table(tmp_path / "out" / "pseudo_labels.parquet")
     assert found.equals(table) and found.schema.metadata[b"policy"] == config.self_train.policy.encode()
     chunks = pq.read_table(tmp_path / "out" / "pseudo_chunks.parquet")
@@ -123,6 +127,15 @@ def check(folder, tmp_path, config, runner=HERE):
     assert read_back.chunk.tolist() == np.sort(boxes.chunk).tolist()
     assert not list((tmp_path / "out").glob("work/**/*.parquet"))
     return made, sources
+
+
+@pytest.mark.parametrize("policy", ["fixed", "precision", "per_group_quantile"])
+def test_a_teacher_that_doubts_boxes_within_better_ones_labels_so(folder, tmp_path, policy, small_units):
+    config = config_of(policy, ignore_above=0.1)
+    made, _ = check(folder, tmp_path / "doubting", config, doubts_nested=True)
+    plain, _ = check(folder, tmp_path / "plain", config)
+    own, other = (sum(len(part.score) for part in one.stretches()) for one in (made, plain))
+    assert (0 < own < other) if policy == "fixed" else own > 0
 
 
 @pytest.mark.parametrize(

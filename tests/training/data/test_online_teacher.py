@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mast_ray.boxes.batch import ChunkBatch, Detections, pad_boxes
+from mast_ray.boxes.nesting import with_doubt
 from mast_ray.models.detector import DetectorArchitecture, MastDetector
 from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings, banded, sharing
@@ -87,6 +88,18 @@ def test_only_pseudo_labelled_chunks_are_labelled_anew_and_only_in_their_turn(de
     assert not labelled.boxes.is_object[2].any() and labelled.weight[2] == 0  # one of 2 takes nothing
     assert torch.equal(labelled.logmel, batch.logmel) and labelled.weight[0] == 1
     assert teacher(batch, raw, step=5) is batch
+
+
+def test_a_teacher_that_doubts_boxes_within_better_ones_does_so_in_training_too(detector):
+    batch, _ = example(num_expert=1)
+    found = {}
+    for doubts in (False, True):
+        teacher = OnlineTeacher(detector, {}, TeacherSettings(max_boxes=12, doubts_nested=doubts), "fp32")
+        found[doubts] = teacher._detect(batch.logmel[1:], torch.tensor([1024.0, 1024.0]))
+    expected = with_doubt(found[False])
+    assert torch.equal(found[True].score, expected.score) and torch.equal(
+        found[True].corners, expected.corners
+    )
 
 
 def test_a_batch_whose_composition_is_not_known_is_not_guessed(detector):
