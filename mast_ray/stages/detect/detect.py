@@ -124,19 +124,17 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         knobs[f"evaluate.{name}"] = getattr(config.evaluate, name)
     for name in ("embeddings", "song_gap_s"):
         knobs[f"detect.{name}"] = getattr(config.detect, name)
-    return (
-        knobs
-        | {
-            "spectrogram.short_recordings": config.spectrogram.short_recordings,
-            "schema_version": SCHEMA_VERSION,
-            "threshold": threshold,
-            "model": card.weights_sha256,
-            "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
-            "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
-            "table": table_hash,
-        }
-        | ({"doubts_nested": True} if doubts_nested(card, config.evaluate) else {})
-    )
+    if doubts_nested(card, config.evaluate):
+        knobs["doubts_nested"] = True
+    return knobs | {
+        "spectrogram.short_recordings": config.spectrogram.short_recordings,
+        "schema_version": SCHEMA_VERSION,
+        "threshold": threshold,
+        "model": card.weights_sha256,
+        "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
+        "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
+        "table": table_hash,
+    }
 
 
 def names_settings(model: Storage) -> dict[str, Any]:
