@@ -770,6 +770,7 @@ def score_teachers(order: dict) -> None:
 
     from mast_ray.evaluation.metrics import best_threshold
     from mast_ray.evaluation.scoring import score_chunks
+    from mast_ray.inference.tuned_detector import is_doubted
     from mast_ray.stages.runner import HERE
     from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
     from mast_ray.stages.self_train.teacher_thresholds import HeldOut
@@ -784,7 +785,8 @@ def score_teachers(order: dict) -> None:
     splits = (*SPLITS, "ood_dev")
     with tempfile.TemporaryDirectory() as out:
         run_pseudo_label(config, first, order["prepared"], out, splits=splits, also=also, runner=HERE)
-        held = HeldOut(config, open_prepared(order["prepared"]), open_storage(out, config.storage))
+        stored, doubts = open_storage(out, config.storage), is_doubted(read_card(first), config.evaluate)
+        held = HeldOut(config, open_prepared(order["prepared"]), stored, doubts)
         scored = {name: score_chunks(held.archive, *held.detections(name), config) for name in splits}
     threshold = best_threshold(scored["ood_dev"].matches)
     about = {name: order[name] for name in ("seed", "verb", "sets", "recipe")}

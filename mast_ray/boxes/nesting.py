@@ -1,8 +1,8 @@
 """Doubt about boxes that lie within better ones: a syllable found beside its phrase, a harmonic beside its stack.
 
 Which of the two the expert calls one call is a habit of the labels, and a detector gives both where it is not sure. Where held-out
-labels say that wholes are meant (training tries it on the split that selects), a box within a better one loses half of that
-one's score. Nothing is left out: two calls may lie in each other.
+labels say that wholes are meant (training tries it on the split that selects), the score of a box within a better one is
+multiplied by one minus half of that one's. Nothing is left out: two calls may lie in each other.
 
 Legend: ... leading dimensions, K detection slots.
 """
@@ -17,7 +17,7 @@ from mast_ray.boxes.geometry import pairwise_covered
 from mast_ray.boxes.suppression import sort_detections
 
 WITHIN = 0.7  # share of a box inside another one from which it may be a part of it
-DOUBT = 0.5  # of the better box's score
+DOUBT = 0.5  # share that the part loses for each unit of the better box's score
 
 
 def doubted_scores(corners: Tensor, score: Tensor, is_valid: Tensor) -> Tensor:

@@ -78,9 +78,14 @@ def delivered_post(card: Card, knobs: EvaluateConfig) -> PostProcessing | None:
     return PostProcessing.from_dict(card.post)
 
 
+def is_doubted(card: Card, knobs: EvaluateConfig) -> bool:
+    """Whether a model's boxes within better ones are doubted, however they are made."""
+    return card.doubts_nested and knobs.post == "card"
+
+
 def doubts_nested(card: Card, knobs: EvaluateConfig) -> bool:
-    """Whether a model's own boxes are doubted within better ones; where there is post-processing, that says it."""
-    return card.doubts_nested and knobs.post == "card" and card.post is None
+    """Whether that is still to be done to what a model gives: post-processing does it itself."""
+    return is_doubted(card, knobs) and card.post is None
 
 
 class DoubtingDetector(nn.Module):

@@ -45,6 +45,23 @@ class Fixed(torch.nn.Module):
         return suppress(found, nms_overlap, max_detections, end_frames=end_frames)
 
 
+def stored_candidates():
+    """What a stage stores of it: all candidates above the floor, as columns."""
+    stored = Fixed().detect(torch.zeros(3, 1, 8, 8), 0.05, 1.0, 1000, with_parts=True)
+    valid = stored.is_valid.numpy()
+    columns = (part.double().numpy()[valid] for part in (stored.corners, stored.score))
+    return PoolDetections(np.nonzero(valid)[0], *columns, 3, stored.parts.double().numpy()[valid])
+
+
+def same_boxes(found, pool):
+    for chunk in range(3):
+        own = found.is_valid[chunk].numpy()
+        want = pool.where(pool.chunk == chunk)
+        order = np.argsort(-want.score, kind="stable")
+        np.testing.assert_allclose(found.score[chunk].numpy()[own], want.score[order], rtol=1e-6)
+        np.testing.assert_allclose(found.corners[chunk].numpy()[own], want.boxes[order], rtol=1e-6)
+
+
 @pytest.mark.parametrize("score_weight", [0.5, 0.25, 1.0])
 @pytest.mark.parametrize(("nms_overlap", "min_duration_s", "min_bins"), [(0.3, 0.1, 3), (0.6, 0.0, 1)])
 def test_boxes_are_those_of_the_search_over_stored_candidates(
@@ -54,22 +71,13 @@ def test_boxes_are_those_of_the_search_over_stored_candidates(
     logmel = torch.zeros(3, 1, 8, 8)
     found = TunedDetector(Fixed(), post).detect(logmel, 0.05, 0.5, 300)
 
-    stored = Fixed().detect(logmel, 0.05, 1.0, 1000, with_parts=True)
-    valid = stored.is_valid.numpy()
-    pool = PoolDetections(
-        np.nonzero(valid)[0], stored.corners.double().numpy()[valid], stored.score.double().numpy()[valid], 3,
-        stored.parts.double().numpy()[valid],
-    )  # fmt: skip
+    pool = stored_candidates()
+    num_stored = len(pool.score)
     pool = weighed(pool, score_weight)
     pool = pool.where(survives_suppression(pool, nms_overlap))
     pool = pool.where(is_valid(pool, Validity(min_duration_s * 100, min_bins)))
-    assert 20 < len(pool.score) < valid.sum()
-    for chunk in range(3):
-        own = found.is_valid[chunk].numpy()
-        want = pool.where(pool.chunk == chunk)
-        order = np.argsort(-want.score, kind="stable")
-        np.testing.assert_allclose(found.score[chunk].numpy()[own], want.score[order], rtol=1e-6)
-        np.testing.assert_allclose(found.corners[chunk].numpy()[own], want.boxes[order], rtol=1e-6)
+    assert 20 < len(pool.score) < num_stored
+    same_boxes(found, pool)
 
 
 def test_the_card_is_followed_unless_it_is_not_wanted():
@@ -95,21 +103,11 @@ def test_doubt_about_nested_boxes_is_that_of_the_search(score_weight):
     assert PostProcessing.from_dict(post.to_dict()) == post
     logmel = torch.zeros(3, 1, 8, 8)
     found = TunedDetector(Fixed(), post).detect(logmel, 0.05, 0.5, 300)
-    stored = Fixed().detect(logmel, 0.05, 1.0, 1000, with_parts=True)
-    valid = stored.is_valid.numpy()
-    pool = PoolDetections(
-        np.nonzero(valid)[0], stored.corners.double().numpy()[valid], stored.score.double().numpy()[valid], 3,
-        stored.parts.double().numpy()[valid],
-    )  # fmt: skip
+    pool = stored_candidates()
     pool = weighed(pool, score_weight)
     pool = pool.where(survives_suppression(pool, 0.5))
     plain = pool.where(is_valid(pool, Validity(10, 3)))
     pool = doubted(pool)
     pool = pool.where(is_valid(pool, Validity(10, 3)))
     assert len(pool.score) == len(plain.score) and (pool.score < plain.score - 1e-6).any()
-    for chunk in range(3):
-        own = found.is_valid[chunk].numpy()
-        want = pool.where(pool.chunk == chunk)
-        order = np.argsort(-want.score, kind="stable")
-        np.testing.assert_allclose(found.score[chunk].numpy()[own], want.score[order], rtol=1e-5)
-        np.testing.assert_allclose(found.corners[chunk].numpy()[own], want.boxes[order], rtol=1e-5)
+    same_boxes(found, pool)

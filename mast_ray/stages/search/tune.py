@@ -230,12 +230,17 @@ def _deliver(model: Storage, post: PostProcessing) -> None:
     """Leave what was found in the detector's card: detect, evaluate and pseudo-label do the same with its boxes."""
     card = read_card(model)
     before = PostProcessing.from_dict(card.post) if card.post is not None else None
-    had = (EVEN_WEIGHT, {}) if before is None else (before.score_weight, before.site_thresholds)
+    had: tuple[float, dict[str, float], bool] = (EVEN_WEIGHT, {}, card.doubts_nested)
+    if before is not None:
+        had = (before.score_weight, before.site_thresholds, before.doubts_nested)
     calibration = card.calibration
-    if calibration is not None and had != (post.score_weight, post.site_thresholds):
+    if calibration is not None and had != (post.score_weight, post.site_thresholds, post.doubts_nested):
         calibration = None
         log.warning("%s: its scores are others now: run `mast calibrate` again for probabilities", model.url)
-    card = replace(card, post=post.to_dict(), score_threshold=post.threshold, calibration=calibration)
+    card = replace(
+        card, post=post.to_dict(), doubts_nested=post.doubts_nested, score_threshold=post.threshold,
+        calibration=calibration,
+    )  # fmt: skip
     write_card(model, card)
     log.info("%s/card.json now says: %s", model.url, post.text())
 

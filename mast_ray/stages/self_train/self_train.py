@@ -27,6 +27,7 @@ from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
+from mast_ray.inference.tuned_detector import is_doubted
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.choice import Choice, best_round
 from mast_ray.self_training.curriculum import drifts, needs_pseudo_labels, needs_truth, steps_of
@@ -239,7 +240,7 @@ class _SelfTraining:
 
     def _doubts_nested(self, teacher: _Generation) -> bool:
         """Whether a teacher's boxes within better ones are doubted, in the pool as where it is used."""
-        return teacher.card.doubts_nested and self.config.evaluate.post == "card"
+        return is_doubted(teacher.card, self.config.evaluate)
 
     def _candidates(self, teacher: _Generation) -> Storage:
         """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it

@@ -7,6 +7,7 @@ from torch import nn
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.stage_knobs import AugmentConfig, DetectorTrainConfig
 from mast_ray.config.tree import Config
+from mast_ray.inference.tuned_detector import is_doubted
 from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.training.assembly import network_of
 from mast_ray.training.data.feed import Weighting
@@ -69,7 +70,7 @@ def online_teacher(
         knobs.min_bins,
         knobs.empty_weight if knobs.empty_chunks == "negative" else 0.0,
         knobs.teacher_every_steps,
-        began_with is not None and began_with.doubts_nested and config.evaluate.post == "card",
+        began_with is not None and is_doubted(began_with, config.evaluate),
     )
     prefix, network = network_of(objective)
     own = {name.removeprefix(prefix): value for name, value in averages.items() if name.startswith(prefix)}

@@ -199,7 +199,7 @@ class DetectorTask:
             noise_bank=bank,
             hidden_boxes=strengths.hidden_boxes,
         )
-        recorded = config.model.records_on(worker.device.type)
+        recorded, own = config.model.records_on(worker.device.type), self.own_card()
         taught_slots = config.self_train.teacher_boxes if is_taught_online(config, self.labels) else 0
         feed = feed_of(
             data.reader,
@@ -210,14 +210,12 @@ class DetectorTask:
             augmentation=augmentation if knobs.augment_probability > 0 else None,
             weighting=weighting_of(knobs, self.labels),
             least_slots=max(data.least_slots(), taught_slots) if recorded else 0,
-            labeller=online_teacher(
-                config, self.labels, objective, engine, inputs.precision, recorded, self.own_card()
-            ),
+            labeller=online_teacher(config, self.labels, objective, engine, inputs.precision, recorded, own),
             pseudo_weight=config.self_train.pseudo_weight,
         )
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = card_of("detector", config, inputs, prepared, result, self.own_card())
+        card = card_of("detector", config, inputs, prepared, result, own)
         return export(
             open_storage(self.out, config.storage), worker, objective, card, result, len(data.reader)
         )

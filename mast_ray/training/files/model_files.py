@@ -53,7 +53,9 @@ class Card:
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: dict[str, Any] | None = None  # score to probability, by `mast calibrate`
     post: dict[str, Any] | None = None  # what `mast tune` found to do with boxes (files/post_processing.py)
-    doubts_nested: bool = False  # boxes within better ones (boxes/nesting.py); `post` says it for itself
+    doubts_nested: bool = (
+        False  # boxes within better ones (boxes/nesting.py); as `post` says where there is one
+    )
     code_version: str = __version__
     weights_sha256: str = ""
     card_version: int = CARD_VERSION
