@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import roi_align
 
 from mast_ray.models.adapters import adapter_stride, build_adapter
+from mast_ray.models.convolutions import MapNorm
 from mast_ray.models.head import FcosHead
 from mast_ray.models.pyramid import Pyramid, SmoothingBlock, WeightedSum
 from mast_ray.models.regions import ProjectionHead, pooled_regions
@@ -180,3 +181,34 @@ def test_projection_has_unit_length_also_for_zero_features():
     vectors = ProjectionHead(16)(torch.cat([torch.randn(3, 16), torch.zeros(1, 16)]))
     assert vectors.shape == (4, 128)
     assert torch.allclose(vectors.norm(dim=-1), torch.ones(4), atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_norm_by_sums_is_torchs_group_norm_with_its_gradients(offset: float) -> None:
+    norm = MapNorm(24)
+    nn.init.uniform_(norm.weight, 0.5, 2.0)
+    nn.init.uniform_(norm.bias, -1.0, 1.0)
+    given = (
+        torch.randn(3, 24, 10, 6) * torch.linspace(0.1, 3.0, 24)[:, None, None] + offset
+    ).requires_grad_()
+    weights = torch.randn(3, 24, 10, 6)
+
+    def output_and_gradients(output: Tensor) -> list[Tensor]:
+        return [output, *torch.autograd.grad((output * weights).sum(), (given, *norm.parameters()))]
+
+    by_sums, by_torch = output_and_gradients(norm.by_sums(given)), output_and_gradients(norm(given))
+    for own, known in zip(by_sums, by_torch, strict=True):
+        torch.testing.assert_close(own, known, rtol=2e-3, atol=2e-3)
+
+
+def test_norm_by_sums_keeps_the_type_and_survives_a_constant_map() -> None:
+    norm = MapNorm(16)
+    constant = norm.by_sums(torch.full((2, 16, 4, 4), 7.0, dtype=torch.bfloat16))
+    assert constant.dtype == torch.bfloat16
+    assert constant.abs().max() < 1e-2
+
+
+def test_a_compiled_norm_is_the_one_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, given = MapNorm(16), torch.randn(2, 16, 5, 4)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.equal(norm(given), norm.by_sums(given))
