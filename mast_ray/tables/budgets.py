@@ -16,6 +16,9 @@ from mast_ray.tables.assumed_rates import Rates
 SHARES = {"pretrain": 0.25, "detector": 0.30, "self_train.stage1": 0.25, "self_train.stage2": 0.20}
 # from a finished detector nothing is pretrained, and the first training on labels is a stage 2 too
 SHARES_FROM_DETECTOR = {"self_train.stage1": 0.40, "self_train.stage2": 0.60}
+# after first lessons, which are one stage 1 more
+SHARES_AFTER_LESSONS = {"detector": 0.30, "self_train.stage1": 0.50, "self_train.stage2": 0.20}
+Start = Literal["scratch", "detector", "lessons"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,13 @@ def fitted_budget(
     labelled_chunks: int,
     rates: Rates,
     minutes: float,
-    start: Literal["scratch", "detector"] = "scratch",
+    start: Start = "scratch",
 ) -> Budget:
     """Epochs of every stage for this much data; `minutes` 0 means no limit."""
     rounds = config.self_train.rounds
-    shares = SHARES if start == "scratch" else SHARES_FROM_DETECTOR
-    refinements = rounds if start == "scratch" else rounds + 1
+    shares = {"scratch": SHARES, "detector": SHARES_FROM_DETECTOR, "lessons": SHARES_AFTER_LESSONS}[start]
+    refinements = rounds + 1 if start == "detector" else rounds
+    lessons = 1 if start == "lessons" else 0
     stage1_chunks = min(pool_chunks, config.self_train.max_chunks or pool_chunks)
     if config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling"):
         # an epoch is a pass over the pool, with expert chunks beside it
@@ -51,7 +55,7 @@ def fitted_budget(
         "detector": (config.detector.epochs, labelled_chunks / rates.train_chunks_per_gpu_s),
         "self_train.stage1": (
             config.self_train.stage1.epochs,
-            rounds * stage1_chunks / rates.train_chunks_per_gpu_s,
+            (rounds + lessons) * stage1_chunks / rates.train_chunks_per_gpu_s,
         ),
         "self_train.stage2": (
             config.self_train.stage2.epochs,

@@ -8,13 +8,12 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.budgets import Budget, fitted_budget
+from mast_ray.tables.budgets import Budget, Start, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
@@ -51,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start",
         default="",
-        help="detector to begin with: shipped (default), a model folder, or scratch: pretrain on these recordings",
+        help="detector to begin with: shipped (default), a model folder, scratch: pretrain on these recordings, or shipped:energy: "
+        "learn what stands out in them first",
     )
     parser.add_argument(
         "--minutes",
@@ -154,6 +154,7 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
 
 def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start: str) -> Budget:
     """Say what was found and how long it will take; its settings make it fit."""
+    from mast_ray.stages.self_train.first_lessons import is_untrained
     from mast_ray.stages.train.pace import cpu_rates, pace_of_run
     from mast_ray.tables.assumed_rates import GPU_BASE
     from mast_ray.tables.prepared import open_prepared
@@ -172,12 +173,12 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
             f"every recording that may be learned from is annotated: self_train.curriculum={config.self_train.curriculum} "
             "has nothing to mix in\nadd recordings without annotations, or use --set self_train.curriculum=stage2_only"
         )
-    like = model_folder(
-        "shipped:tiny" if start == SCRATCH else start, has_gpu
-    )  # as large as what will be trained
+    untrained = start != SCRATCH and is_untrained(model_folder(start, has_gpu), config)
+    # as large as what will be trained
+    like = model_folder("shipped:tiny" if untrained or start == SCRATCH else start, has_gpu)
     rates = GPU_BASE if has_gpu else cpu_rates(pace_of_run(config, like, out))
     source = "rates measured elsewhere" if has_gpu else "a step measured on this machine"
-    begun: Literal["scratch", "detector"] = "scratch" if start == SCRATCH else "detector"
+    begun: Start = "scratch" if start == SCRATCH else "lessons" if untrained else "detector"
     budget = fitted_budget(config, pool, labelled, rates, minutes, begun)
     print(
         f"\n{pool} chunks to learn from, {labelled} labelled ones to train on, {len(archive.labels)} boxes in all"

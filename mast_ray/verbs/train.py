@@ -19,6 +19,9 @@ command goes on where it was; finished, it has nothing to do.
 `mast train NEW --start MODEL --out DIR` adapts a detector to another archive: NEW is read with the statistics of MODEL, nothing is prepared again,
 and its validation figures before and after are printed (with --remember OLD also those on the archive it came from).
 
+`mast train PREPARED --start shipped:energy --out DIR` trains from nothing, in two steps: first on the boxes of whatever stands out in the pool, then on yours. Where
+few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach.
+
 Several archives are one: `mast train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
 them in every other verb (mast evaluate MODEL DIR/archives)."""
 
@@ -39,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start",
         default="",
         help="shipped (the default where nothing else is said; also shipped:tiny, shipped:compact), scratch, or a model folder: "
-        "a detector of any archive is adapted gently, with its own statistics; prints its figures before and after",
+        "a detector of any archive is adapted gently, with its own statistics; prints its figures before and after; "
+        "shipped:energy: a new detector learns what stands out in the pool first",
     )
     parser.add_argument(
         "--remember",
@@ -85,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
     import logging
 
     from mast_ray.config.errors import ConfigError
+    from mast_ray.stages.self_train.first_lessons import is_untrained, learn_first_lessons, lessons_plan
     from mast_ray.stages.train.adapting import adaptation_text, adaptations
     from mast_ray.stages.train.plan import plan_text
     from mast_ray.stages.train.summary import result_text
@@ -120,16 +125,26 @@ def run(args: argparse.Namespace) -> int:
     args.start = "" if args.start == SCRATCH else model_folder(args.start, gpu)
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
-    section: Section = args.section or ("self_train.stage2" if args.start else "detector")
+    start = args.start or args.detector
+    has_lessons = is_untrained(start, args.config)
+    if has_lessons and args.encoder:
+        raise ConfigError(f"{start} teaches a detector from nothing: leave out --encoder")
+    is_gentle = args.start and not has_lessons
+    section: Section = args.section or ("self_train.stage2" if is_gentle else "detector")
     if args.dry_run:
-        start = args.start or args.detector
         config = args.config
-        if start:
+        if start and not has_lessons:
             config = with_model_of(config, read_card(start, config.storage), start)
         with archive_to_plan(args.prepared, config) as archive:
+            if has_lessons:
+                print(f"{lessons_plan(config, archive, start, args.out)}\n\nthen")
+                start = ""
             task = DetectorTask(config, archive, args.out, section, labels, init_detector=start)
             print(plan_text(task))
         return 0
+    if has_lessons:
+        archive = one_archive(args.prepared, args.out, "train", args.config)
+        start = learn_first_lessons(args.config, archive, start, args.out, runner=args.runner)
     summary = run_train_detector(
         args.config,
         args.prepared,
@@ -137,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
         section=section,
         labels=labels,
         init_encoder=args.encoder,
-        init_detector=args.start or args.detector,
+        init_detector=start,
         runner=args.runner,
     )
     print(result_text(summary, args.out))

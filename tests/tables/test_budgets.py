@@ -46,3 +46,11 @@ def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_o
     limited = fitted_budget(config, 1000, 100, RATES, 10.0, "detector")
     assert limited.overrides["self_train.stage2.epochs"] == 12  # 6 of 10 minutes at half a minute an epoch
     assert limited.total_minutes <= 10.0
+
+
+def test_first_lessons_go_through_the_pool_once_more_and_nothing_is_pretrained():
+    config = RECIPES["field"]()
+    budget = fitted_budget(config, 1000, 100, RATES, 0, "lessons")
+    assert set(budget.minutes) == {"detector", "self_train.stage1", "self_train.stage2"}
+    assert budget.minutes["self_train.stage1"] == pytest.approx(3 * 80 * 1000 / 10 / 60)
+    assert budget.minutes["self_train.stage2"] == pytest.approx(2 * 40 * 100 / 10 / 60)

@@ -1,0 +1,73 @@
+"""Before the experts' boxes, those of a detector that was never trained (`shipped:energy`): what stands out anywhere in the
+pool. A detector that has learned them needs fewer experts' boxes (docs/results.md).
+
+OUT/first_lessons is a self-training of one stage, from nothing; what it ends with is where the training on experts' boxes
+begins.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.stages.runner import Runner
+from mast_ray.stages.self_train.plan import plan_text
+from mast_ray.stages.self_train.self_train import run_self_train
+from mast_ray.storage.storage import open_storage
+from mast_ray.training.files.model_files import read_card
+
+log = logging.getLogger("mast.self_train")
+
+FOLDER, LEARNED = "first_lessons", "round1/stage1"
+_ALL_BLOCKS = 10**6
+
+
+def is_untrained(detector: str, config: Config) -> bool:
+    """Whether a detector has no weights that a training could go on from."""
+    return bool(detector) and not ModelConfig.model_validate(read_card(detector, config.storage).model).learns
+
+
+def lessons_config(config: Config) -> Config:
+    """As long over the pool as stage 1 of self-training, otherwise as a training from nothing is: at its rates, the whole
+    encoder with the rest. What may or may not stand out is neither call nor background.
+    """
+    own = config.detector
+    stage1 = {
+        "learning_rate": own.learning_rate,
+        "batch_size": own.batch_size,
+        "ema_decay": own.ema_decay,
+        "backbone_multiplier": 1.0,
+        "unfrozen_blocks": _ALL_BLOCKS,
+        "unfreeze_start_epoch": 0.0,
+        "unfreeze_every_epochs": 0.0,
+        "unfreeze_blocks": 0,
+    }
+    knobs = {
+        "rounds": 1,
+        "curriculum": "stage1_only",
+        "student": "fresh",
+        "teacher_hearings": 1,
+        "policy": "precision",
+        "precision_target": 0.7,
+        "ignore_above": 0.35,
+        "empty_chunks": "negative",
+        "contrastive_on_pseudo": False,
+        "governor": "off",  # judges a teacher's labels by those of the round before: there is none
+    }
+    knobs |= {f"stage1.{name}": value for name, value in stage1.items()}
+    return apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
+
+
+def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *, runner: Runner) -> str:
+    """The folder of a detector that has learned what an untrained one finds in the pool; done once per OUT."""
+    folder = open_storage(out, config.storage).at(FOLDER)
+    log.info("first lessons: what %s finds in the pool, before the experts' boxes", teacher)
+    run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
+    return folder.at(LEARNED).url
+
+
+def lessons_plan(config: Config, prepared: str, teacher: str, out: str) -> str:
+    """What they would take, for people."""
+    folder = open_storage(out, config.storage).at(FOLDER)
+    return f"first lessons\n{plan_text(lessons_config(config), prepared, teacher, folder.url)}"

@@ -1,0 +1,89 @@
+"""A training that begins with what an untrained detector finds in the pool."""
+
+import pytest
+from seed_detector import write_seed_detector
+from small_archive import make_prepared, small_config
+
+from mast_ray.config.recipes import RECIPES
+from mast_ray.stages.self_train.first_lessons import FOLDER, is_untrained, lessons_config
+from mast_ray.training.files.model_files import read_card, read_model
+from mast_ray.training.files.shipped import shipped_model
+from mast_ray.verbs.main import main
+
+SMALL = (
+    "model.size=tiny",
+    "detector.batch_size=4",
+    "detector.max_steps=2",
+    "detector.warmup_epochs=0",
+    "detector.validate_every_epochs=100",
+    "self_train.stage1.epochs=2",
+    "self_train.stage1.max_steps=3",
+    "self_train.stage1.warmup_epochs=0",
+    "self_train.stage1.validate_every_epochs=100",
+    "evaluate.bootstrap=20",
+)
+
+
+def test_lessons_are_trained_as_from_nothing_for_as_long_as_stage_1():
+    config = RECIPES["field"]()
+    lessons = lessons_config(config).self_train
+    assert (lessons.rounds, lessons.curriculum, lessons.student) == (1, "stage1_only", "fresh")
+    assert lessons.stage1.epochs == config.self_train.stage1.epochs
+    assert lessons.stage1.learning_rate == config.detector.learning_rate
+    assert lessons.stage1.backbone_multiplier == 1.0 and lessons.stage1.unfrozen_blocks > 100
+    assert not lessons.stage1.unfreeze_every_epochs, "all blocks train from the start"
+
+
+def test_only_the_energy_detector_is_untrained(tmp_path):
+    config = small_config()
+    assert is_untrained(str(shipped_model("energy")), config)
+    assert not is_untrained(str(shipped_model("tiny")), config)
+    assert not is_untrained("", config)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return make_prepared(tmp_path_factory.mktemp("small"), num_recordings=6, seconds=12)
+
+
+def train(archive, out, *more):
+    sets = [part for one in SMALL for part in ("--set", one)]
+    return main(
+        ["train", str(archive), "--out", str(out), "--runner", "here", "--recipe", "field", *sets, *more]
+    )
+
+
+@pytest.mark.slow
+def test_a_training_from_the_energy_detector_learns_the_pool_first_and_then_the_experts(
+    archive, tmp_path, capsys, caplog
+):
+    assert train(archive, tmp_path, "--start", "shipped:energy", "--dry-run") == 0
+    plan = capsys.readouterr().out
+    assert plan.index("round1/stage1") < plan.index("then")
+    assert not list(tmp_path.iterdir())
+    assert train(archive, tmp_path, "--start", "shipped:energy") == 0
+    said = capsys.readouterr().out
+    assert "on the new archive (val" in said, "figures of the energy detector and of what was trained"
+    first = tmp_path / FOLDER / "round1" / "stage1"
+    learned, card = read_model(first, "detector")
+    after, final = read_model(tmp_path, "detector")
+    assert card.model["name"] == final.model["name"] == "mast"
+    assert card.weights_sha256 != final.weights_sha256
+    assert learned.keys() == after.keys()
+    close = max(
+        float((learned[name] - after[name]).abs().max()) for name in learned if "encoder.blocks" in name
+    )
+    assert close < 0.01, "two steps away from the first lessons, not from nothing"
+    caplog.clear()
+    assert train(archive, tmp_path, "--start", "shipped:energy") == 0, "finished, it has nothing to do"
+    assert read_card(tmp_path).weights_sha256 == final.weights_sha256
+
+
+@pytest.mark.slow
+def test_lessons_from_nothing_take_no_encoder(archive, tmp_path, capsys):
+    detector = write_seed_detector(small_config(), archive, tmp_path / "seed")
+    assert (
+        train(archive, tmp_path / "out", "--detector", str(shipped_model("energy")), "--encoder", detector)
+        == 2
+    )
+    assert "leave out --encoder" in capsys.readouterr().err
