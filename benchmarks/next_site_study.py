@@ -105,10 +105,12 @@ DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 
-# A detector that was never trained teaches first: what stands out of the background of the whole pool, whatever it is. Then, as long as
-# `field`, the experts; or both together, and the experts last.
-ENERGY = (*FRESH, "self_train.teacher=fixed")
-AS_FIELD = ("self_train.stage2.learning_rate=3e-4", "self_train.stage2.backbone_multiplier=1.0")
+LESSONS = ("detector.backbone_multiplier=1.0",)
+# Both stages of a round at the rates of a training from nothing, the second as long as the first training on experts' boxes.
+TWO_STAGES = (
+    "self_train.curriculum=two_stage", "self_train.teacher_hearings=3", "self_train.stage1.backbone_multiplier=1.0",
+    "self_train.stage2.learning_rate=3e-4", "self_train.stage2.backbone_multiplier=1.0",
+)  # fmt: skip
 
 # Calls drawn by formulas over drawn backgrounds: no sound that anybody recorded is in them.
 FORMULAS = "formulas_prepared"
@@ -208,19 +210,15 @@ ROWS = _rows(
 )
 ROWS |= _rows(
     Row("energy", verb="given", model="shipped:energy"),  # was never trained
-    Row(
-        "energy_then_field",
-        (*ENERGY, "self_train.curriculum=two_stage", *AS_FIELD),
-        "self-train",
-        "energy",
-        ("field",),
-    ),
-    Row("energy_with_field", (*ENERGY, "self_train.expert_share=0.5"), "self-train", "energy", ("field",)),
+    # what that finds in the whole pool is learned first (mast train --start shipped:energy), the experts' boxes then
+    Row("field_lessons", LESSONS, start="energy", with_rows=("field",)),
+    Row("field_lessons_long", LESSONS, start="energy", with_rows=("field",)),
     *(
-        Row(f"energy_{name}", sets, "self-train", "energy_then_field", ("field",), is_committee)
+        Row(f"lessons_{name}", sets, "self-train", "field_lessons", ("field",), is_committee)
         for name, sets, is_committee in (
             ("control", (*NEW_STAGES, "self_train.curriculum=control"), False),
             ("self_trained", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=3"), True),
+            ("two_stage", (*FIXED, *WIDE_BAND, *TWO_STAGES), True),
             ("ceiling", (*NEW_STAGES, "self_train.curriculum=ceiling"), False),
         )
     ),
@@ -228,11 +226,10 @@ ROWS |= _rows(
 # A tenth of the labels for as many steps: what pretraining, and a teacher that needs no labels, are for.
 FEW = ("split.budget_chunks=128",)
 FEW_EPOCHS = epochs(300)
-FEW_STAGE2 = tuple(f"self_train.stage2.{one.removeprefix('detector.')}" for one in FEW_EPOCHS)
 ROWS |= _rows(
     Row("few", (*FEW, *FEW_EPOCHS), with_rows=("field",)),
     Row("few_pretrained", (*FEW, *FEW_EPOCHS), start="encoder", with_rows=("field",)),
-    Row("few_energy_then_field", (*FEW, *FEW_STAGE2), "self-train", "energy", ("energy_then_field",)),
+    Row("few_lessons", (*FEW, *FEW_EPOCHS), start="energy", with_rows=("field_lessons",)),
     *(
         Row(
             f"few_{name}",
@@ -548,7 +545,7 @@ def sets_of(row: Row, seed: int, args: argparse.Namespace) -> tuple[str, ...]:
         f"pretrain.validate_every_epochs={max(1.0, pretrain_epochs / args.validations):.3f}",
         f"self_train.rounds={args.rounds}",
     ]  # fmt: skip
-    stage2_epochs = epochs if row.name == "energy_then_field" else max(1, epochs // 4)
+    stage2_epochs = epochs if row.name.endswith("_two_stage") else max(1, epochs // 4)
     for stage, number, rate in (("stage1", stage1_epochs, 3e-4), ("stage2", stage2_epochs, 1e-4)):
         knobs = {
             "epochs": number, "warmup_epochs": 0.05 * number, "batch_size": args.batch_size, "learning_rate": rate,
@@ -747,6 +744,8 @@ def score(order: dict, trained_s: float) -> None:
         summary = json.loads((folder / "summary.json").read_text())
         kept = ("steps", "samples", "train_chunks", "best_step", "best", "chunks_per_s", "wait_share")
         facts = {name: summary[name] for name in kept}
+        lessons = [json.loads(path.read_text()) for path in folder.glob("first_lessons/*/*/summary.json")]
+        facts["samples"] += sum(stage.get("samples", 0) for stage in lessons)
         score_model(order, str(folder), order["row"], facts | {"train_s": round(trained_s, 1)})
         return
     stages = [json.loads(path.read_text()) for path in sorted(folder.glob("round*/*/summary.json"))]
