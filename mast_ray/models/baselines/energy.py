@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.standing_out import StandOut, standing_out
@@ -62,9 +63,12 @@ class EnergyDetector(nn.Module):
         with ThreadPoolExecutor(max(1, min(len(chunks), torch.get_num_threads()))) as threads:
             found = list(threads.map(lambda one: standing_out(one, what), chunks))
         scores = [torch.sigmoid((torch.from_numpy(peak) - MIDDLE_DB) / SPREAD_DB) for _, peak in found]
-        most = max(max_detections, *map(len, scores))
+        most = max(1, *map(len, scores))  # as few slots as hold them all: suppression compares every two
         every = padded_detections([xyxy_of(torch.from_numpy(boxes)) for boxes, _ in found], scores, most)
         every = Detections(every.corners, every.score, every.is_valid & (every.score >= score_floor))
         ends = None if end_frames is None else end_frames.cpu()
         kept = suppress(every, nms_overlap, max_detections, num_steps=None, end_frames=ends)
-        return Detections(*(part.to(logmel.device) for part in (kept.corners, kept.score, kept.is_valid)))
+        missing = max_detections - kept.score.shape[1]
+        corners = functional.pad(kept.corners, (0, 0, 0, missing))
+        score, is_valid = (functional.pad(part, (0, missing)) for part in (kept.score, kept.is_valid))
+        return Detections(*(part.to(logmel.device) for part in (corners, score, is_valid)))

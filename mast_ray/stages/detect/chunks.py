@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 
 from mast_ray.config.errors import DataError, TemporaryError
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
 from mast_ray.inference.chunk_scores import delivered_boxes, doubted_boxes
 from mast_ray.inference.committee import Committee
@@ -277,7 +277,8 @@ def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Run
         print(f"resuming: {num_chunks - left:,} of {num_chunks:,} chunks done", flush=True)
     if pending:
         with runner.session():
-            spread = model_spread(task.config, runner.resources(), len(pending))
+            spread_of = host_spread if is_host_work(task) else model_spread
+            spread = spread_of(task.config, runner.resources(), len(pending))
             work_off(runner, run, pending, MakeChunkWork(task, num_chunks), spread)
 
 
@@ -293,6 +294,18 @@ def model_spread(config: Config, offered: Resources, num_units: int) -> Spread:
         1.0 if gpus else 0.0,
         timeout_s=config.detect.stall_timeout_s,
     )
+
+
+def is_host_work(task: ChunkTask) -> bool:
+    """Whether nothing of it runs on a GPU: detectors without weights alone."""
+    models = (task.model, *task.also)
+    return not any(ModelConfig.model_validate(read_card(m, task.config.storage).model).learns for m in models)
+
+
+def host_spread(config: Config, offered: Resources, num_units: int) -> Spread:
+    """A process per core of the cluster; GPUs are left to others."""
+    num_actors = max(1, min(int(offered.num_cpus), num_units))
+    return Spread(num_actors, 1.0, timeout_s=config.detect.stall_timeout_s)
 
 
 def count_chunks(stage: Storage, units: Sequence[Unit]) -> dict[str, Any]:
