@@ -28,7 +28,12 @@ def standing_out(
     level_db: NDArray[np.float32],
     settings: StandOut = StandOut(),  # noqa: B008 (frozen)
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(T, F) decibels above the background of every bin -> (N, 4) boxes and (N,) the highest level in each
+    """(T, F) decibels above the background of every bin -> (N, 4) boxes and (N,) the highest level in each"""
+    return sounds_of(smoothed(level_db), settings)
+
+
+def smoothed(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(T, F) what is compared with a level.
 
     In a frame of which half of the bins stand out, that half is wind, rain or a knock: what is common to the bins goes.
     """
@@ -36,6 +41,13 @@ def standing_out(
     for axis, size in enumerate(SMOOTHED):
         smooth = ndimage.uniform_filter1d(smooth, size, axis=axis)
     smooth -= np.maximum(np.median(smooth, axis=1, keepdims=True), 0.0)
+    return smooth
+
+
+def sounds_of(
+    smooth: NDArray[np.float32], settings: StandOut
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Boxes and highest levels of what `smoothed` gave."""
     labels, _ = ndimage.label(closed(smooth > settings.level_db, settings.gap_frames, settings.gap_bins))
     corners, peak = [], []
     for number, (frames, bins) in enumerate(ndimage.find_objects(labels), start=1):

@@ -20,7 +20,8 @@ command goes on where it was; finished, it has nothing to do.
 and its validation figures before and after are printed (with --remember OLD also those on the archive it came from).
 
 `mast train PREPARED --start shipped:energy --out DIR` trains from nothing, in two steps: first on the boxes of whatever stands out in the pool, then on yours. Where
-few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach.
+few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach. `--set model.name=energy` stops before any
+training: an energy detector whose level and gaps are set by your boxes, in seconds.
 
 Several archives are one: `mast train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
 them in every other verb (mast evaluate MODEL DIR/archives)."""
@@ -105,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.run import workers_for_cores
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if not args.config.model.learns:
+        return _set_energy_detector(args)
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
@@ -160,4 +163,21 @@ def run(args: argparse.Namespace) -> int:
         archive = one_archive(args.prepared, args.out, "train", args.config)
         found = adaptations(args.config, args.start, args.out, archive, args.remember, runner=args.runner)
         print(adaptation_text(found))
+    return 0
+
+
+def _set_energy_detector(args: argparse.Namespace) -> int:
+    """`--set model.name=energy`: there are no weights to learn, but a level and gaps to set."""
+    from mast_ray.stages.train.energy import STAGE, fit_text, run_fit_energy
+    from mast_ray.tables.joining import one_archive
+    from mast_ray.training.files.shipped import ENERGY, shipped_model
+
+    if args.dry_run:
+        print(
+            "level and gaps of the energy detector are set by the experts' boxes: seconds, nothing is trained"
+        )
+        return 0
+    archive = one_archive(args.prepared, args.out, STAGE, args.config)
+    fit = run_fit_energy(args.config, archive, str(shipped_model(ENERGY)), args.out, runner=args.runner)
+    print(f"{fit_text(fit)}\nmodel: {args.out}")
     return 0

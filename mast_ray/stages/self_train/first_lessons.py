@@ -1,8 +1,8 @@
-"""Before the experts' boxes, those of a detector that was never trained (`shipped:energy`): what stands out anywhere in the
-pool. A detector that has learned them needs fewer experts' boxes (docs/results.md).
+"""Before the experts' boxes, those of a detector that was never trained (`shipped:energy`, set as suits the experts' boxes):
+what stands out anywhere in the pool. A detector that has learned them needs fewer experts' boxes (docs/results.md).
 
-OUT/first_lessons is a self-training of one stage, from nothing; what it ends with is where the training on experts' boxes
-begins.
+OUT/first_lessons/teacher is the energy detector as it was set; OUT/first_lessons is a self-training of one stage by it, from
+nothing; what that ends with is where the training on experts' boxes begins.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.stages.runner import Runner
 from mast_ray.stages.self_train.plan import plan_text
 from mast_ray.stages.self_train.self_train import run_self_train
+from mast_ray.stages.train.energy import run_fit_energy
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.self_train")
 
-FOLDER, LEARNED = "first_lessons", "round1/stage1"
+FOLDER, TEACHER, LEARNED = "first_lessons", "teacher", "round1/stage1"
 _ALL_BLOCKS = 10**6
 
 
@@ -62,8 +63,10 @@ def lessons_config(config: Config) -> Config:
 def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *, runner: Runner) -> str:
     """The folder of a detector that has learned what an untrained one finds in the pool; done once per OUT."""
     folder = open_storage(out, config.storage).at(FOLDER)
-    log.info("first lessons: what %s finds in the pool, before the experts' boxes", teacher)
-    run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
+    log.info("first lessons: what stands out in the pool, before the experts' boxes")
+    own = folder.at(TEACHER).url
+    run_fit_energy(config, prepared, teacher, own, runner=runner)
+    run_self_train(lessons_config(config), prepared, own, folder.url, runner=runner)
     return folder.at(LEARNED).url
 
 

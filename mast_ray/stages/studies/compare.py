@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mast_ray.config.errors import DataError
@@ -32,7 +32,6 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.training.files.model_files import CARD, read_model, write_model
 from mast_ray.training.files.shipped import ENERGY, shipped_model
 
 log = logging.getLogger("mast.compare")
@@ -119,6 +118,7 @@ def run_method(
     config: Config, prepared: str, folder: str, start: str, self_trains: bool, splits: tuple[str, ...]
 ) -> dict[str, Any]:
     """Train one method with one seed in this process, and score it; what is done is skipped."""
+    from mast_ray.stages.train.energy import run_fit_energy
     from mast_ray.stages.train.train import run_train_detector
 
     if self_trains:
@@ -130,25 +130,13 @@ def run_method(
         rounds = {"final_round": result.final.get("round"), "stopped": result.stopped}
     elif not config.model.learns:
         model, rounds, samples = f"{folder}/model", {}, 0
-        _tuned_as_it_is(config, prepared, model, f"{folder}/tuning")
+        run_fit_energy(config, prepared, str(shipped_model(ENERGY)), model, runner=HERE)
     else:
         model, rounds = f"{folder}/model", {}
         samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE).samples
     scores = evaluate_model(config, model, prepared, f"{folder}/scores", Wanted(splits), runner=HERE)
     threshold = {"threshold": scores.threshold.value, "threshold_from": scores.threshold.source}
     return {"samples": samples} | threshold | rounds
-
-
-def _tuned_as_it_is(config: Config, prepared: str, model: str, work: str) -> None:
-    """The detector that learns nothing, with the threshold that suits the archive: that much a biologist sets by hand."""
-    storage = open_storage(model, config.storage)
-    if storage.stat(CARD) is not None:
-        return
-    given = str(shipped_model(ENERGY))
-    tuned = evaluate_model(config, given, prepared, work, Wanted(threshold="tuned"), runner=HERE).threshold
-    weights, card = read_model(given, "detector")
-    own = card.score_threshold if tuned.source == "fallback" else tuned.value
-    write_model(storage, weights, replace(card, score_threshold=own))
 
 
 def _self_trained_samples(config: Config, seed_model: str, folder: str) -> int:

@@ -87,3 +87,20 @@ def test_lessons_from_nothing_take_no_encoder(archive, tmp_path, capsys):
         == 2
     )
     assert "leave out --encoder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_energy_detector_is_set_by_the_experts_boxes_and_can_be_used_like_any_model(
+    archive, tmp_path, capsys
+):
+    assert train(archive, tmp_path / "energy", "--set", "model.name=energy", "--dry-run") == 0
+    assert not (tmp_path / "energy").exists()
+    assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 0
+    assert "energy detector" in capsys.readouterr().out
+    card = read_card(tmp_path / "energy")
+    assert card.model["name"] == "energy" and card.data_hash
+    assert 0.0 < card.score_threshold < 1.0
+    assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 0, "nothing to do"
+    argv = ["evaluate", str(tmp_path / "energy"), str(archive), "--out", str(tmp_path / "scores")]
+    assert main([*argv, "--runner", "here", "--set", "evaluate.bootstrap=20"]) == 0
+    assert "val" in capsys.readouterr().out
