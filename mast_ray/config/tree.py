@@ -163,7 +163,7 @@ class ModelConfig(Section):
         "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy"
     ] = "mast"
     """Detector: MAST or a baseline behind the same interface; resnet_fpn has MAST's head and losses on a
-    ResNet, fcos is torchvision's own; energy, which learns nothing, is there as shipped:energy.
+    ResNet, fcos is torchvision's own; energy has no weights, only a level and gaps to set.
     """
     size: Literal["tiny", "compact", "small", "base", "large", "huge"] = "base"
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (24 MB in

@@ -11,7 +11,7 @@ HELP = """Train and score several methods with the same data, augmentation, samp
 
 Writes the paper's tables (in-domain, temporal, cross-site) as Markdown, CSV and LaTeX with 95 % intervals; differences within noise are
 marked. Interrupted, the same command goes on where it was. Methods, in the order of the tables:
-  energy faster_rcnn fcos resnet_fpn yolo26 detr audiomae vit_scratch     baselines, the first of which learns nothing
+  energy faster_rcnn fcos resnet_fpn yolo26 detr audiomae vit_scratch     baselines, the first of which is only set by the labels
   mast mast_long mast_st                                MAST, trained as long as with self-training, with self-training
   no_contrastive no_adapter no_pretraining              ablations of the pipeline
   adapter_conv adapter_anisotropic adapter_upsampling   adapters

@@ -1,4 +1,4 @@
-"""The detector that learns nothing: boxes around what stands out of the background, scored by how much it does.
+"""The detector without weights: boxes around what stands out of the background, scored by how much it does.
 
 What a biologist has today (an energy detector), and a teacher that needs no labels: `mast self-train PREPARED --detector
 shipped:energy --set self_train.student=fresh`. Its few settings are its weights; it takes natural logarithms of power over the

@@ -41,7 +41,7 @@ class Method:
 _ALL_TRAINS = {"detector.unfrozen_blocks": 10**6, "detector.backbone_multiplier": 1.0}
 
 _ALL = (
-    Method("energy", "Energy detector, not trained", "baseline", "nothing", {"model.name": "energy"}),
+    Method("energy", "Energy detector, set by the labels", "baseline", "nothing", {"model.name": "energy"}),
     Method("faster_rcnn", "Faster R-CNN", "baseline", "nothing", {"model.name": "faster_rcnn"}),
     Method("fcos", "FCOS", "baseline", "nothing", {"model.name": "fcos"}),
     Method("resnet_fpn", "ResNet-FPN, MAST's head and losses", "baseline", "nothing", {"model.name": "resnet_fpn"}),
