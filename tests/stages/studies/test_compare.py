@@ -149,7 +149,8 @@ def test_a_comparison_fills_all_tables_and_a_second_call_trains_nothing(tmp_path
     for key, split in (("in_domain", "test"), ("temporal", "temporal_ood"), ("cross_site", "site_ood")):
         table = (tmp_path / "out" / f"{key}.md").read_text()
         assert all(
-            f"| {title} |" in table for title in ("Energy detector, set by the labels", "FCOS", "MAST", "MAST + ST")
+            f"| {title} |" in table
+            for title in ("Energy detector, set by the labels", "FCOS", "MAST", "MAST + ST")
         ), split
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("weights.safetensors")}
     assert run_comparison(study, HERE)["tables"] == text
