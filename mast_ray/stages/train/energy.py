@@ -16,10 +16,10 @@ from mast_ray.boxes.standing_out import StandOut
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.models.baselines.energy import DB_PER_LOG
-from mast_ray.self_training.energy_fit import LEAST_BOXES, Fit, fitted
-from mast_ray.spectrogram.grid import FRAME_SHIFT_S
+from mast_ray.spectrogram.grid import seconds_of_frames
 from mast_ray.stages.runner import Runner, usable_cores
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.train.energy_fit import LEAST_BOXES, Fit, fitted
 from mast_ray.storage.stage_folders import sections_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
@@ -86,6 +86,6 @@ def fit_text(fit: Fit) -> str:
         return f"energy detector as shipped: {fit.num_boxes} boxes are too few to set it by"
     level, frames, bins = fit.settings
     return (
-        f"energy detector: {level:g} dB above the background, sounds joined over {frames * FRAME_SHIFT_S:g} s and {bins} mel bins; "
+        f"energy detector: {level:g} dB above the background, sounds joined over {seconds_of_frames(frames):g} s and {bins} mel bins; "
         f"F1 {fit.f1_before:.3f} -> {fit.f1:.3f} on {fit.num_boxes} boxes that it was set by"
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mast_ray.boxes.standing_out import StandOut, standing_out
-from mast_ray.self_training.energy_fit import best_f1, fitted
+from mast_ray.stages.train.energy_fit import best_f1, fitted
 
 SYLLABLES = [(40 * place, 40 * place + 20) for place in range(1, 11)]  # frames; 20 of silence between them
 
