@@ -16,7 +16,7 @@ import pytest
 from mast_ray.verbs.main import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = ("mast", "make", "python", "ray", "open", "export")
 ELSEWHERE = re.compile(r"\[(here|cluster|gpu)\]|needs a (cluster|GPU)|H200", re.IGNORECASE)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = [*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").rglob("*.md"))]
 CODE = [path for folder in ("mast_ray", "jobs", "benchmarks") for path in (REPOSITORY / folder).rglob("*.py")]
 
 

@@ -160,10 +160,11 @@ class SplitConfig(Section):
 
 class ModelConfig(Section):
     name: Literal[
-        "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy"
-    ] = "mast"
+        "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy", "pieces",
+    ] = "mast"  # fmt: skip
     """Detector: MAST or a baseline behind the same interface; resnet_fpn has MAST's head and losses on a
-    ResNet, fcos is torchvision's own; energy has no weights, only a level and gaps to set.
+    ResNet, fcos is torchvision's own. Without a network: energy boxes what stands out, pieces puts it together as the
+    experts' boxes say, which takes a minute to learn.
     """
     size: Literal["tiny", "compact", "small", "base", "large", "huge"] = "base"
     """Encoder size: ViT-B/16 in the paper (86 M parameters); compact is made to be shipped (24 MB in
@@ -193,8 +194,8 @@ class ModelConfig(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether there is anything to train."""
-        return self.name != "energy"
+        """Whether there is a network to train."""
+        return self.name not in ("energy", "pieces")
 
     def compiles_on(self, device_type: str) -> bool:
         """Whether training compiles its step on a device of this type (`cuda`, `cpu`)."""

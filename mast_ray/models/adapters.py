@@ -105,7 +105,7 @@ class SidePath(nn.Module):
     """A residual network from the spectrogram to the finest map and the levels above it.
 
     Its norms are batch norms: group norms had 0.03 less F1 in-domain and 0.012 less at unseen sites
-    (docs/results.md). Weights have the same shapes whatever the finest level: only strides differ.
+    (docs/measured/next_site.md). Weights have the same shapes whatever the finest level: only strides differ.
     """
 
     def __init__(self, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4) -> None:

@@ -44,6 +44,10 @@ def build_detector(architecture: DetectorArchitecture) -> nn.Module:
             from mast_ray.models.baselines.energy import EnergyDetector
 
             return EnergyDetector()
+        case "pieces":
+            from mast_ray.models.baselines.pieces import PiecesDetector
+
+            return PiecesDetector()
         case "yolo26":
             from mast_ray.models.baselines.yolo26 import Yolo26Detector
 

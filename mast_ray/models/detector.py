@@ -35,8 +35,8 @@ from mast_ray.models.regions import ProjectionHead, pooled_regions
 from mast_ray.models.residual import ResidualStages
 
 DetectorName = Literal[
-    "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy"
-]
+    "mast", "resnet_fpn", "fcos", "faster_rcnn", "detr", "yolo26", "audiomae", "vit_scratch", "energy", "pieces",
+]  # fmt: skip
 EmbeddingName = Literal["encoder", "neck", "projection"]
 
 _CHANNELS: dict[EncoderSize, int] = {

@@ -1,4 +1,4 @@
-"""Throughputs that every plan assumes, measured end to end (docs/results.md has the commands): of an H200 with the
+"""Throughputs that every plan assumes, measured end to end (docs/measured/speed.md has the commands): of an H200 with the
 base model, and of two CPU cores with the tiny one.
 """
 

@@ -87,7 +87,8 @@ def detection(
     )
     if not config.model.learns:
         raise ConfigError(
-            "model.name=energy has nothing to learn:\nuse it as it is, by the name shipped:energy"
+            f"model.name={config.model.name} is no network to train by steps:\n"
+            "use shipped:energy as it is, or `mast train --set model.name=pieces`"
         )
     with _seeded(config.seed):
         detector = build_detector(architecture_of(config.model))

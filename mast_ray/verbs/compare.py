@@ -11,7 +11,7 @@ HELP = """Train and score several methods with the same data, augmentation, samp
 
 Writes the paper's tables (in-domain, temporal, cross-site) as Markdown, CSV and LaTeX with 95 % intervals; differences within noise are
 marked. Interrupted, the same command goes on where it was. Methods, in the order of the tables:
-  energy faster_rcnn fcos resnet_fpn yolo26 detr audiomae vit_scratch     baselines, the first of which is only set by the labels
+  pieces faster_rcnn fcos resnet_fpn yolo26 detr audiomae vit_scratch     baselines, the first of which has no network
   mast mast_long mast_st                                MAST, trained as long as with self-training, with self-training
   no_contrastive no_adapter no_pretraining              ablations of the pipeline
   adapter_conv adapter_anisotropic adapter_upsampling   adapters
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prepared", help="folder or s3:// prefix written by `mast prepare`")
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument("--methods", default="", metavar="LIST",
-                        help="comma-separated (default energy,faster_rcnn,fcos,detr,vit_scratch,mast,mast_st; tiny: energy,mast,mast_st,fcos)")  # fmt: skip
+                        help="comma-separated (default pieces,faster_rcnn,fcos,detr,vit_scratch,mast,mast_st; tiny: pieces,mast,mast_st,fcos)")  # fmt: skip
     parser.add_argument(
         "--seeds", type=int, default=0, metavar="N", help="runs per method (default 3; tiny: 1)"
     )

@@ -20,8 +20,8 @@ command goes on where it was; finished, it has nothing to do.
 and its validation figures before and after are printed (with --remember OLD also those on the archive it came from).
 
 `mast train PREPARED --start shipped:energy --out DIR` trains from nothing, in two steps: first on the boxes of whatever stands out in the pool, then on yours. Where
-few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach. `--set model.name=energy` stops before any
-training: an energy detector whose level and gaps are set by your boxes, in seconds.
+few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach. `--set model.name=pieces` is the
+detector that gives these first lessons: pieces of what stands out, put together as your boxes say; a minute on a laptop, and no network.
 
 Several archives are one: `mast train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
 them in every other verb (mast evaluate MODEL DIR/archives)."""
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if not args.config.model.learns:
-        return _set_energy_detector(args)
+        return _teach_pieces(args)
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
@@ -166,18 +166,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _set_energy_detector(args: argparse.Namespace) -> int:
-    """`--set model.name=energy`: there are no weights to learn, but a level and gaps to set."""
-    from mast_ray.stages.train.energy import STAGE, fit_text, run_fit_energy
+def _teach_pieces(args: argparse.Namespace) -> int:
+    """`--set model.name=pieces`: two small judges in place of a network."""
+    from mast_ray.config.errors import ConfigError
+    from mast_ray.stages.train.pieces import NAME, STAGE, lesson_text, run_teach_pieces
     from mast_ray.tables.joining import one_archive
-    from mast_ray.training.files.shipped import ENERGY, shipped_model
 
-    if args.dry_run:
-        print(
-            "level and gaps of the energy detector are set by the experts' boxes: seconds, nothing is trained"
+    if args.config.model.name != NAME:
+        raise ConfigError(
+            f"model.name={args.config.model.name} has nothing to learn: use shipped:energy as it is\n"
+            f"or `--set model.name={NAME}`, which puts what stands out together as your boxes say"
         )
+    if args.dry_run:
+        print("pieces of what stands out are put together as the experts' boxes say: a minute, no network")
         return 0
     archive = one_archive(args.prepared, args.out, STAGE, args.config)
-    fit = run_fit_energy(args.config, archive, str(shipped_model(ENERGY)), args.out, runner=args.runner)
-    print(f"{fit_text(fit)}\nmodel: {args.out}")
+    lesson = run_teach_pieces(args.config, archive, args.out, runner=args.runner)
+    print(f"{lesson_text(lesson)}\nmodel: {args.out}")
     return 0

@@ -53,7 +53,7 @@ def test_the_energy_detector_is_shipped_too_and_has_nothing_to_learn():
     assert (takes.background, takes.mean, takes.std) == ("median", 0.0, 1.0), (
         "it reckons in logarithms of power"
     )
-    with pytest.raises(ConfigError, match="nothing to learn"):
+    with pytest.raises(ConfigError, match="no network to train"):
         detection(
             Config().model_copy(update={"model": ModelConfig.model_validate(card.model)}), Config().detector
         )

@@ -1,8 +1,8 @@
-"""Before the experts' boxes, those of a detector that was never trained (`shipped:energy`, set as suits the experts' boxes):
-what stands out anywhere in the pool. A detector that has learned them needs fewer experts' boxes (docs/results.md).
+"""Before the experts' boxes, those of a detector without a network: what stands out anywhere in the pool, put together as the
+experts put it (stages/train/pieces.py). A detector that has learned them needs fewer experts' boxes (docs/results.md).
 
-OUT/first_lessons/teacher is the energy detector as it was set; OUT/first_lessons is a self-training of one stage by it, from
-nothing; what that ends with is where the training on experts' boxes begins.
+OUT/first_lessons/teacher is that detector; OUT/first_lessons is a self-training of one stage by it, from nothing; what that ends
+with is where the training on experts' boxes begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.stages.runner import Runner
 from mast_ray.stages.self_train.plan import plan_text
 from mast_ray.stages.self_train.self_train import run_self_train
-from mast_ray.stages.train.energy import run_fit_energy
+from mast_ray.stages.train.pieces import NAME as PIECES
+from mast_ray.stages.train.pieces import has_enough_boxes, run_teach_pieces
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.model_files import read_card
 
@@ -25,7 +26,7 @@ _ALL_BLOCKS = 10**6
 
 
 def is_untrained(detector: str, config: Config) -> bool:
-    """Whether a detector has no weights that a training could go on from."""
+    """Whether a detector has no network that a training could go on from."""
     return bool(detector) and not ModelConfig.model_validate(read_card(detector, config.storage).model).learns
 
 
@@ -61,12 +62,20 @@ def lessons_config(config: Config) -> Config:
 
 
 def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *, runner: Runner) -> str:
-    """The folder of a detector that has learned what an untrained one finds in the pool; done once per OUT."""
+    """The folder of a detector that has learned what one without a network finds in the pool; done once per OUT.
+
+    `teacher` itself teaches where it was taught before, or where the experts' boxes are too few to teach one that finds any.
+    """
     folder = open_storage(out, config.storage).at(FOLDER)
     log.info("first lessons: what stands out in the pool, before the experts' boxes")
-    own = folder.at(TEACHER).url
-    run_fit_energy(config, prepared, teacher, own, runner=runner)
-    run_self_train(lessons_config(config), prepared, own, folder.url, runner=runner)
+    is_taught = read_card(teacher, config.storage).model["name"] == PIECES
+    if not is_taught and has_enough_boxes(config, prepared):
+        own = folder.at(TEACHER).url
+        if run_teach_pieces(config, prepared, own, runner=runner).finds_calls:
+            teacher = own
+        else:
+            log.warning("%s finds no call where it is scored: %s teaches instead", own, teacher)
+    run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
     return folder.at(LEARNED).url
 
 

@@ -32,7 +32,6 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
-from mast_ray.training.files.shipped import ENERGY, shipped_model
 
 log = logging.getLogger("mast.compare")
 
@@ -118,7 +117,7 @@ def run_method(
     config: Config, prepared: str, folder: str, start: str, self_trains: bool, splits: tuple[str, ...]
 ) -> dict[str, Any]:
     """Train one method with one seed in this process, and score it; what is done is skipped."""
-    from mast_ray.stages.train.energy import run_fit_energy
+    from mast_ray.stages.train.pieces import run_teach_pieces
     from mast_ray.stages.train.train import run_train_detector
 
     if self_trains:
@@ -130,7 +129,7 @@ def run_method(
         rounds = {"final_round": result.final.get("round"), "stopped": result.stopped}
     elif not config.model.learns:
         model, rounds, samples = f"{folder}/model", {}, 0
-        run_fit_energy(config, prepared, str(shipped_model(ENERGY)), model, runner=HERE)
+        run_teach_pieces(config, prepared, model, runner=HERE)
     else:
         model, rounds = f"{folder}/model", {}
         samples = run_train_detector(config, prepared, model, init_encoder=start, runner=HERE).samples

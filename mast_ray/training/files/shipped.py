@@ -3,7 +3,7 @@ was never trained.
 
 `tiny` is for two cores, `compact` for a GPU or a patient laptop. Where a model is asked for, `shipped` means the one
 that fits the machine, `shipped:tiny` and `shipped:compact` name one, and anything else is a folder. To listen without
-any training of one's own FIRST_LOOK is used everywhere: it was trained for longer, and finds more (docs/results.md).
+any training of one's own FIRST_LOOK is used everywhere: it was trained for longer, and finds more (docs/measured/real_sound.md).
 `shipped:energy` boxes whatever stands out of the background: to compare with, and to teach with where nothing is labelled.
 """
 

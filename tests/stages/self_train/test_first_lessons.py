@@ -5,7 +5,8 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.recipes import RECIPES
-from mast_ray.stages.self_train.first_lessons import FOLDER, is_untrained, lessons_config
+from mast_ray.stages.self_train.first_lessons import FOLDER, TEACHER, is_untrained, lessons_config
+from mast_ray.stages.train import pieces as teaching
 from mast_ray.training.files.model_files import read_card, read_model
 from mast_ray.training.files.shipped import shipped_model
 from mast_ray.verbs.main import main
@@ -90,17 +91,40 @@ def test_lessons_from_nothing_take_no_encoder(archive, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_an_energy_detector_is_set_by_the_experts_boxes_and_can_be_used_like_any_model(
-    archive, tmp_path, capsys
-):
-    assert train(archive, tmp_path / "energy", "--set", "model.name=energy", "--dry-run") == 0
-    assert not (tmp_path / "energy").exists()
-    assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 0
-    assert "energy detector" in capsys.readouterr().out
-    card = read_card(tmp_path / "energy")
-    assert card.model["name"] == "energy" and card.data_hash
+def test_pieces_are_put_together_as_the_experts_do_and_used_like_any_model(archive, tmp_path, capsys):
+    out, sets = tmp_path / "pieces", ("--set", "model.name=pieces")
+    assert train(archive, out, *sets, "--dry-run") == 0
+    assert not out.exists()
+    assert train(archive, out, *sets) == 0
+    said = capsys.readouterr().out
+    assert "pieces put together" in said and "(n = " in said
+    card = read_card(out)
+    assert card.model["name"] == "pieces" and card.data_hash
     assert 0.0 < card.score_threshold < 1.0
-    assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 0, "nothing to do"
-    argv = ["evaluate", str(tmp_path / "energy"), str(archive), "--out", str(tmp_path / "scores")]
+    assert train(archive, out, *sets) == 0, "nothing to do"
+    assert read_card(out) == card
+    argv = ["evaluate", str(out), str(archive), "--out", str(tmp_path / "scores")]
     assert main([*argv, "--runner", "here", "--set", "evaluate.bootstrap=20"]) == 0
     assert "val" in capsys.readouterr().out
+    assert is_untrained(str(out), small_config()), "it can give first lessons"
+
+
+@pytest.mark.slow
+def test_first_lessons_are_given_by_pieces_where_there_are_boxes_enough(archive, tmp_path, monkeypatch):
+    assert train(archive, tmp_path / "many", "--start", "shipped:energy") == 0
+    assert read_card(tmp_path / "many" / FOLDER / TEACHER).model["name"] == "pieces"
+    monkeypatch.setattr(teaching, "LEAST_BOXES", 10**6)
+    assert train(archive, tmp_path / "few", "--start", "shipped:energy") == 0
+    assert not (tmp_path / "few" / FOLDER / TEACHER).exists(), "the energy detector as shipped"
+    assert read_card(tmp_path / "few").model["name"] == "mast"
+
+
+@pytest.mark.slow
+def test_too_few_boxes_teach_nothing_and_the_energy_detector_has_nothing_to_learn(
+    archive, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(teaching, "LEAST_BOXES", 10**6)
+    assert train(archive, tmp_path / "few", "--set", "model.name=pieces") == 3
+    assert "too few to teach by" in capsys.readouterr().err
+    assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 2
+    assert "model.name=pieces" in capsys.readouterr().err

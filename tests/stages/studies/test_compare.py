@@ -64,7 +64,7 @@ def test_methods_come_in_the_order_of_the_tables_and_each_changes_what_it_says()
         "mast",
         "mast_st",
     ]
-    assert [m.name for m in chosen_methods([], tiny(), "")] == ["energy", "fcos", "mast", "mast_st"]
+    assert [m.name for m in chosen_methods([], tiny(), "")] == ["pieces", "fcos", "mast", "mast_st"]
     assert [m.name for m in with_needed([METHODS["union"]])] == ["mast", "union"]
     for method in METHODS.values():
         config = method.config(tiny(), 5)
@@ -82,7 +82,7 @@ def test_methods_come_in_the_order_of_the_tables_and_each_changes_what_it_says()
 
 
 def test_mistaken_methods_are_refused_with_a_remedy():
-    with pytest.raises(ConfigError, match="choose from energy, faster_rcnn, fcos"):
+    with pytest.raises(ConfigError, match="choose from pieces, faster_rcnn, fcos"):
         chosen_methods(["mastt"], tiny(), "")
     with pytest.raises(ConfigError, match="--audiomae FILE"):
         chosen_methods(["audiomae"], tiny(), "")
@@ -150,11 +150,11 @@ def test_a_comparison_fills_all_tables_and_a_second_call_trains_nothing(tmp_path
         table = (tmp_path / "out" / f"{key}.md").read_text()
         assert all(
             f"| {title} |" in table
-            for title in ("Energy detector, set by the labels", "FCOS", "MAST", "MAST + ST")
+            for title in ("What stands out, put together by the labels", "FCOS", "MAST", "MAST + ST")
         ), split
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("weights.safetensors")}
     assert run_comparison(study, HERE)["tables"] == text
     assert {path: path.stat().st_mtime_ns for path in before} == before and len(before) >= 3
     after = {run.name: run.after for run in planned_runs(study, open_prepared(prepared), "encoder", ["test"])}
-    alone = {"energy, seed 0": "", "mast, seed 0": "", "fcos, seed 0": ""}
+    alone = {"pieces, seed 0": "", "mast, seed 0": "", "fcos, seed 0": ""}
     assert after == alone | {"mast_st, seed 0": "mast, seed 0"}
