@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from mast_ray.boxes.geometry import pairwise_covered
 from mast_ray.boxes.standing_out import closed
 
 Floats = NDArray[np.float32]
@@ -29,20 +31,25 @@ NUM_LEVELS, STEP_DB = 9, 5.0
 DEPTH_DB = 25.0  # below its peak, where a group may end: a loud sound reaches further than anybody boxes it
 HEARD_DB, STANDS_OUT_DB = (-3.0, 25.0), 3.0  # of the surroundings of a box
 BESIDE_FRAMES, BESIDE_BINS = (5, 50), (3, 12)
+PAIR_FEATURES, CANDIDATE_FEATURES = 19, 38
 
 
 class Pieces(NamedTuple):
     """Connected cells above the level."""
 
-    corners: Floats  # (N, 4)
+    contours: (
+        Floats  # (L, N, 4) boxes of their cells above LEVEL_DB, above STEP_DB more, ...; inf where none is
+    )
     peak_db: Floats
     peak_bin: Floats
     mean_db: Floats
     cells: Floats
     smooth: NDArray[np.float16]  # (T, F) what they were found in
-    contours: (
-        Floats  # (L, N, 4) boxes of their cells above LEVEL_DB, above STEP_DB more, ...; inf where none is
-    )
+
+    @property
+    def corners(self) -> Floats:
+        """(N, 4)"""
+        return self.contours[0]
 
 
 class Groups(NamedTuple):
@@ -50,9 +57,7 @@ class Groups(NamedTuple):
 
     members: NDArray[np.bool_]  # (G, N)
     together: Floats  # (G,) how much its two halves belong together; 1 of a piece
-    beyond: (
-        Floats  # (G,) how much it belongs together with what it was joined with next; 0 where with nothing
-    )
+    beyond: Floats  # (G,) and how much it does with what it was joined with next; 0 where with nothing
 
 
 def pieces_of(smooth: Floats) -> Pieces:
@@ -68,25 +73,27 @@ def pieces_of(smooth: Floats) -> Pieces:
     peaks = np.array(ndimage.maximum_position(smooth, labels, number), np.int64).reshape(-1, 2)
     mean = np.asarray(ndimage.mean(smooth, labels, number), np.float32)
     return Pieces(
-        spans[kept],
+        _contours(smooth, labels, spans[kept], number),
         smooth[peaks[:, 0], peaks[:, 1]],
         peaks[:, 1].astype(np.float32),
         mean,
         cells[kept].astype(np.float32),
         smooth.astype(np.float16),
-        _contours(smooth, labels, number),
     )
 
 
-def _contours(smooth: Floats, labels: NDArray[np.int32], number: Ints) -> Floats:
+def _contours(smooth: Floats, labels: NDArray[np.int32], corners: Floats, number: Ints) -> Floats:
     """Boxes of the named pieces at every level."""
     found = np.full((NUM_LEVELS, len(number), 4), np.inf, np.float32)
     found[:, :, 2:] = -np.inf
-    for level in range(NUM_LEVELS):
-        above = np.where(smooth > LEVEL_DB + level * STEP_DB, labels, 0) if level else labels
-        spans = ndimage.find_objects(above, int(number.max(initial=0)))
+    found[0] = corners
+    for level in range(1, NUM_LEVELS):
+        above = np.where(smooth > LEVEL_DB + level * STEP_DB, labels, 0)
+        spans = ndimage.find_objects(above)
+        if not spans:
+            break
         for row, one in enumerate(number):
-            if (span := spans[one - 1]) is not None:
+            if one <= len(spans) and (span := spans[one - 1]) is not None:
                 found[level, row] = (span[0].start, span[1].start, span[0].stop, span[1].stop)
     return found
 
@@ -266,10 +273,5 @@ def belongs_to(corners: Floats, boxes: Floats) -> Ints:
 
 def _mostly_inside(corners: Floats, boxes: Floats) -> NDArray[np.bool_]:
     """(G, N) whether half of a piece's box lies in a group's."""
-    low = np.maximum(boxes[:, None, :2], corners[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], corners[None, :, 2:])
-    area = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
-    return np.asarray(np.maximum(high - low, 0.0).prod(axis=2) >= 0.5 * area)
-
-
-PAIR_FEATURES, CANDIDATE_FEATURES = 19, 38
+    covered = pairwise_covered(torch.from_numpy(corners), torch.from_numpy(boxes))
+    return np.asarray((covered >= 0.5).T.numpy())

@@ -29,7 +29,15 @@ def standing_out(
     settings: StandOut = StandOut(),  # noqa: B008 (frozen)
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(T, F) decibels above the background of every bin -> (N, 4) boxes and (N,) the highest level in each"""
-    return sounds_of(smoothed(level_db), settings)
+    smooth = smoothed(level_db)
+    labels, _ = ndimage.label(closed(smooth > settings.level_db, settings.gap_frames, settings.gap_bins))
+    corners, peak = [], []
+    for number, (frames, bins) in enumerate(ndimage.find_objects(labels), start=1):
+        if frames.stop - frames.start < LEAST[0] or bins.stop - bins.start < LEAST[1]:
+            continue
+        corners.append((frames.start, bins.start, frames.stop, bins.stop))
+        peak.append(smooth[frames, bins][labels[frames, bins] == number].max())
+    return np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(peak, np.float32)
 
 
 def smoothed(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -42,20 +50,6 @@ def smoothed(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
         smooth = ndimage.uniform_filter1d(smooth, size, axis=axis)
     smooth -= np.maximum(np.median(smooth, axis=1, keepdims=True), 0.0)
     return smooth
-
-
-def sounds_of(
-    smooth: NDArray[np.float32], settings: StandOut
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Boxes and highest levels of what `smoothed` gave."""
-    labels, _ = ndimage.label(closed(smooth > settings.level_db, settings.gap_frames, settings.gap_bins))
-    corners, peak = [], []
-    for number, (frames, bins) in enumerate(ndimage.find_objects(labels), start=1):
-        if frames.stop - frames.start < LEAST[0] or bins.stop - bins.start < LEAST[1]:
-            continue
-        corners.append((frames.start, bins.start, frames.stop, bins.stop))
-        peak.append(smooth[frames, bins][labels[frames, bins] == number].max())
-    return np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(peak, np.float32)
 
 
 def closed(mask: NDArray[np.bool_], gap_frames: int, gap_bins: int) -> NDArray[np.bool_]:

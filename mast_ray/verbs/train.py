@@ -177,6 +177,11 @@ def _teach_pieces(args: argparse.Namespace) -> int:
             f"model.name={args.config.model.name} has nothing to learn: use shipped:energy as it is\n"
             f"or `--set model.name={NAME}`, which puts what stands out together as your boxes say"
         )
+    given = ("start", "encoder", "detector", "remember", "pseudo_labels", "labels", "section")
+    if aside := [f"--{name.replace('_', '-')}" for name in given if getattr(args, name)]:
+        raise ConfigError(
+            f"model.name={NAME} learns from the experts' boxes alone: leave out {', '.join(aside)}"
+        )
     if args.dry_run:
         print("pieces of what stands out are put together as the experts' boxes say: a minute, no network")
         return 0

@@ -106,13 +106,22 @@ def run_teach_pieces(config: Config, prepared: str, out: str, *, runner: Runner)
 def has_enough_boxes(config: Config, prepared: str) -> bool:
     """Whether an archive's experts have boxed enough to teach by."""
     archive = open_prepared(prepared, config.storage)
-    boxes = box_table(archive, _some_chunks(config, archive), archive.labels)
+    remnant_s = config.spectrogram.min_remnant_s
+    boxes = box_table(archive, _some_chunks(config, archive), archive.labels, min_remnant_s=remnant_s)
     return int(boxes.teaches.sum()) >= LEAST_BOXES
 
 
 def labelled_pieces(config: Config, archive: Prepared, card: Card) -> tuple[list[Pieces], list[Marked]]:
     """Pieces of what stands out in some of the experts' chunks, in order, and what was said of these."""
-    reader = ChunkReader(archive, _some_chunks(config, archive), archive.labels, batch_size=32, num_threads=2)
+    reader = ChunkReader(
+        archive,
+        _some_chunks(config, archive),
+        archive.labels,
+        batch_size=32,
+        num_threads=2,
+        min_remnant_s=config.spectrogram.min_remnant_s,
+        ignored=archive.ignored,
+    )
     pieces: list[Pieces] = []
     marked: list[Marked] = []
     with ThreadPoolExecutor(usable_cores()) as threads:

@@ -126,5 +126,7 @@ def test_too_few_boxes_teach_nothing_and_the_energy_detector_has_nothing_to_lear
     monkeypatch.setattr(teaching, "LEAST_BOXES", 10**6)
     assert train(archive, tmp_path / "few", "--set", "model.name=pieces") == 3
     assert "too few to teach by" in capsys.readouterr().err
+    assert train(archive, tmp_path / "few", "--set", "model.name=pieces", "--start", "shipped") == 2
+    assert "leave out --start" in capsys.readouterr().err, "not left aside in silence"
     assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 2
     assert "model.name=pieces" in capsys.readouterr().err
