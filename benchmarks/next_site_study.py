@@ -611,6 +611,7 @@ def is_compiling(job: Job, args: argparse.Namespace) -> bool:
     log = folder_of(job, args) / "log.txt"
     return (
         job.row.verb == "train"
+        and not job.row.start
         and log.exists()
         and not re.search(r"step \d+/", log.read_text(errors="replace"))
     )

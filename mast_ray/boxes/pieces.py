@@ -63,20 +63,23 @@ class Groups(NamedTuple):
 def pieces_of(smooth: Floats) -> Pieces:
     """(T, F) what `smoothed` of boxes/standing_out.py gives -> pieces in order of time."""
     labels, count = ndimage.label(closed(smooth > LEVEL_DB, GAP_FRAMES, GAP_BINS))
-    cells = np.bincount(labels.ravel(), minlength=count + 1)[1:]
+    inside = np.flatnonzero(labels)
+    own, level = labels.ravel()[inside], smooth.ravel()[inside]
+    cells = np.bincount(own, minlength=count + 1)[1:]
+    mean_db = np.bincount(own, level, minlength=count + 1)[1:] / cells
+    peak = inside[
+        np.lexsort((level, own))[np.cumsum(cells) - 1]
+    ]  # the last of every piece's cells, in order of level
     spans = np.array(
         [(t.start, f.start, t.stop, f.stop) for t, f in ndimage.find_objects(labels)], np.float32
     ).reshape(-1, 4)
     kept = np.flatnonzero(spans[:, 2] - spans[:, 0] >= LEAST_FRAMES)
     kept = np.sort(kept[np.argsort(-cells[kept], kind="stable")[:MOST_PIECES]])
-    number = kept + 1
-    peaks = np.array(ndimage.maximum_position(smooth, labels, number), np.int64).reshape(-1, 2)
-    mean = np.asarray(ndimage.mean(smooth, labels, number), np.float32)
     return Pieces(
-        _contours(smooth, labels, spans[kept], number),
-        smooth[peaks[:, 0], peaks[:, 1]],
-        peaks[:, 1].astype(np.float32),
-        mean,
+        _contours(smooth, labels, spans[kept], kept + 1),
+        smooth.ravel()[peak[kept]],
+        (peak[kept] % smooth.shape[1]).astype(np.float32),
+        mean_db[kept].astype(np.float32),
         cells[kept].astype(np.float32),
         smooth.astype(np.float16),
     )

@@ -1,12 +1,16 @@
 """A training that begins with what an untrained detector finds in the pool."""
 
+from types import SimpleNamespace
+
 import pytest
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.recipes import RECIPES
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.first_lessons import FOLDER, TEACHER, is_untrained, lessons_config
 from mast_ray.stages.train import pieces as teaching
+from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.model_files import read_card, read_model
 from mast_ray.training.files.shipped import shipped_model
 from mast_ray.verbs.main import main
@@ -130,3 +134,33 @@ def test_too_few_boxes_teach_nothing_and_the_energy_detector_has_nothing_to_lear
     assert "leave out --start" in capsys.readouterr().err, "not left aside in silence"
     assert train(archive, tmp_path / "energy", "--set", "model.name=energy") == 2
     assert "model.name=pieces" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("post", "f1_of", "wanted", "asked"),
+    [
+        ("card", {False: 0.5, True: 0.6}, True, [False, True]),
+        ("card", {False: 0.6, True: 0.5}, False, [False, True]),
+        ("card", {False: 0.5, True: 0.5}, False, [False, True]),  # no gain, no doubt
+        ("none", {False: 0.5, True: 0.6}, False, [False]),  # boxes as the model gives them
+    ],
+)
+def test_pieces_doubt_boxes_within_better_ones_where_held_out_labels_say_so(
+    tmp_path, monkeypatch, post, f1_of, wanted, asked
+):
+    seen = []
+
+    def scored(config, model, *rest, **more):
+        seen.append(read_card(model).doubts_nested)
+        figure = SimpleNamespace(estimate=f1_of[seen[-1]])
+        row = SimpleNamespace(figures={"f1": figure})
+        return SimpleNamespace(sheet=SimpleNamespace(whole=lambda split: row))
+
+    monkeypatch.setattr(teaching, "evaluate_model", scored)
+    config = small_config(**{"evaluate.post": post})
+    card = read_card(shipped_model("energy"))
+    chosen, scores = teaching._with_or_without_doubt(
+        config, card, open_storage(str(tmp_path)), "prepared", "val", HERE
+    )
+    assert (chosen.doubts_nested, seen) == (wanted, asked)
+    assert scores.sheet.whole("val").figures["f1"].estimate == f1_of[wanted]

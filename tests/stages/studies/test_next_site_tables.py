@@ -88,7 +88,13 @@ def test_a_gain_at_one_of_two_sites_is_surer_over_recordings_than_over_sites():
 def test_rows_that_were_scored_on_other_recordings_are_refused():
     other = run("b", 0, [10] * 4, [5] * 4, TRUTHS)
     other.arrays["site_ood.recordings"] = np.array(["x", "r1", "r2", "r3"])
-    with pytest.raises(ValueError, match="same recordings"):
+    with pytest.raises(ValueError, match="same calls"):
+        paired_gain([run("a", 0, [10] * 4, [5] * 4, TRUTHS)], [other], "site_ood")
+
+
+def test_recordings_of_the_same_names_with_other_calls_are_another_archive_and_are_refused():
+    other = run("b", 0, [10] * 4, [5] * 4, [10, 10, 11, 9])
+    with pytest.raises(ValueError, match="same calls"):
         paired_gain([run("a", 0, [10] * 4, [5] * 4, TRUTHS)], [other], "site_ood")
 
 
