@@ -148,6 +148,9 @@ ROWS = _rows(
     Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("field_long", (), with_rows=("field",)),
+    # what `field` misses is seldom faint: it is short, or lies among other calls
+    Row("field_mixup_long", ("augment.mixup=0.5",), with_rows=("field",)),
+    Row("field_4x4_long", ("model.finest_level=4x4",), with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),
     Row("formulas", epochs(20), with_rows=("field",), trains_on=(FORMULAS,)),
     Row("field_from_formulas", ("detector.backbone_multiplier=1.0",), start="formulas", with_rows=("field",)),
@@ -212,6 +215,7 @@ ROWS |= _rows(
     # what that finds in the whole pool is learned first (mast train --start shipped:energy), the experts' boxes then
     Row("field_lessons", LESSONS, start="energy", with_rows=("field",)),
     Row("field_lessons_long", LESSONS, start="energy", with_rows=("field",)),
+    Row("field_lessons_mixup_long", (*LESSONS, "augment.mixup=0.5"), start="energy", with_rows=("field",)),
     *(
         Row(f"lessons_{name}", sets, "self-train", "field_lessons", ("field",), is_committee)
         for name, sets, is_committee in (

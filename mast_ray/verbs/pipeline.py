@@ -57,8 +57,10 @@ def run_steps(
     out: str | Path | Storage,
     now: Callable[[], float] = time.monotonic,
     costs: Costs | None = None,
+    part: slice = slice(None),
 ) -> int:
-    """Run steps in order; the first that fails ends the pipeline with its exit code.
+    """Run steps in order; the first that fails ends the pipeline with its exit code. A `part` of them where what comes behind
+    depends on what these find.
 
     Times are added up over interruptions in <out>/steps.json, so that a resumed
     run still says how long it took.
@@ -69,8 +71,8 @@ def run_steps(
         spent = json.loads(stage.read_bytes(RECORD))
     begun = now()
     taken: list[tuple[Step, float]] = []  # in this run
-    worst = OK
-    for number, step in enumerate(steps, 1):
+    worst, number = OK, 0
+    for number, step in list(enumerate(steps, 1))[part]:
         place, started = f"[{number}/{len(steps)}]", now()
 
         def so_far(started: float = started, rest: Sequence[Step] = steps[number - 1 :]) -> str:
@@ -97,7 +99,8 @@ def run_steps(
         worst = max(worst, code)
         if costs is not None and number < len(steps):
             print(stage_table(steps, number, spent, costs), flush=True)
-    print(f"\n{BAR}\n{stage_table(steps, len(steps), spent, costs or Costs())}")
+    if number == len(steps):
+        print(f"\n{BAR}\n{stage_table(steps, number, spent, costs or Costs())}")
     return worst
 
 

@@ -8,10 +8,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
+from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.self_training.round_records import ROUNDS
+from mast_ray.stages.runner import Runner
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.budgets import Budget, Start, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
@@ -26,9 +29,12 @@ HELP = """From a folder of recordings and a few expert boxes to a detector, its 
   mast run --audio recordings/ --annotations boxes.csv --table sites.csv --out run --minutes 60 --set split.ood_sites=[S7]
 
 It begins with the detector that comes with the package and trains it on your boxes; with --start scratch (or a recipe of your own) it
-pretrains on your recordings instead. Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
+pretrains on your recordings instead. What stands out, put together as your boxes say, is tried beside it: a minute, no network; the better of both
+makes the boxes. Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
 goes on where it was."""
 USES_CONFIG = USES_RUNNER = True
+NETWORK, PIECES = "self_trained/model", "pieces"  # folders of a run
+PIECES_S = 60.0  # to teach them, on two cores
 SPLITS = {
     "val": "validation",
     "test": "in-domain test",
@@ -89,11 +95,24 @@ def run(args: argparse.Namespace) -> int:
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
         budget = _announce(config, out, gpu, minutes, args.start)
         fitted = (part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
-        steps = _with_expected(_training_steps(args, out, (*knobs, *fitted)), budget)
+        knobs = (*knobs, *fitted)
+        sets += [f"{key}={value}" for key, value in budget.overrides.items()]
+        config = config_of(recipe, args.config_file, sets)
         costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
-        code = max(code, run_steps(steps, run_verb, out, costs=costs))
+        training = _with_expected(_training_steps(args, out, knobs, _teaches_pieces(config, out)), budget)
+        results = _result_steps(args, out, knobs, out.at(NETWORK).url)
+        code = max(
+            code, run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
+        )
+        if code not in (0, 4):
+            return code
+        chosen = delivered(config, out, args.runner)
+        print(f"\n{chosen.why}")
+        results = _result_steps(args, out, knobs, chosen.model)
+        steps = [*training, *results]
+        code = max(code, run_steps(steps, run_verb, out, costs=costs, part=slice(len(training), None)))
     if code in (0, 4):
-        _last_screen(args, out)
+        _last_screen(out, chosen)
     return code
 
 
@@ -114,16 +133,21 @@ def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> 
     return Step("prepare: what is there, log-mel tables, labels, splits", "prepare", argv)
 
 
-def _training_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> list[Step]:
+def _training_steps(
+    args: argparse.Namespace, out: Storage, knobs: tuple[str, ...], with_pieces: bool
+) -> list[Step]:
     prepared, runner = out.at("prepared").url, ("--runner", args.runner.name)
-    table = ("--table", args.table) if args.table else ()
-    final = out.at("self_trained/model").url
     pretrain = Step("pretrain on all that may be learned from", "pretrain",
                     (prepared, "--out", out.at("encoder").url, *runner, *knobs))  # fmt: skip
     known = ("--known", out.at("self_trained").url)  # its rounds were scored: nothing is detected again
-    bucket = bucket_knobs(args.config.storage)
     from_scratch = args.start == SCRATCH
     begin = ("--encoder", out.at("encoder").url) if from_scratch else ("--start", args.start)
+    pieces = [
+        Step("put together what stands out, as your boxes say: no network", "train",
+             (prepared, "--out", out.at(PIECES).url, *runner, *knobs, "--set", f"model.name={PIECES}"), PIECES_S),
+        Step("evaluate that", "evaluate",
+             (out.at(PIECES).url, prepared, "--out", out.at(f"scores/{PIECES}").url, *runner, *knobs)),
+    ]  # fmt: skip
     return [
         *([pretrain] if from_scratch else []),
         Step("train a detector on your boxes", "train",
@@ -133,13 +157,58 @@ def _training_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ..
         Step("evaluate the supervised detector", "evaluate",
              (out.at("detector").url, prepared, "--out", out.at("scores/detector").url, *known, *runner, *knobs)),
         Step("evaluate the self-trained detector", "evaluate",
-             (final, prepared, "--out", out.at("scores/self_trained").url, *known, *runner, *knobs)),
+             (out.at(NETWORK).url, prepared, "--out", out.at("scores/self_trained").url, *known, *runner, *knobs)),
+        *(pieces if with_pieces else []),
+    ]  # fmt: skip
+
+
+def _result_steps(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...], model: str) -> list[Step]:
+    table = ("--table", args.table) if args.table else ()
+    bucket = bucket_knobs(args.config.storage)
+    return [
         Step("detect: boxes for every recording", "detect",
-             (final, args.audio, *table, "--out", out.at("detections").url, *runner, *knobs)),
+             (model, args.audio, *table, "--out", out.at("detections").url, "--runner", args.runner.name, *knobs)),
         Step("export to Raven", "export",
              (out.at("detections").url, "--to", "raven", "--out", out.at("raven").url, *bucket)),
         Step("report", "report", (out.url, "--audio", args.audio, "--out", f"{out.url}/report.html", *bucket)),
     ]  # fmt: skip
+
+
+def _teaches_pieces(config: Config, out: Storage) -> bool:
+    """Whether a detector without a network is tried beside the trained one."""
+    from mast_ray.stages.train.pieces import has_enough_boxes
+
+    return config.model.learns and has_enough_boxes(config, out.at("prepared").url)
+
+
+class Delivered(NamedTuple):
+    """Whose boxes a run gives."""
+
+    model: str  # folder
+    why: str
+
+
+def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
+    """The network, or pieces of what stands out where these are better beyond noise on the split that may choose."""
+    from mast_ray.evaluation.split_truth import selection_split
+    from mast_ray.stages.score.evaluate import evaluate_model
+    from mast_ray.tables.prepared import open_prepared
+
+    prepared, network, pieces = (out.at(name).url for name in ("prepared", NETWORK, PIECES))
+    if out.at(f"scores/{PIECES}").stat(METRICS) is None:
+        return Delivered(network, "the trained network makes the boxes")
+    found, other = (
+        evaluate_model(config, model, prepared, out.at(f"scores/{name}").url, runner=runner)
+        for model, name in ((pieces, PIECES), (network, "self_trained"))
+    )
+    split = selection_split(open_prepared(prepared, config.storage))
+    if split not in found.splits:
+        return Delivered(network, "the trained network makes the boxes: no split is held out to choose on")
+    gain = found.gains_over(other, config)[split]["f1"]
+    said = f"pieces without a network against it: F1 {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] on {split}"
+    if gain.low > 0:
+        return Delivered(pieces, f"pieces make the boxes, not the trained network ({said})")
+    return Delivered(network, f"the trained network makes the boxes ({said})")
 
 
 def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
@@ -149,7 +218,7 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
     def minutes(verb: str) -> float:
         return sum(t for name, t in budget.minutes.items() if name.split(".")[0] == section_of.get(verb))
 
-    return [replace(step, expected_s=60.0 * minutes(step.verb)) for step in steps]
+    return [replace(step, expected_s=step.expected_s or 60.0 * minutes(step.verb)) for step in steps]
 
 
 def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start: str) -> Budget:
@@ -195,14 +264,14 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     return budget
 
 
-def _last_screen(args: argparse.Namespace, out: Storage) -> None:
-    scores = {"supervised": "detector", "self-trained": "self_trained"}
+def _last_screen(out: Storage, chosen: Delivered) -> None:
+    scores = {"supervised": "detector", "self-trained": "self_trained", "pieces, no network": PIECES}
     print("\n" + method_table({name: out.at(f"scores/{folder}") for name, folder in scores.items()}, SPLITS))
-    print(f"\n{_kept_round(out.at('self_trained'))}")
+    print(f"\n{_kept_round(out.at('self_trained'))}\n{chosen.why}")
     print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
     print(f"  look and listen       {out.url}/report.html")
     print(f"  open in Raven         {out.url}/raven")
-    print(f"  another archive       mast detect {out.url}/self_trained/model FOLDER --out detections")
+    print(f"  another archive       mast detect {chosen.model} FOLDER --out detections")
     print(
         f"  which chunks to label mast label-budget plan {out.url}/prepared --detections {out.url}/detections --out next"
     )

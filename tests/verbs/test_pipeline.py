@@ -1,14 +1,23 @@
 """A list of verbs run one after the other, and what it says about the time that is left."""
 
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from small_archive import make_prepared
+from small_archive import make_prepared, small_config
 
 from mast_ray.config.errors import DATA
+from mast_ray.evaluation import split_truth
+from mast_ray.evaluation.intervals import Difference
+from mast_ray.stages.runner import HERE
+from mast_ray.stages.score import evaluate as evaluation
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables import prepared as tables
 from mast_ray.verbs import main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
+from mast_ray.verbs.run import delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -41,6 +50,48 @@ def test_the_first_step_that_fails_ends_the_pipeline_with_its_exit_code(tmp_path
     )
     assert code == 3 and ran == ["first", "second"]
     assert "stopped at step 2 of 3 (second), exit code 3" in capsys.readouterr().err
+
+
+def test_a_part_of_the_steps_keeps_its_numbers_and_the_last_part_shows_the_times_of_all(tmp_path, capsys):
+    ran = []
+    steps = [FIRST, SECOND, THIRD]
+    run = partial(run_steps, steps, lambda verb, argv: ran.append(verb) or 0, tmp_path)
+    assert run(part=slice(2)) == 0 and ran == ["first", "second"]
+    shown = capsys.readouterr().out
+    assert "[2/3] second" in shown and "all steps" not in shown
+    assert run(part=slice(2, None)) == 0 and ran == ["first", "second", "third"]
+    shown = capsys.readouterr().out
+    assert "[3/3] third" in shown and "all steps" in shown and "first" in shown
+
+
+@pytest.mark.parametrize(
+    ("gain", "chosen", "said"),
+    [
+        (Difference(0.08, 0.02, 0.14), "pieces", "pieces make the boxes, not the trained network"),
+        (Difference(0.08, -0.01, 0.17), "self_trained/model", "F1 +0.080 [-0.010, +0.170] on val"),
+        (None, "self_trained/model", "no split is held out to choose on"),
+    ],
+)
+def test_a_run_takes_the_boxes_of_pieces_only_where_they_are_better_beyond_noise(
+    tmp_path, monkeypatch, gain, chosen, said
+):
+    out = open_storage(str(tmp_path))
+    network = delivered(small_config(), out, HERE)
+    assert network.model.endswith("self_trained/model"), "pieces were not tried"
+    out.at("scores/pieces").write_atomic("metrics.json", b"{}")
+    asked = []
+
+    def scored(config, model, prepared, at, *, runner):
+        asked.append((model.removeprefix(out.url), at.removeprefix(out.url)))
+        splits = {} if gain is None else {"val": None}
+        return SimpleNamespace(splits=splits, gains_over=lambda other, config: {"val": {"f1": gain}})
+
+    monkeypatch.setattr(evaluation, "evaluate_model", scored)
+    monkeypatch.setattr(split_truth, "selection_split", lambda archive: "val")
+    monkeypatch.setattr(tables, "open_prepared", lambda *place: None)
+    found = delivered(small_config(), out, HERE)
+    assert found.model == out.at(chosen).url and said in found.why
+    assert asked == [("/pieces", "/scores/pieces"), ("/self_trained/model", "/scores/self_trained")]
 
 
 def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):
