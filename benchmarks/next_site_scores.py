@@ -149,7 +149,9 @@ def paired_gain(
         return None
     for a, b in pairs:
         is_same = np.array_equal(a.arrays[f"{split}.recordings"], b.arrays[f"{split}.recordings"])
-        if not is_same or not np.array_equal(a.arrays[f"{split}.sums"][:, 2], b.arrays[f"{split}.sums"][:, 2]):
+        if not is_same or not np.array_equal(
+            a.arrays[f"{split}.sums"][:, 2], b.arrays[f"{split}.sums"][:, 2]
+        ):
             raise ValueError(f"{a.row} and {b.row} were not scored on the same calls of {split}")
     place = pairs[0][0].arrays[f"{split}.sites"][pairs[0][0].is_at(split, sites)]
     if len(place) < 2 or (over == "sites" and len(set(place)) < 2):

@@ -55,6 +55,7 @@ class Row:
     also: tuple[str, ...] = ()  # and these rows' detectors of every seed
     trains_on: tuple[str, ...] = ("prepared",)  # folders of the study's archive and of the formulas' one
     model: str = ""  # of a given row
+    inside: str = ""  # folder below the model of the row it starts from, where another one is meant
 
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
@@ -106,6 +107,8 @@ RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 
 LESSONS = ("detector.backbone_multiplier=1.0",)
+LEARNED = "first_lessons/round1/stage1"  # what first lessons end with
+AT_THE_END = ("detector.validate_every_epochs=1000",)
 # Both stages of a round at the rates of a training from nothing, the second as long as the first training on experts' boxes.
 TWO_STAGES = (
     "self_train.curriculum=two_stage", "self_train.teacher_hearings=3", "self_train.stage1.backbone_multiplier=1.0",
@@ -214,7 +217,17 @@ ROWS |= _rows(
     Row("pieces", ("model.name=pieces",), with_rows=("field",)),
     # what that finds in the whole pool is learned first (mast train --start shipped:energy), the experts' boxes then
     Row("field_lessons", LESSONS, start="energy", with_rows=("field",)),
-    Row("field_lessons_long", LESSONS, start="energy", with_rows=("field",)),
+    # after the same lessons: weights of the end, whatever the development site prefers; three times the steps on experts' boxes
+    *(
+        Row(
+            f"field_lessons_{name}",
+            (*LESSONS, *sets),
+            start="field_lessons",
+            inside=LEARNED,
+            with_rows=("field",),
+        )
+        for name, sets in (("last", AT_THE_END), ("long", ()), ("last_long", AT_THE_END))
+    ),
     Row("field_lessons_mixup_long", (*LESSONS, "augment.mixup=0.5"), start="energy", with_rows=("field",)),
     *(
         Row(f"lessons_{name}", sets, "self-train", "field_lessons", ("field",), is_committee)
@@ -679,7 +692,7 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
     trained_on = [str(args.work / one) for one in job.row.trains_on]
     flags = ["--recipe", args.recipe, "--runner", "here", *as_flags(sets_of(job.row, job.seed, args))]
     before = start_of(job, args)
-    start = model_of(before, args) if before else ""
+    start = str(Path(model_of(before, args), job.row.inside)) if before else ""
     match job.row.verb:
         case "pretrain":
             return ["pretrain", prepared, "--out", str(folder / "model"), *flags]
