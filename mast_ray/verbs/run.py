@@ -5,6 +5,7 @@ budgets that fit data and hardware.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -205,7 +206,12 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
     if split not in found.splits:
         return Delivered(network, "the trained network makes the boxes: no split is held out to choose on")
     gain = found.gains_over(other, config)[split]["f1"]
-    said = f"pieces without a network against it: F1 {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] on {split}"
+    limits = (
+        f" [{gain.low:+.3f}, {gain.high:+.3f}]"
+        if math.isfinite(gain.low)
+        else ", too few recordings to be sure"
+    )
+    said = f"pieces without a network against it: F1 {gain.estimate:+.3f}{limits} on {split}"
     if gain.low > 0:
         return Delivered(pieces, f"pieces make the boxes, not the trained network ({said})")
     return Delivered(network, f"the trained network makes the boxes ({said})")

@@ -1,6 +1,7 @@
 """A list of verbs run one after the other, and what it says about the time that is left."""
 
 import json
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -69,6 +70,7 @@ def test_a_part_of_the_steps_keeps_its_numbers_and_the_last_part_shows_the_times
     [
         (Difference(0.08, 0.02, 0.14), "pieces", "pieces make the boxes, not the trained network"),
         (Difference(0.08, -0.01, 0.17), "self_trained/model", "F1 +0.080 [-0.010, +0.170] on val"),
+        (Difference(0.08, math.nan, math.nan), "self_trained/model", "too few recordings to be sure"),
         (None, "self_trained/model", "no split is held out to choose on"),
     ],
 )

@@ -126,11 +126,11 @@ def _with_or_without_doubt(
 
 
 def has_enough_boxes(config: Config, prepared: str) -> bool:
-    """Whether an archive's experts have boxed enough to teach by."""
+    """Whether an archive's experts have boxed enough to teach by; labels without frequencies are no boxes."""
     archive = open_prepared(prepared, config.storage)
     remnant_s = config.spectrogram.min_remnant_s
     boxes = box_table(archive, _some_chunks(config, archive), archive.labels, min_remnant_s=remnant_s)
-    return int(boxes.teaches.sum()) >= LEAST_BOXES
+    return int((boxes.teaches & ~boxes.is_time_only).sum()) >= LEAST_BOXES
 
 
 def labelled_pieces(config: Config, archive: Prepared, card: Card) -> tuple[list[Pieces], list[Marked]]:

@@ -9,6 +9,7 @@ from small_archive import RATE_HZ, small_config
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.stages.train.pieces import has_enough_boxes
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.tables.prepared import open_prepared
 
@@ -58,3 +59,8 @@ def test_labels_without_frequencies_teach_time_and_are_scored_in_time(prepared, 
     assert after.figures["f1"] == after.figures["time_f1"]  # the band is neither right nor wrong
     for figure, least in (("f1", 0.5), ("ap_area", 0.7)):
         assert after.figures[figure].estimate > max(least, before.figures[figure].estimate + 0.3)
+
+
+def test_they_teach_no_pieces(prepared):
+    config = small_config(**KNOBS)
+    assert not has_enough_boxes(config, prepared), "there is no box among them to put pieces together by"
