@@ -341,7 +341,7 @@ def lengthened(knobs: DetectorTrainConfig, num_chunks: int) -> DetectorTrainConf
     return knobs.model_copy(update=rescaled_epochs(knobs, epochs) | {"validate_every_epochs": every})
 
 
-def rescaled_epochs(knobs: PretrainConfig | DetectorTrainConfig, epochs: int) -> dict[str, float]:
+def rescaled_epochs(knobs: PretrainConfig | DetectorTrainConfig, epochs: float) -> dict[str, float]:
     """Knobs of the same training over another number of epochs: warm-up and gradual unfreezing keep their share of
     it. How often it is validated is the caller's to say.
     """

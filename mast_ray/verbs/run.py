@@ -262,10 +262,9 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     if len(extents):
         print("\n".join(f"  {line}" for line in size_lines(extents)))
     for name, taken in budget.minutes.items():
-        epochs = budget.overrides.get(f"{name}.epochs")
-        print(
-            f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {epochs} epochs to fit)" if epochs else "")
-        )
+        epochs, steps = (budget.overrides.get(f"{name}.{knob}") for knob in ("epochs", "max_steps"))
+        cut = f"{steps} steps" if steps else f"{epochs} epochs" if epochs else ""
+        print(f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {cut} to fit)" if cut else ""))
     print(f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
     return budget
 

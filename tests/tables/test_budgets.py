@@ -31,11 +31,27 @@ def test_a_limit_shortens_stages_and_keeps_their_shape():
     )
 
 
-def test_every_stage_keeps_at_least_one_epoch():
-    budget = fitted_budget(RECIPES["field"](), 10**6, 10**5, RATES, 1.0)
-    assert all(
-        budget.overrides[f"{name}.epochs"] == 1 for name in ("pretrain", "detector", "self_train.stage1")
-    )
+def test_a_stage_of_which_not_one_epoch_fits_is_cut_to_the_steps_that_do():
+    config = RECIPES["field"]()
+    budget = fitted_budget(config, 10**6, 10**5, RATES, 60.0)
+    assert budget.total_minutes <= 60.0
+    shorter = apply_overrides(config, budget.overrides)
+    stage1, printed = shorter.self_train.stage1, config.self_train.stage1
+    # a quarter of an hour for two rounds, 10 chunks/s
+    assert (stage1.epochs, stage1.max_steps) == (1, 900 * 10 // 2 // printed.batch_size)
+    share = stage1.max_steps * stage1.batch_size / 10**6
+    begin = printed.unfreeze_start_epoch / printed.epochs  # as a share of all there is
+    assert stage1.unfreeze_start_epoch == pytest.approx(begin * share, rel=0.01)
+    assert shorter.pretrain.max_steps == 900 * 100 // config.pretrain.batch_size
+
+
+def test_however_little_time_there_is_a_stage_has_some_steps():
+    budget = fitted_budget(RECIPES["field"](), 10**6, 10**5, RATES, 0.01)
+    named = ("pretrain", "detector", "self_train.stage1", "self_train.stage2")
+    assert [budget.overrides[f"{name}.max_steps"] for name in named] == [10] * 4
+    few = fitted_budget(RECIPES["field"](), 100, 50, RATES, 0.01)
+    assert not [key for key in few.overrides if key.endswith("max_steps")], "an epoch has fewer"
+    assert all(few.overrides[f"{name}.epochs"] == 1 for name in named)
 
 
 def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_once_more():
