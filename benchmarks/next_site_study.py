@@ -57,11 +57,6 @@ class Row:
     model: str = ""  # of a given row
     inside: str = ""  # folder below the model of the row it starts from, where another one is meant
 
-    @property
-    def is_one(self) -> bool:
-        """Whether there is one run for all seeds: an encoder takes longest, what was never trained has no seed."""
-        return self.verb == "pretrain" or (self.verb == "given" and not self.start)
-
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
 
@@ -159,7 +154,6 @@ ROWS = _rows(
     # what `field` misses is seldom faint: it is short, or lies among other calls
     Row("field_mixup_long", ("augment.mixup=0.5",), with_rows=("field",)),
     Row("field_4x4_long", ("model.finest_level=4x4",), with_rows=("field",)),
-    Row("field_close_look", ("detect.close_look=true",), "given", start="field", with_rows=("field",)),
     Row("resnet_fpn_field", RESNET, with_rows=("field",)),
     Row("formulas", epochs(20), with_rows=("field",), trains_on=(FORMULAS,)),
     Row("field_from_formulas", ("detector.backbone_multiplier=1.0",), start="formulas", with_rows=("field",)),
@@ -546,7 +540,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         except ConfigError as error:
             print(f"-- {name}: left out, {str(error).splitlines()[0]}", flush=True)
             continue
-        seeds = args.seeds[:1] if ROWS[name].is_one else args.seeds
+        seeds = args.seeds[:1] if ROWS[name].verb in ("pretrain", "given") else args.seeds
         jobs += [Job(ROWS[name], seed) for seed in seeds if not is_done(Job(ROWS[name], seed), args)]
     return jobs
 
@@ -589,8 +583,6 @@ def folder_of(job: Job, args: argparse.Namespace) -> Path:
 
 def model_of(job: Job, args: argparse.Namespace) -> str:
     """Where the weights of a finished run lie."""
-    if job.row.verb == "given" and job.row.start:
-        return model_of(Job(ROWS[job.row.start], job.seed), args)
     if job.row.verb == "given":
         from mast_ray.training.files.shipped import model_folder
 
@@ -615,7 +607,7 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
     if not job.row.start:
         return None
     row = ROWS[job.row.start]
-    return Job(row, args.seeds[0] if row.is_one else job.seed)
+    return Job(row, args.seeds[0] if row.verb in ("pretrain", "given") else job.seed)
 
 
 def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
@@ -623,7 +615,7 @@ def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
     seeds = args.seeds if job.row.is_committee else []
     own = [Job(ROWS[job.row.start], seed) for seed in seeds if seed != job.seed]
     further = [(ROWS[name], seed) for name in job.row.also for seed in seeds]
-    return own + [Job(row, seed) for row, seed in further if not row.is_one or seed == args.seeds[0]]
+    return own + [Job(row, seed) for row, seed in further if row.verb != "given" or seed == args.seeds[0]]
 
 
 def is_ready(job: Job, args: argparse.Namespace) -> bool:

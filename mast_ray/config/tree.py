@@ -293,10 +293,6 @@ class DetectConfig(Section):
     """Decoding threads feeding one detector; 0: the cores there are."""
     workers_per_gpu: int = Field(0, ge=0, le=8)
     """Processes that share a GPU, each with its own decoding threads; 0: as many as its cores can feed."""
-    close_look: bool = False
-    """A second look at both halves of every chunk, stretched twofold, for calls under 0.1 s: three times the work. Evaluation and
-    pseudo-labels look as `detect` does.
-    """
     embeddings: Literal["none", "projection", "neck", "encoder"] = "none"
     """Box embedding stored beside each detection."""
     song_gap_s: float = Field(0.0, ge=0)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mast_ray.inference.close_look import has_parts
+from mast_ray.models.detector import PointDetector
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.spectrogram.normalisation import Normalisation
@@ -76,8 +76,8 @@ class ChunkDetector:
     ) -> None:
         self.inputs, self.batch_size, self.stored = inputs, batch_size, stored
         self._detector = detector.to(inputs.device).eval()
-        # a baseline has a score only
-        self._more = {"with_parts": True} if stored.with_parts and has_parts(detector) else {}
+        has_parts = isinstance(detector, PointDetector)  # a baseline has a score only
+        self._more = {"with_parts": True} if stored.with_parts and has_parts else {}
         self._infer = torch.compile(self.inferred, dynamic=False) if compiled == "yes" else self.inferred
 
     def inferred(

@@ -146,7 +146,7 @@ def _training_steps(
     pieces = [
         Step("put together what stands out, as your boxes say: no network", "train",
              (prepared, "--out", out.at(PIECES).url, *runner, *knobs, "--set", f"model.name={PIECES}"), PIECES_S),
-        Step("evaluate that", "evaluate",
+        Step("evaluate the pieces", "evaluate",
              (out.at(PIECES).url, prepared, "--out", out.at(f"scores/{PIECES}").url, *runner, *knobs)),
     ]  # fmt: skip
     return [

@@ -20,7 +20,6 @@ from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs, StoredDetections
 from mast_ray.inference.chunk_scores import delivered_boxes, doubted_boxes
-from mast_ray.inference.close_look import looking
 from mast_ray.inference.committee import Committee
 from mast_ray.inference.pool_rows import PoolWriter
 from mast_ray.spectrogram.grid import seconds_of_hops
@@ -105,8 +104,6 @@ def detect_chunks(
     if task.also or task.num_hearings > 1:
         settings |= {"also": [_hears_alike(model, card, task) for model in task.also]}
         settings |= {"num_hearings": task.num_hearings}
-    if config.detect.close_look:
-        settings |= {"close_look": True}
     key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
     chunks = runs_of_split(archive, *task.splits)
@@ -204,7 +201,6 @@ class MakeChunkWork:
                 takes.silence,
                 [one.normaliser().scale_from(takes) for one in (card, *(own for _, own in others))],
             )
-        detector = looking(detector, config.detect.close_look, card.normaliser().silence)
         inputs = Inputs(
             card.normaliser(), card.tail, device, choose_precision(config.cluster.precision, device)
         )

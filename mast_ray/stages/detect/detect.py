@@ -126,8 +126,6 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         knobs[f"detect.{name}"] = getattr(config.detect, name)
     if doubts_nested(card, config.evaluate):
         knobs["doubts_nested"] = True
-    if config.detect.close_look:
-        knobs["close_look"] = True
     return knobs | {
         "spectrogram.short_recordings": config.spectrogram.short_recordings,
         "schema_version": SCHEMA_VERSION,

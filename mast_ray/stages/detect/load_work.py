@@ -13,7 +13,6 @@ import torch
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.calibration import Calibration
-from mast_ray.inference.close_look import looking
 from mast_ray.inference.decode_threads import DecodeKnobs
 from mast_ray.inference.detection_rows import RowKnobs
 from mast_ray.inference.naming import ModelNames, load_names, used_embedding
@@ -91,7 +90,6 @@ def work_of(
     knobs = inference_knobs(config, workers, archive_bytes)
     post = delivered_post(card, config.evaluate)
     knobs = replace(knobs, embeddings=used_embedding(config.detect.embeddings, names))
-    detector = looking(detector, config.detect.close_look, card.normaliser().silence)
     windows = WindowDetector(
         as_delivered(detector, card, config.evaluate), card.normaliser(), tail, knobs, device
     )

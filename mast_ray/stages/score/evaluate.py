@@ -202,7 +202,6 @@ class _Evaluation:
         wanted: list[Any] = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
         wanted += [self.post.to_dict()] if self.post is not None else []
         wanted += ["doubts_nested"] if self.doubts_nested else []
-        wanted += ["close_look"] if self.config.detect.close_look else []
         if self.gives_names:
             wanted.append(names_version_of(self.model))
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
