@@ -109,10 +109,12 @@ RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 LESSONS = ("detector.backbone_multiplier=1.0",)
 LEARNED = "first_lessons/round1/stage1"  # what first lessons end with
 AT_THE_END = ("detector.validate_every_epochs=1000",)
-# Both stages of a round at the rates of a training from nothing, the second as long as the first training on experts' boxes.
+# A student from nothing: both stages of a round at the rates of a training from nothing, the second as long as the first training
+# on experts' boxes, its last weights; short calls are taught too.
 TWO_STAGES = (
-    "self_train.curriculum=two_stage", "self_train.teacher_hearings=3", "self_train.stage1.backbone_multiplier=1.0",
-    "self_train.stage2.learning_rate=3e-4", "self_train.stage2.backbone_multiplier=1.0",
+    "self_train.curriculum=two_stage", "self_train.student=fresh", "self_train.teacher_hearings=3", "self_train.min_duration_s=0.03",
+    "self_train.stage1.backbone_multiplier=1.0", "self_train.stage2.learning_rate=3e-4", "self_train.stage2.backbone_multiplier=1.0",
+    "self_train.stage2.validate_every_epochs=1000",
 )  # fmt: skip
 
 # Calls drawn by formulas over drawn backgrounds: no sound that anybody recorded is in them.
