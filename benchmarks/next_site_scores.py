@@ -34,7 +34,8 @@ def counts_of(scored: Any, threshold: float) -> dict[str, NDArray[Any]]:
 
     sums = sums_of(scored, threshold)
     truth, taken = scored.truth, scored.matches.detection_index
-    is_found = (taken >= 0) & (scored.matches.score[np.maximum(taken, 0)] >= threshold)
+    is_found = taken >= 0
+    is_found[is_found] = scored.matches.score[taken[is_found]] >= threshold
     recording_of_truth = scored.recording_of_group[scored.matches.truth_group]
     site_of_recording = np.array(scored.truth.recordings.site, dtype=str)
     cells = {

@@ -4,11 +4,24 @@ from argparse import Namespace
 
 import numpy as np
 import pytest
-from next_site_scores import Gain, Run, mean_figure, paired_gain, read_runs, share_of_gap, tables, write_run
+from next_site_scores import (
+    Gain,
+    Run,
+    counts_of,
+    mean_figure,
+    paired_gain,
+    read_runs,
+    share_of_gap,
+    tables,
+    write_run,
+)
 from next_site_study import ROWS, SUPERVISED, Job, first_of_rows, last_student, start_of
 
 from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.recipes import field
+from mast_ray.evaluation.events import events_from_annotations
+from mast_ray.evaluation.scoring import score_tables
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 
 
 def arrays(kept, hits, truths, sites=("A", "A", "B", "B")):
@@ -83,6 +96,29 @@ def test_a_gain_at_one_of_two_sites_is_surer_over_recordings_than_over_sites():
     assert over_recordings is not None and over_sites is not None
     assert over_recordings.estimate == over_sites.estimate == pytest.approx(0.2)
     assert over_sites.low == pytest.approx(0.0) and over_sites.high == pytest.approx(0.4)
+
+
+def counted(*found):
+    """Counts of (begin_s, end_s, score) detections beside two calls, of 0.3 and 3 s and 1 kHz, at a threshold of 0.5."""
+    calls = ((1.0, 1.3), (5.0, 8.0))
+    truth = tuple(Annotation("a.wav", begin, end, 1000.0, 2000.0) for begin, end in calls)
+    detections = tuple(Annotation("a.wav", *span, 1000.0, 2000.0, score=score) for *span, score in found)
+    tables = (
+        events_from_annotations(AnnotationSet(one, frozenset({"a.wav"}))) for one in (detections, truth)
+    )
+    return counts_of(score_tables(*tables), 0.5)
+
+
+def test_calls_are_counted_by_duration_and_found_only_at_the_threshold():
+    counts = counted((1.0, 1.3, 0.9), (5.0, 8.0, 0.4))
+    assert counts["duration_truth"].tolist() == [[0, 0, 0, 1, 0, 0, 1]]
+    assert counts["duration_found"].tolist() == [[0, 0, 0, 1, 0, 0, 0]]
+
+
+def test_a_detector_that_finds_nothing_is_counted_too():
+    counts = counted()
+    assert counts["duration_truth"].sum() == 2 and counts["duration_found"].sum() == 0
+    assert counts["sums"].tolist() == [[0.0, 0.0, 2.0]]
 
 
 def test_rows_that_were_scored_on_other_recordings_are_refused():
