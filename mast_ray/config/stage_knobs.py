@@ -250,7 +250,9 @@ class SelfTrainConfig(Section):
     empty_weight: Weight = 0.3
     """Weight of empty chunks kept as negatives."""
     max_chunks: int = Field(0, ge=0)
-    """Use at most this many chunks of the pool per round, drawn at random; 0: all."""
+    """Train on at most this many chunks of the pool per round, drawn at random; 0: all. Only a random part of the pool
+    is labelled then: as many, or three times as many where chunks without pseudo-boxes are left out.
+    """
     expert_share: Share = 0.5
     """Curriculum mixed: share of expert chunks in every batch."""
     student: Literal["teacher", "fresh"] = "teacher"
@@ -297,6 +299,16 @@ class SelfTrainConfig(Section):
     """Boxes per chunk may change by at most this factor between rounds."""
     governor_min_agreement: Share = 0.3
     """Least F1 of the student's boxes against its teacher's on the pool."""
+
+    @property
+    def labelled_for_one(self) -> int:
+        """Chunks of the pool to label for each that is to be trained on."""
+        return 3 if self.empty_chunks == "drop" else 1
+
+    @property
+    def most_labelled(self) -> int:
+        """Chunks of the pool that a teacher labels; 0: all."""
+        return self.max_chunks * self.labelled_for_one
 
 
 class TuneConfig(Section):

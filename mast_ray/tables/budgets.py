@@ -1,8 +1,8 @@
 """Training budgets for a user's own data: as many epochs as the recipe says, or as
 fit into the minutes there are.
 
-Where not one epoch of a stage fits it is cut to the steps that do. Warm-up and gradual unfreezing keep their share of the
-schedule.
+Where not one epoch of a stage fits it is cut to the steps that do, and no more of the pool is labelled than these steps take.
+Warm-up and gradual unfreezing keep their share of the schedule.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ SHARES = {"pretrain": 0.25, "detector": 0.30, "self_train.stage1": 0.25, "self_t
 SHARES_FROM_DETECTOR = {"self_train.stage1": 0.40, "self_train.stage2": 0.60}
 # after first lessons, which are one stage 1 more
 SHARES_AFTER_LESSONS = {"detector": 0.30, "self_train.stage1": 0.50, "self_train.stage2": 0.20}
+FIRST_LESSONS = "first_lessons"  # are trained as stage 1 is, before the detector
 LEAST_STEPS = 10  # fewer teach nothing
 Start = Literal["scratch", "detector", "lessons"]
 
@@ -48,22 +49,35 @@ def fitted_budget(
     shares = {"scratch": SHARES, "detector": SHARES_FROM_DETECTOR, "lessons": SHARES_AFTER_LESSONS}[start]
     refinements = rounds + 1 if start == "detector" else rounds
     lessons = 1 if start == "lessons" else 0
-    stage1_chunks = min(pool_chunks, config.self_train.max_chunks or pool_chunks)
-    if config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling"):
-        # an epoch is a pass over the pool, with expert chunks beside it
-        stage1_chunks = round(stage1_chunks / max(1.0 - config.self_train.expert_share, 0.1))
-    train_rate = rates.train_chunks_per_gpu_s
+    knobs, train_rate = config.self_train, rates.train_chunks_per_gpu_s
+    used = min(pool_chunks, knobs.max_chunks or pool_chunks)
+    # an epoch of mixed batches is a pass over the pool, with expert chunks beside it
+    is_mixed = knobs.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling")
+    pool_share = max(1.0 - knobs.expert_share, 0.1) if is_mixed else 1.0
+    has_teacher = knobs.curriculum not in ("stage2_only", "ceiling")
+    label_s = knobs.teacher_hearings / rates.infer_chunks_per_gpu_s if has_teacher else 0.0
+    label_all_s = min(pool_chunks, knobs.most_labelled or pool_chunks) * label_s
     stages = {
         "pretrain": _Stage(pool_chunks, 1, rates.pretrain_chunks_per_gpu_s),
         "detector": _Stage(labelled_chunks, 1, train_rate),
-        "self_train.stage1": _Stage(stage1_chunks, rounds + lessons, train_rate),
+        "self_train.stage1": _Stage(round(used / pool_share), rounds + lessons, train_rate, label_all_s),
         "self_train.stage2": _Stage(labelled_chunks, refinements, train_rate),
     }
     overrides: dict[str, Any] = {}
     taken: dict[str, float] = {}
     for name, share in shares.items():
         stage, section = stages[name], _section(config, name)
-        fitting = share * minutes * 60 / max(stage.epoch_s, 1e-9) if minutes > 0 else float(section.epochs)
+        given_s = share * minutes * 60
+        left_s = given_s - stage.labelling_s
+        fitting = left_s / max(stage.epoch_s, 1e-9) if minutes > 0 else float(section.epochs)
+        if fitting < 1 and stage.labelling_s:
+            chunk_s = stage.times * (knobs.labelled_for_one * label_s + 1.0 / (pool_share * train_rate))
+            most = max(round(LEAST_STEPS * section.batch_size * pool_share), int(given_s / chunk_s))
+            if most < used:  # one pass over a part of the pool, which alone is labelled
+                overrides |= _shortened(section, name, 1) | {f"{name}.min_steps": 0}
+                overrides |= {"self_train.max_chunks": most}
+                taken[name] = most * chunk_s / 60
+                continue
         if fitting < 1:
             steps = max(LEAST_STEPS, int(fitting * stage.chunks / section.batch_size))
             steps = min(steps, section.max_steps or steps)
@@ -73,12 +87,15 @@ def fitted_budget(
                 overrides |= {f"{name}.max_steps": steps} | (
                     {f"{name}.min_steps": 0} if name != "pretrain" else {}
                 )
-            taken[name] = cut * stage.epoch_s / 60
+            taken[name] = (stage.labelling_s + cut * stage.epoch_s) / 60
             continue
         allowed = min(section.epochs, int(fitting))
         if allowed < section.epochs:
             overrides |= _shortened(section, name, allowed)
-        taken[name] = allowed * stage.epoch_s / 60
+        taken[name] = (stage.labelling_s + allowed * stage.epoch_s) / 60
+    if lessons:
+        first = taken["self_train.stage1"] / (rounds + 1)
+        taken = {FIRST_LESSONS: first} | taken | {"self_train.stage1": rounds * first}
     return Budget(overrides, taken)
 
 
@@ -86,6 +103,12 @@ class _Stage(NamedTuple):
     chunks: int  # of an epoch
     times: int  # that it is gone through
     chunks_per_s: float
+    labelling_each_s: float = 0.0  # of the pool, before every time
+
+    @property
+    def labelling_s(self) -> float:
+        """Of all times together."""
+        return self.times * self.labelling_each_s
 
     @property
     def epoch_s(self) -> float:

@@ -102,12 +102,18 @@ def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rat
         labelled = archive.labelled_chunks
         add("train", {"GPU": gpu_h(labelled * config.detector.epochs, rates.train_chunks_per_gpu_s)})
         rounds = config.self_train.rounds
+        labelled_share = min(
+            1.0, (config.self_train.most_labelled or archive.num_chunks) / max(1, archive.num_chunks)
+        )
         pool_once = {
-            "GPU": gpu_h(archive.num_chunks, rates.infer_chunks_per_gpu_s),
-            "network": network_h(frames_bytes),
+            "GPU": gpu_h(archive.num_chunks * labelled_share, rates.infer_chunks_per_gpu_s),
+            "network": network_h(frames_bytes * labelled_share),
         }
         add("pseudo-label", {part: hours * rounds for part, hours in pool_once.items()})
-        stage1 = (config.self_train.max_chunks or archive.num_chunks) * config.self_train.stage1.epochs
+        stage1 = (
+            min(archive.num_chunks, config.self_train.max_chunks or archive.num_chunks)
+            * config.self_train.stage1.epochs
+        )
         stage2 = labelled * config.self_train.stage2.epochs
         add("self-train", {"GPU": gpu_h(rounds * (stage1 + stage2), rates.train_chunks_per_gpu_s)})
     add(

@@ -17,7 +17,7 @@ from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import Runner
 from mast_ray.storage.storage import Storage, open_storage
-from mast_ray.tables.budgets import Budget, Start, fitted_budget
+from mast_ray.tables.budgets import FIRST_LESSONS, Budget, Start, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=float,
         default=None,
-        help="limit of all training together (default: 30 on CPU, none on GPU)",
+        help="limit of all training and pseudo-labels together (default: 30 on CPU, none on GPU)",
     )
     parser.add_argument(
         "--price",
@@ -218,11 +218,15 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
 
 
 def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
-    """Training steps with what they should take. Names of a budget are sections of the config."""
-    section_of = {"pretrain": "pretrain", "train": "detector", "self-train": "self_train"}
+    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons."""
+    parts_of = {
+        "pretrain": ("pretrain",),
+        "train": (FIRST_LESSONS, "detector"),
+        "self-train": ("self_train",),
+    }
 
     def minutes(verb: str) -> float:
-        return sum(t for name, t in budget.minutes.items() if name.split(".")[0] == section_of.get(verb))
+        return sum(t for name, t in budget.minutes.items() if name.split(".")[0] in parts_of.get(verb, ()))
 
     return [replace(step, expected_s=step.expected_s or 60.0 * minutes(step.verb)) for step in steps]
 
@@ -262,10 +266,14 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     if len(extents):
         print("\n".join(f"  {line}" for line in size_lines(extents)))
     for name, taken in budget.minutes.items():
-        epochs, steps = (budget.overrides.get(f"{name}.{knob}") for knob in ("epochs", "max_steps"))
-        cut = f"{steps} steps" if steps else f"{epochs} epochs" if epochs else ""
+        section = "self_train.stage1" if name == FIRST_LESSONS else name
+        epochs, steps = (budget.overrides.get(f"{section}.{knob}") for knob in ("epochs", "max_steps"))
+        part = budget.overrides.get("self_train.max_chunks") if section == "self_train.stage1" else None
+        cut = (
+            f"{steps} steps" if steps else f"{part} chunks" if part else f"{epochs} epochs" if epochs else ""
+        )
         print(f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {cut} to fit)" if cut else ""))
-    print(f"  {'training in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
+    print(f"  {'learning in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
     return budget
 
 

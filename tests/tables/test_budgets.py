@@ -7,13 +7,15 @@ from mast_ray.config.recipes import RECIPES
 from mast_ray.tables.assumed_rates import Rates
 from mast_ray.tables.budgets import fitted_budget
 
-RATES = Rates(pretrain_chunks_per_gpu_s=100.0, train_chunks_per_gpu_s=10.0)
+RATES = Rates(pretrain_chunks_per_gpu_s=100.0, train_chunks_per_gpu_s=10.0, infer_chunks_per_gpu_s=100.0)
 
 
 def test_without_a_limit_the_recipe_stands():
     budget = fitted_budget(RECIPES["field"](), 1000, 100, RATES, 0)
     assert budget.overrides == {}
     assert budget.minutes["pretrain"] == pytest.approx(400 * 1000 / 100 / 60)
+    # both rounds label the pool, at 100 chunks a second
+    assert budget.minutes["self_train.stage1"] == pytest.approx(2 * (1000 / 100 + 80 * 1000 / 10) / 60)
     assert budget.minutes["self_train.stage2"] == pytest.approx(2 * 40 * 100 / 10 / 60)
 
 
@@ -36,19 +38,37 @@ def test_a_stage_of_which_not_one_epoch_fits_is_cut_to_the_steps_that_do():
     budget = fitted_budget(config, 10**6, 10**5, RATES, 60.0)
     assert budget.total_minutes <= 60.0
     shorter = apply_overrides(config, budget.overrides)
-    stage1, printed = shorter.self_train.stage1, config.self_train.stage1
-    # a quarter of an hour for two rounds, 10 chunks/s
-    assert (stage1.epochs, stage1.max_steps) == (1, 900 * 10 // 2 // printed.batch_size)
-    share = stage1.max_steps * stage1.batch_size / 10**6
-    begin = printed.unfreeze_start_epoch / printed.epochs  # as a share of all there is
-    assert stage1.unfreeze_start_epoch == pytest.approx(begin * share, rel=0.01)
+    stage2, printed = shorter.self_train.stage2, config.self_train.stage2
+    # a fifth of an hour for two rounds, 10 chunks/s
+    assert (stage2.epochs, stage2.max_steps) == (1, 720 * 10 // 2 // printed.batch_size)
+    share = stage2.max_steps * stage2.batch_size / 10**5
+    warmup = printed.warmup_epochs / printed.epochs  # as a share of all there is
+    assert stage2.warmup_epochs == pytest.approx(warmup * share, rel=0.01)
     assert shorter.pretrain.max_steps == 900 * 100 // config.pretrain.batch_size
+
+
+def test_no_more_of_a_large_pool_is_labelled_than_there_is_time_to_learn():
+    config = RECIPES["field"]()
+    shorter = apply_overrides(config, fitted_budget(config, 10**6, 10**5, RATES, 60.0).overrides)
+    # a quarter of an hour for two rounds: a chunk is learned in 0.1 s, and three are labelled for it in 0.03 s
+    knobs, printed = shorter.self_train, config.self_train.stage1
+    assert (knobs.max_chunks, knobs.most_labelled) == (3461, 3 * 3461)
+    assert (knobs.stage1.epochs, knobs.stage1.max_steps) == (1, 0)
+    assert knobs.stage1.unfreeze_start_epoch == pytest.approx(printed.unfreeze_start_epoch / printed.epochs)
+    every = apply_overrides(config, {"self_train.empty_chunks": "negative"})
+    overrides = fitted_budget(every, 10**6, 10**5, RATES, 60.0).overrides
+    assert overrides["self_train.max_chunks"] == 4090  # 0.11 s: chunks without a box are learned too
+    own = apply_overrides(config, {"self_train.max_chunks": 500})
+    assert "self_train.max_chunks" not in fitted_budget(own, 10**6, 10**5, RATES, 60.0).overrides
+    unlabelled = apply_overrides(config, {"self_train.curriculum": "stage2_only"})
+    assert "self_train.max_chunks" not in fitted_budget(unlabelled, 10**6, 10**5, RATES, 60.0).overrides
 
 
 def test_however_little_time_there_is_a_stage_has_some_steps():
     budget = fitted_budget(RECIPES["field"](), 10**6, 10**5, RATES, 0.01)
     named = ("pretrain", "detector", "self_train.stage1", "self_train.stage2")
-    assert [budget.overrides[f"{name}.max_steps"] for name in named] == [10] * 4
+    assert [budget.overrides.get(f"{name}.max_steps") for name in named] == [10, 10, None, 10]
+    assert budget.overrides["self_train.max_chunks"] == 10 * RECIPES["field"]().self_train.stage1.batch_size
     few = fitted_budget(RECIPES["field"](), 100, 50, RATES, 0.01)
     assert not [key for key in few.overrides if key.endswith("max_steps")], "an epoch has fewer"
     assert all(few.overrides[f"{name}.epochs"] == 1 for name in named)
@@ -67,6 +87,8 @@ def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_o
 def test_first_lessons_go_through_the_pool_once_more_and_nothing_is_pretrained():
     config = RECIPES["field"]()
     budget = fitted_budget(config, 1000, 100, RATES, 0, "lessons")
-    assert set(budget.minutes) == {"detector", "self_train.stage1", "self_train.stage2"}
-    assert budget.minutes["self_train.stage1"] == pytest.approx(3 * 80 * 1000 / 10 / 60)
+    assert list(budget.minutes) == ["first_lessons", "detector", "self_train.stage1", "self_train.stage2"]
+    once = (1000 / 100 + 80 * 1000 / 10) / 60  # the pool is labelled, and learned
+    assert budget.minutes["first_lessons"] == pytest.approx(once)
+    assert budget.minutes["self_train.stage1"] == pytest.approx(2 * once)
     assert budget.minutes["self_train.stage2"] == pytest.approx(2 * 40 * 100 / 10 / 60)

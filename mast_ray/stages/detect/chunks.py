@@ -34,7 +34,7 @@ from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
 from mast_ray.storage.units import Item, Outcome, Unit, group_units, iter_commits, pending_units
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reading.chunk_sets import ChunkRuns, ChunkSet, runs_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkRuns, ChunkSet, drawn_runs, runs_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.data.archive_inputs import read_as
@@ -73,6 +73,7 @@ class ChunkTask:
     doubts_nested: bool = False  # without post-processing, where boxes are to be as the model delivers them
     also: tuple[str, ...] = ()  # further models that hear every chunk
     num_hearings: int = 1  # of every model
+    most_chunks: int = 0  # drawn at random; 0: all
 
 
 def detect_chunks(
@@ -104,9 +105,12 @@ def detect_chunks(
     if task.also or task.num_hearings > 1:
         settings |= {"also": [_hears_alike(model, card, task) for model in task.also]}
         settings |= {"num_hearings": task.num_hearings}
-    key = text_hash(repr(sorted(settings.items())))
     inputs = {"model": card.weights_sha256, "prepared": settings["prepared"]}
-    chunks = runs_of_split(archive, *task.splits)
+    every = runs_of_split(archive, *task.splits)
+    chunks = drawn_runs(every, task.most_chunks, config.seed)
+    drawn = {} if chunks is every else {"most_chunks": task.most_chunks, "seed": config.seed}
+    settings |= drawn
+    key = text_hash(repr(sorted(settings.items())))
     with stage_run(stage, stage_name, config, key, inputs, settings) as run:
         if run.done is not None:
             log.info("%s holds these detections already", stage.url)
@@ -118,7 +122,7 @@ def detect_chunks(
             copy_work(taken, stage)
         else:
             _work_off(task, run, units, runner, len(chunks))
-        return StageResult(run.finish(count_chunks(stage, units)), was_done=False)
+        return StageResult(run.finish(count_chunks(stage, units) | {"drawn": drawn}), was_done=False)
 
 
 def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:

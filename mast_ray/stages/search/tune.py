@@ -38,7 +38,7 @@ from mast_ray.stages.search.post_processing import objective_chunks, run_post_se
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
-from mast_ray.storage.stage_folders import sections_hash, text_hash
+from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_hash
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
@@ -209,9 +209,13 @@ class _Search:
 
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
-        pool = usable_pool(self.pool, self.stage.at("detections"), is_reweighed)
-        run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
+        own = self.stage.at("detections")
+        pool = usable_pool(self.pool, own, is_reweighed)
         card = read_card(self.detector, config.storage)
+        inputs = {"model": card.weights_sha256, "prepared": data_hash(self.archive)}
+        # self-training's are taken as they are, of the whole pool or of a part
+        if pool.url == own.url or not _holds(pool, inputs):
+            run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         threshold = config.self_train.threshold if is_reweighed else scores.threshold.value
         teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
         task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
@@ -253,6 +257,12 @@ def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
         return stored
     log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)
     return own
+
+
+def _holds(pool: Storage, inputs: Mapping[str, str]) -> bool:
+    """Whether a folder holds finished detections by this model in this archive."""
+    made = read_manifest(pool)
+    return made is not None and made.inputs == inputs
 
 
 def _text(values: Mapping[str, Any]) -> str:

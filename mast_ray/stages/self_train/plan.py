@@ -14,7 +14,7 @@ from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
-from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.chunk_sets import chunks_of_split, drawn_runs, runs_of_split
 from mast_ray.training.data.archive_inputs import of_student
 from mast_ray.training.data.labels import expert_chunks
 from mast_ray.training.data.mixed_reader import expert_count
@@ -31,6 +31,7 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
     pool, experts = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
     held = len(chunks_of_split(archive, *splits)) if splits else 0
     most = min(pool, knobs.max_chunks or pool)
+    labelled = len(drawn_runs(runs_of_split(archive, "pool"), knobs.most_labelled, config.seed))
     lines = [
         f"model      {card.model.get('name')} {card.model.get('size')}, {card.weights_sha256[:12]}",
         f"data       {pool} chunks of the pool, {experts} with expert labels, {held} held out ({', '.join(splits) or 'none'})",
@@ -42,7 +43,7 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
             teachers = 1 + len(also) * (number == 1)
             heard = f"by {teachers} detectors" if teachers > 1 else "by one detector"
             ways = f", each in {knobs.teacher_hearings} ways" if knobs.teacher_hearings > 1 else ""
-            lines.append(_line(stage, f"round{number}/detections", f"{pool} chunks {heard}{ways}"))
+            lines.append(_line(stage, f"round{number}/detections", f"{labelled} chunks {heard}{ways}"))
             lines.append(_line(stage, f"round{number}/pseudo", "no inference"))
         for step in steps_of(knobs.curriculum):
             section = knobs.stage1 if step.section == "self_train.stage1" else knobs.stage2

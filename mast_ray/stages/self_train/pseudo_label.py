@@ -37,13 +37,16 @@ def run_pseudo_label(
     boxes: Literal["candidates", "delivered"] = "candidates",
     also: Sequence[str] = (),
 ) -> StageResult:
-    """Detections of every chunk of the named splits into OUT: candidates to choose from, or what the model delivers by
-    the post-processing of its card. Candidates may be those of several models and hearings together.
+    """Detections of every chunk of the named splits into OUT (of the pool: of as many as self_train.max_chunks asks for):
+    candidates to choose from, or what the model delivers by the post-processing of its card. Candidates may be those of
+    several models and hearings together.
     """
     task = pool_task(config, model, prepared, out, splits)
     if boxes == "candidates":
         others = tuple(full_url(one) for one in also)
         task = replace(task, also=others, num_hearings=config.self_train.teacher_hearings)
+        if task.splits == ("pool",):
+            task = replace(task, most_chunks=config.self_train.most_labelled)
     if boxes == "delivered":
         card = read_card(model, config.storage)
         post = delivered_post(card, config.evaluate)

@@ -9,7 +9,7 @@ more than one of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -34,7 +34,7 @@ from mast_ray.storage.stage_folders import read_manifest, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, write_table
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split, drawn_runs, runs_of_split
 from mast_ray.training.data.labels import (
     CHOSEN_CHUNKS,
     PSEUDO_CHUNKS,
@@ -59,11 +59,15 @@ class PseudoLabels:
     stage: Storage
     archive: Prepared
     figures: dict[str, Any]
+    drawn: Mapping[str, int]  # how many chunks of the pool were, and by which seed; empty: all
 
     @cached_property
     def chunks(self) -> ChunkSet:
-        """The pool."""
-        return chunks_of_split(self.archive, "pool")
+        """What was labelled of the pool."""
+        every = runs_of_split(self.archive, "pool")
+        return (
+            drawn_runs(every, self.drawn["most_chunks"], self.drawn["seed"]) if self.drawn else every
+        ).chunks()
 
     def boxes_of(self, chunks: ChunkSet) -> PoolDetections:
         """The pseudo-boxes of some chunks, over them."""
@@ -129,6 +133,7 @@ def make_pseudo_labels(
         stage,
         prepared,
         json.loads(stage.read_bytes(FIGURES_FILE)),
+        made.counts.get("drawn", {}),
     )
 
 

@@ -25,6 +25,8 @@ from mast_ray.tables.prepared import Prepared
 EDGE_FRAMES = (
     12  # a remnant of a region at the border of a chunk, and the frames that straddle a recording's end
 )
+DRAWN_AT_ONCE = 24  # neighbouring chunks, about two minutes
+MOST_DRAWS = 1_000_000  # of a huge set longer stretches are drawn
 TimeOnly = Literal["ignore", "teach"]
 
 
@@ -105,6 +107,21 @@ def common_runs(some: ChunkRuns, others: ChunkRuns) -> ChunkRuns:
     first = np.maximum(begin[of], other_begin[other])
     recording, number = pairs_of(first)
     return ChunkRuns(recording, number, np.minimum(end[of], other_end[other]) - first)
+
+
+def drawn_runs(runs: ChunkRuns, most: int, seed: int) -> ChunkRuns:
+    """Stretches of about two minutes, drawn at random until they hold `most` chunks or a few more; 0: all there are."""
+    if not 0 < most < len(runs):
+        return runs
+    length = max(DRAWN_AT_ONCE, -(-len(runs) // MOST_DRAWS))
+    pieces = -(-runs.count // length)
+    of = np.repeat(np.arange(len(pieces)), pieces)
+    begin = (np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+    count = np.minimum(length, runs.count[of] - begin)
+    order = np.random.default_rng([seed, 11]).permutation(len(of))
+    drawn = order[: np.searchsorted(np.cumsum(count[order]), most) + 1]
+    of = of[drawn]
+    return merged_runs(runs.recording[of], runs.first[of] + begin[drawn], count[drawn])
 
 
 def chunks_of_split(prepared: Prepared, *names: str) -> ChunkSet:

@@ -22,7 +22,9 @@ from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.stages.detect.chunks import chunk_units, chunks_of_items
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.search.tune import usable_pool
+from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, runs_of_split
@@ -96,6 +98,37 @@ def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
         expected = expected[expected[:, 0] < expected[:, 2]]
         assert np.allclose(stored.boxes[own], expected, atol=1e-2)
         assert (np.diff(stored.score[own]) <= 0).all()
+
+
+def test_only_a_part_of_the_pool_is_labelled_where_only_a_part_will_be_learned(
+    archive, config, detector, labelled, tmp_path
+):
+    prepared = open_prepared(str(archive))
+    few = apply_overrides(
+        config, {"self_train.max_chunks": 1, "self_train.empty_chunks": "drop", "self_train.policy": "fixed"}
+    )
+    found = tmp_path / "found"
+    manifest, _ = run_pseudo_label(few, detector, str(archive), str(found), runner=HERE)
+    pool = len(chunks_of_split(prepared, "pool"))
+    assert 3 <= manifest.counts["chunks"] < pool  # three for the one to learn, in whole stretches
+    stored, every = (
+        {(row["recording_id"], row["chunk"]): row["score"] for row in rows_of(folder).to_pylist()}
+        for folder in (found, labelled)
+    )
+    assert len(stored) == manifest.counts["chunks"], "every chunk has some box above the floor"
+    assert stored == {place: every[place] for place in stored}, "what is labelled is labelled as ever"
+    teacher = Teacher(manifest.inputs["model"], threshold=0.01, kept_share=0.0, round=1)
+    made = make_pseudo_labels(few, prepared, open_storage(str(found)), str(tmp_path / "pseudo"), teacher)
+    names = prepared.recording_ids
+    chunks = made.chunks
+    assert {(names[r], k) for r, k in zip(chunks.recording, chunks.chunk, strict=True)} == set(stored)
+    assert made.figures["train_chunks"] == 1
+    # chunks that nobody labelled are no silence
+    silent = apply_overrides(few, {"self_train.empty_chunks": "negative", "self_train.threshold": 1.0})
+    made = make_pseudo_labels(silent, prepared, open_storage(str(found)), str(tmp_path / "silent"), teacher)
+    kept = pq.read_table(tmp_path / "silent" / "pseudo_chunks.parquet")
+    assert set(zip(kept["recording_id"].to_pylist(), kept["chunk"].to_pylist(), strict=True)) <= set(stored)
+    assert len(kept) == 1 and made.figures["figures"]["boxes_per_chunk"] == 0
 
 
 def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_them(

@@ -5,7 +5,15 @@ import pyarrow as pa
 import pytest
 
 from mast_ray.tables import prepared as prepared_module
-from mast_ray.tables.reading.chunk_sets import ChunkRuns, common_runs, keys_of, merged_runs
+from mast_ray.tables.reading import chunk_sets
+from mast_ray.tables.reading.chunk_sets import (
+    DRAWN_AT_ONCE,
+    ChunkRuns,
+    common_runs,
+    drawn_runs,
+    keys_of,
+    merged_runs,
+)
 
 
 def runs(*rows):
@@ -55,6 +63,38 @@ def test_merging_and_cutting_random_stretches_gives_the_chunks_that_counting_one
         np.testing.assert_array_equal(keys_of(found.chunks()), keys_one_by_one(one))
     both = np.intersect1d(keys_one_by_one(first), keys_one_by_one(second))
     np.testing.assert_array_equal(keys_of(common_runs(*merged).chunks()), both)
+
+
+def test_a_part_is_drawn_in_stretches_of_two_minutes_as_large_as_asked_for():
+    every = runs((0, 0, 1000), (1, 5, 3), (2, 0, 500), (4, 7, 30))
+    part = drawn_runs(every, 200, seed=3)
+    assert 200 <= len(part) < 200 + DRAWN_AT_ONCE
+    assert set(keys_one_by_one(part)) <= set(keys_one_by_one(every))
+    assert len(keys_one_by_one(part)) == len(part), "no chunk twice"
+    assert rows_of(drawn_runs(every, 200, seed=3)) == rows_of(part) != rows_of(drawn_runs(every, 200, seed=4))
+    # a stretch begins where a multiple of two minutes does, and is cut by the end of its run alone
+    begin = dict(zip(every.recording.tolist(), every.first.tolist(), strict=True))
+    assert all((first - begin[recording]) % DRAWN_AT_ONCE == 0 for recording, first, _ in rows_of(part))
+
+
+def test_all_are_taken_where_no_number_is_given_or_there_are_no_more():
+    every = runs((0, 0, 10), (3, 2, 5))
+    assert drawn_runs(every, 0, 0) is every and drawn_runs(every, 15, 0) is every
+    assert len(drawn_runs(every, 14, 0)) in (14, 15)
+
+
+def test_every_chunk_is_drawn_as_often_as_any_other():
+    every = runs(*((recording, 0, 24) for recording in range(40)))
+    times = np.zeros(40)
+    for seed in range(300):
+        times[drawn_runs(every, 240, seed).recording] += 1
+    assert np.abs(times / 300 - 0.25).max() < 0.1  # 4 standard deviations
+
+
+def test_of_a_huge_set_longer_stretches_are_drawn(monkeypatch):
+    monkeypatch.setattr(chunk_sets, "MOST_DRAWS", 10)
+    part = drawn_runs(runs((0, 0, 5000), (1, 0, 5000)), 1500, 0)
+    assert len(part) == 2000 and set(part.count.tolist()) <= {1000, 2000}
 
 
 def test_few_ids_among_many_recordings_are_found_where_a_search_through_all_finds_them(prepared, monkeypatch):
