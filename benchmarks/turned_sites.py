@@ -5,8 +5,8 @@
 Every recording of DATA/soundscapes/ovenbird_5sites was cut around its song, so that one fixed box finds most of them.
 Here each is turned by a time of its own (its end follows on its beginning) until the song is at a place drawn at random, and
 no place is better than another. Then, as a user would type it: `mast run` on four sites; `mast train --start` of its model on
-30 boxes of the fifth, with the four to be remembered; both models and the shipped one scored on recordings that neither was trained
-on, at both places, each at its own threshold; beside them the fixed box that is the median of the four sites' boxes, which never
+30 boxes of the fifth, with the four to be remembered; both models, the shipped one and the pieces that `mast run` tries beside
+its network scored on recordings that none was trained on, at both places, each at its own threshold; beside them the fixed box that is the median of the four sites' boxes, which never
 listens. Every step goes on where it was.
 """
 
@@ -58,6 +58,10 @@ def main() -> None:
         mast("evaluate", "shipped:tiny", prepared, "--out", shipped, "--runner", "here")
         folders = {"shipped, at once": shipped, "trained on four sites": adapted / "adaptation" / f"{name}-before",
                    f"after {args.boxes} boxes of the new site": adapted / "adaptation" / f"{name}-after"}  # fmt: skip
+        if (run / "pieces" / "card.json").exists():  # `mast run` has tried them beside its network
+            pieces = args.work / f"pieces_{name}"
+            mast("evaluate", run / "pieces", prepared, "--out", pieces, "--runner", "here")
+            folders["pieces as four sites say, no network"] = pieces
         rows += [{"place": place, "model": title} | whole(folder) for title, folder in folders.items()]
         fixed = fixed_box(placed[OLD], placed[place])
         rows.append({"place": place, "model": "one fixed box, all recordings", "recall": fixed})
