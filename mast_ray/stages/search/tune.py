@@ -214,7 +214,7 @@ class _Search:
         card = read_card(self.detector, config.storage)
         inputs = {"model": card.weights_sha256, "prepared": data_hash(self.archive)}
         # self-training's are taken as they are, of the whole pool or of a part
-        if pool.url == own.url or not _holds(pool, inputs):
+        if pool.url == own.url or not holds_detections(pool, inputs):
             run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         threshold = config.self_train.threshold if is_reweighed else scores.threshold.value
         teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
@@ -259,7 +259,7 @@ def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
     return own
 
 
-def _holds(pool: Storage, inputs: Mapping[str, str]) -> bool:
+def holds_detections(pool: Storage, inputs: Mapping[str, str]) -> bool:
     """Whether a folder holds finished detections by this model in this archive."""
     made = read_manifest(pool)
     return made is not None and made.inputs == inputs

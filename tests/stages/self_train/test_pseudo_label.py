@@ -21,15 +21,16 @@ from mast_ray.self_training.pool import has_parts, keys_of, read_pool
 from mast_ray.spectrogram.grid import end_of_sound
 from mast_ray.stages.detect.chunks import chunk_units, chunks_of_items
 from mast_ray.stages.runner import HERE, ON_RAY
-from mast_ray.stages.search.tune import usable_pool
+from mast_ray.stages.search.tune import holds_detections, usable_pool
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.prepared import data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, runs_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
+from mast_ray.training.files.model_files import read_card
 
 pytestmark = pytest.mark.slow  # trains or runs a network
 
@@ -117,6 +118,11 @@ def test_only_a_part_of_the_pool_is_labelled_where_only_a_part_will_be_learned(
     )
     assert len(stored) == manifest.counts["chunks"], "every chunk has some box above the floor"
     assert stored == {place: every[place] for place in stored}, "what is labelled is labelled as ever"
+    # a search takes what self-training has stored, of a part as of all; not what another detector has
+    inputs = {"model": read_card(detector).weights_sha256, "prepared": data_hash(prepared)}
+    assert all(holds_detections(open_storage(str(folder)), inputs) for folder in (found, labelled))
+    assert not holds_detections(open_storage(str(found)), inputs | {"model": "another"})
+    assert not holds_detections(open_storage(str(tmp_path / "nothing")), inputs)
     teacher = Teacher(manifest.inputs["model"], threshold=0.01, kept_share=0.0, round=1)
     made = make_pseudo_labels(few, prepared, open_storage(str(found)), str(tmp_path / "pseudo"), teacher)
     names = prepared.recording_ids
