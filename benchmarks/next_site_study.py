@@ -130,7 +130,7 @@ def epochs(number: int) -> tuple[str, ...]:
     )
 
 
-TIMES_AS_LONG = {"long": 3, "longer": 5}  # how a row's name ends -> passes over the experts' boxes
+TIMES_AS_LONG = {"long": 3, "longer": 5}  # how a row's name ends -> times the passes over experts' boxes
 
 
 # `field` is what the recipe of that name trains; its rows change one thing each.

@@ -6,8 +6,8 @@ Every recording of DATA/soundscapes/ovenbird_5sites was cut around its song, so 
 Here each is turned by a time of its own (its end follows on its beginning) until the song is at a place drawn at random, and
 no place is better than another. Then, as a user would type it: `mast run` on four sites; `mast train --start` of its model on
 30 boxes of the fifth, with the four to be remembered; both models, the shipped one and the pieces that `mast run` tries beside
-its network scored on recordings that none was trained on, at both places, each at its own threshold; beside them the fixed box that is the median of the four sites' boxes, which never
-listens. Every step goes on where it was.
+its network scored on recordings that none was trained on, at both places, each at its own threshold; beside them the fixed box
+that is the median of the four sites' boxes, which never listens. Every step goes on where it was.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ from typing import Any
 
 ROUNDS = "rounds.json"
 SPLITS = ("site_ood", "temporal_ood", "ood_dev", "test", "val")  # what is looked at first comes first
-PSEUDO_LABELS = {"pseudo": "expert-labelled part", "pool": "whole pool"}  # whose truth is known
+PSEUDO_LABELS = {
+    "pseudo": "expert-labelled part",
+    "pool": "what the teacher labelled",
+}  # whose truth is known
 QUALITY = ("precision", "coverage", "f1")
 
 

@@ -71,12 +71,15 @@ def fitted_budget(
         left_s = given_s - stage.labelling_s
         fitting = left_s / max(stage.epoch_s, 1e-9) if minutes > 0 else float(section.epochs)
         if fitting < 1 and stage.labelling_s:
-            chunk_s = stage.times * (knobs.labelled_for_one * label_s + 1.0 / (pool_share * train_rate))
-            most = max(round(LEAST_STEPS * section.batch_size * pool_share), int(given_s / chunk_s))
+            # of a chunk to learn; never more is labelled than there is, so the second is more where nearly all fits
+            labelled_s = stage.times * knobs.labelled_for_one * label_s
+            learned_s = stage.times / (pool_share * train_rate)
+            least = round(LEAST_STEPS * section.batch_size * pool_share)
+            most = max(least, int(given_s / (labelled_s + learned_s)), int(left_s / learned_s))
             if most < used:  # one pass over a part of the pool, which alone is labelled
                 overrides |= _shortened(section, name, 1) | {f"{name}.min_steps": 0}
                 overrides |= {"self_train.max_chunks": most}
-                taken[name] = most * chunk_s / 60
+                taken[name] = (min(most * labelled_s, stage.labelling_s) + most * learned_s) / 60
                 continue
         if fitting < 1:
             steps = max(LEAST_STEPS, int(fitting * stage.chunks / section.batch_size))

@@ -58,6 +58,10 @@ def test_no_more_of_a_large_pool_is_labelled_than_there_is_time_to_learn():
     every = apply_overrides(config, {"self_train.empty_chunks": "negative"})
     overrides = fitted_budget(every, 10**6, 10**5, RATES, 60.0).overrides
     assert overrides["self_train.max_chunks"] == 4090  # 0.11 s: chunks without a box are learned too
+    # all 1000 are labelled in 10 s a round, and 80 of the 90 s are left to learn: not as if three for one were to be labelled
+    nearly = fitted_budget(config, 1000, 100, RATES, 12.0)
+    assert nearly.overrides["self_train.max_chunks"] == 800
+    assert nearly.minutes["self_train.stage1"] == pytest.approx(0.25 * 12.0)
     own = apply_overrides(config, {"self_train.max_chunks": 500})
     assert "self_train.max_chunks" not in fitted_budget(own, 10**6, 10**5, RATES, 60.0).overrides
     unlabelled = apply_overrides(config, {"self_train.curriculum": "stage2_only"})

@@ -115,6 +115,8 @@ def detect_chunks(
         if run.done is not None:
             log.info("%s holds these detections already", stage.url)
             return StageResult(run.done, was_done=True)
+        if drawn:
+            log.info("%s of %s chunks are drawn at random", f"{len(chunks):,}", f"{len(every):,}")
         taken = next((one for one in known if done_before(one, stage_name, key, inputs)), None)
         units = chunk_units(archive, chunks, chunks_per_unit or chunks_of_a_unit(len(chunks)))
         if taken is not None:

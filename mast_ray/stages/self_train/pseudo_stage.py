@@ -59,15 +59,14 @@ class PseudoLabels:
     stage: Storage
     archive: Prepared
     figures: dict[str, Any]
-    drawn: Mapping[str, int]  # how many chunks of the pool were, and by which seed; empty: all
+    drawn: Mapping[str, int]  # most_chunks of the pool, by a seed; empty: all
 
     @cached_property
     def chunks(self) -> ChunkSet:
         """What was labelled of the pool."""
         every = runs_of_split(self.archive, "pool")
-        return (
-            drawn_runs(every, self.drawn["most_chunks"], self.drawn["seed"]) if self.drawn else every
-        ).chunks()
+        drawn = drawn_runs(every, self.drawn.get("most_chunks", 0), self.drawn.get("seed", 0))
+        return drawn.chunks()
 
     def boxes_of(self, chunks: ChunkSet) -> PoolDetections:
         """The pseudo-boxes of some chunks, over them."""
