@@ -861,6 +861,7 @@ def print_table(args: argparse.Namespace) -> None:
     runs = read_runs(args.work / "results")
     text = tables(runs, list(ROWS), args.rivals)
     text += share_of_gap(runs, "field", "self_trained_control", "self_trained", "self_trained_ceiling")
+    text += share_of_gap(runs, "field", "field_long", "field_lessons", "lessons_ceiling")
     (args.work / "table.md").write_text(text)
     print(text, flush=True)
 
