@@ -137,11 +137,21 @@ def test_kaleidoscope_results_are_read():
     text = (
         "INDIR,FOLDER,IN FILE,CHANNEL,OFFSET,DURATION,Fmin,Fmean,Fmax,TOP1MATCH,MANUAL ID\n"
         "C:\\data,site1,x_20180710_053000.wav,0,2.5,0.75,1500,2000,3500,cluster3,\n"
-        "C:\\data,site1,x_20180710_053000.wav,0,5,1,40,45,60,bat,Pipistrellus\n"
+        "C:\\data,site1,x_20180710_053000.wav,0,5,1,150,180,240,bird,Bittern\n"
     )
     assert events(text, "id.csv") == [
         ("site1/x_20180710_053000.wav", 2.5, 3.25, 1500.0, 3500.0, "cluster3"),
-        ("site1/x_20180710_053000.wav", 5.0, 6.0, 40_000.0, 60_000.0, "Pipistrellus"),
+        ("site1/x_20180710_053000.wav", 5.0, 6.0, 150.0, 240.0, "Bittern"),
+    ]
+
+
+def test_a_kaleidoscope_table_of_bat_mode_is_in_khz():
+    header = "FOLDER,IN FILE,OFFSET,DURATION,Fmin,Fmax,MANUAL ID\n"
+    rows = "s,x.wav,5,1,40,60,Pipistrellus\ns,x.wav,7,1,,,\ns,x.wav,8,1,100,115.5,Rhinolophus\n"
+    assert [event[3:5] for event in events(header + rows, "id.csv")] == [
+        (40_000.0, 60_000.0),
+        (None, None),
+        (100_000.0, 115_500.0),
     ]
 
 
@@ -273,6 +283,40 @@ def test_no_reference_leaves_the_root(tmp_path, payload):
         assert all(
             not a.path.startswith("/") and ".." not in a.path.split("/") for a in without_listing.annotations
         )
+
+
+BOXES = "file,begin_s,end_s,low_hz,high_hz,label\n"
+
+
+def test_a_box_of_a_site_that_is_not_there_is_not_put_on_another_site():
+    """Recorders on one schedule write the same names."""
+    rows = "siteA/0900.WAV,1,2,500,900,wren\nsiteB/0900.WAV,11,12,500,900,owl\n"
+    found = parse_annotations((BOXES + rows).encode(), "t.csv", index=RecordingIndex(["siteA/0900.WAV"]))
+    assert [(a.path, a.label) for a in found.annotations] == [("siteA/0900.WAV", "wren")]
+    assert found.unresolved == ("siteB/0900.WAV",) and not found.notes
+
+
+@pytest.mark.parametrize(
+    ("rows", "listing", "told"),
+    [
+        ("siteB/0900.WAV,1,2,5,9,owl\n", ["siteA/0900.WAV"], "siteB/0900.WAV for siteA/0900.WAV"),
+        ("siteA/x.wav,1,2,5,9,a\nsiteB/x.wav,1,2,5,9,b\n", ["x.wav"], "x.wav in siteA/x.wav, siteB/x.wav"),
+        ("D:\\\\card\\\\x.wav,1,2,5,9,a\nx.wav,3,4,5,9,b\n", ["x.wav"], ""),
+        ("/mnt/siteA/x.wav,1,2,5,9,a\nsiteA/x.wav,3,4,5,9,b\n", ["siteA/x.wav"], ""),
+    ],
+)
+def test_a_folder_that_the_archive_does_not_have_is_said(rows, listing, told):
+    found = parse_annotations((BOXES + rows).encode(), "t.csv", index=RecordingIndex(listing))
+    assert not found.unresolved and (told in " ".join(found.notes) if told else not found.notes)
+
+
+def test_tables_of_two_folders_for_one_recording_are_said(tmp_path):
+    for folder in ("siteA", "siteB"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.Table.1.selections.txt").write_text(RAVEN + "1\tS\t1\t1\t2\t500\t900\tA\n")
+    found = read_annotations(tmp_path, recordings=["x.wav"])
+    assert "1 recordings have tables in several folders (e.g. x.wav in siteA, siteB)" in found.notes[0]
+    assert not read_annotations(tmp_path, recordings=["siteA/x.wav", "siteB/x.wav"]).notes
 
 
 def test_tables_of_the_same_name_in_two_folders_stay_two_recordings(tmp_path):

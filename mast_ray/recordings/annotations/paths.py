@@ -14,7 +14,7 @@ import posixpath
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 _SCHEME_OR_DRIVE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:|~)")
@@ -93,6 +93,61 @@ class RecordingIndex:
         if len(matches) > 1:
             matches = [path for path in matches if posixpath.dirname(path) == near]
         return matches[0] if len(matches) == 1 else None
+
+
+def of_other_folders(found: Mapping[str, str | None]) -> tuple[set[str], list[str]]:
+    """(references of one table that cannot mean what they were taken for, notes on those that may not) of reference -> recording.
+
+    Recorders on one schedule write the same names. `river/x.wav` is not a recording of an archive without that folder where
+    the same table has `ridge/x.wav` for it.
+    """
+    meant: dict[str, list[str]] = defaultdict(list)
+    for reference, path in found.items():
+        if reference and path:
+            meant[path].append(reference)
+    wrong: set[str] = set()
+    elsewhere: dict[str, str] = {}
+    several: dict[str, list[str]] = {}
+    for path, references in meant.items():
+        depth = len(_parts(path))
+        shared = {reference: _num_shared(reference, path) for reference in references}
+        above: dict[str, str] = {}  # folder above the archive -> a reference
+        for reference, number in shared.items():
+            parts = _parts(reference)
+            if number == depth < len(parts):
+                above.setdefault(parts[-depth - 1], reference)
+            elif number < len(parts) and number < max(shared.values()):
+                wrong.add(reference)
+            elif number < len(parts) and number < depth:
+                elsewhere[reference] = path
+        if len(above) > 1:
+            several[path] = list(above.values())
+    notes = []
+    for reference, path in list(elsewhere.items())[:1]:
+        notes.append(
+            f"{len(elsewhere):,} recordings are named in folders that the archive does not have, and taken for those of the same "
+            f"name (e.g. {reference} for {path})"
+        )
+    for path, references in list(several.items())[:1]:
+        notes.append(
+            f"{len(several):,} recordings are named in several folders (e.g. {path} in {', '.join(references[:3])}): if these are "
+            "different ones, give the folder above as the archive"
+        )
+    return wrong, notes
+
+
+def _parts(reference: str) -> list[str]:
+    return [part for part in _folded(reference.replace("\\", "/")).split("/") if part not in ("", ".")]
+
+
+def _num_shared(reference: str, path: str) -> int:
+    """How many parts two paths have in common from their ends on; names were found to be the same, whatever their suffix."""
+    number = 1
+    for own, other in zip(reversed(_parts(reference)[:-1]), reversed(_parts(path)[:-1]), strict=False):
+        if own != other:
+            break
+        number += 1
+    return number
 
 
 def _lies_in(path: str, folders: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from mast_ray.recordings.annotations.paths import (
     RecordingIndex,
     list_files,
     marks_no_calls,
+    of_other_folders,
     own_stems,
     safe_reference,
 )
@@ -101,6 +103,7 @@ def parse_folder(
 ) -> AnnotationSet:
     """Every annotation file of a folder, by name and content; a mapping of columns is for the tables that have them."""
     sets = []
+    owners: dict[str, set[str]] = defaultdict(set)  # recording -> folders of tables that are called like it
     is_used = not columns
     class_names: dict[str, str] = {}
     for name, content in files:
@@ -122,6 +125,9 @@ def parse_folder(
                     is_alone=is_alone,
                 )
             )
+            owner = index.owner_of(name) if index is not None and not marks_no_calls(name) else None
+            if owner and owner in sets[-1].annotated_paths:
+                owners[owner].add(posixpath.dirname(name) or ".")
         except DataError as error:  # a folder also holds other tables: say so and go on
             sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
     if not is_used:
@@ -134,7 +140,20 @@ def parse_folder(
         raise DataError(
             f"{source}: no annotations in this folder ({why}):\nsupported are {', '.join(READ_FORMATS)}"
         )
-    return merge_annotations(sets)
+    merged = merge_annotations(sets)
+    return replace(merged, notes=(*merged.notes, *_in_several_folders(owners)))
+
+
+def _in_several_folders(owners: Mapping[str, set[str]]) -> list[str]:
+    """A note on recordings of which several folders have a table: two people, or two sites whose recorders keep one schedule."""
+    several = [path for path, folders in owners.items() if len(folders) > 1]
+    if not several:
+        return []
+    return [
+        f"{len(several):,} recordings have tables in several folders (e.g. {several[0]} in "
+        f"{', '.join(sorted(owners[several[0]])[:3])}): all are taken; if they are of other recordings of that name, give the "
+        "folder above as the archive"
+    ]
 
 
 def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
@@ -294,6 +313,10 @@ def _resolved(
     if index is not None and is_alone and len(index.paths) == 1 and found.get("", name) is None:
         found[""] = next(iter(index.paths))
         notes.append(f"{name} is taken for the table of {found['']}, the only recording")
+    if index is not None:
+        wrong, doubts = of_other_folders(found)
+        found |= dict.fromkeys(wrong)
+        notes += [f"{name}: {doubt}" for doubt in doubts]
     annotations = []
     for annotation in parsed.annotations:
         path = found[annotation.path]

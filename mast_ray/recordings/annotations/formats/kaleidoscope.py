@@ -4,7 +4,8 @@ or kHz in bat mode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from mast_ray.recordings.annotations.model import Annotation, Parsed
 from mast_ray.recordings.annotations.tabular import column_lookup, number, numbered, parse_table, pick
@@ -18,7 +19,7 @@ LABEL_COLUMNS = (
     "scientific_name",
     "common_name",
 )  # a person's word before the program's
-HIGHEST_KHZ = 500.0  # Fmax below this can only be kHz: bat mode
+HIGHEST_KHZ = 250.0  # a table whose Fmax all lie below this is of bat mode: no recorder hears more
 
 
 def is_kaleidoscope(header: str) -> bool:
@@ -34,6 +35,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         lookup.get(name)
         for name in ("folder", "in file", "offset", "duration", "fmin", "fmax", "confidence", *LABEL_COLUMNS)
     }
+    factor = 1000.0 if _is_of_bat_mode([values.get(highest or "", "") for _, values in table.rows]) else 1.0
     annotations, mentioned, problems = [], [], []
     for where, values in numbered(table.rows, source):
         folder, name = values.get(lookup.get("folder", ""), ""), values[lookup["in file"]]
@@ -46,7 +48,6 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             low = number(values.get(lookup.get("fmin", ""), ""))
             high = number(values.get(highest or "", ""))
             is_band = low is not None and high is not None and high > 0
-            factor = 1000.0 if high is not None and high < HIGHEST_KHZ else 1.0
             label = next((values[lookup[c]] for c in LABEL_COLUMNS if c in lookup and values[lookup[c]]), "")
             annotations.append(
                 Annotation(
@@ -63,3 +64,12 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         except ValueError as error:
             problems.append(f"{where}: {error}")
     return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))
+
+
+def _is_of_bat_mode(written: Iterable[str]) -> bool:
+    """Whether a table's highest frequencies are in kHz, all of them: an owl among songbirds is below every limit in hertz."""
+    found = []
+    for text in written:
+        with suppress(ValueError):
+            found.append(number(text) or 0.0)
+    return 0 < max(found, default=0.0) < HIGHEST_KHZ
