@@ -263,3 +263,20 @@ def test_rows_that_fit_no_recording_or_several_are_told():
 )
 def test_the_clock_on_the_wall_is_known_without_a_zone(path, zone, local):
     assert parse_name_metadata(path, zone).local == local
+
+
+def test_the_start_of_a_deployment_is_not_that_of_a_recording():
+    table = parse_site_table("site,latitude,longitude,start,end\nridge,40.1,-3.2,01/05/2023,2023-08-01\n")
+    row = table.row_of("ridge/20230531_090000.WAV", "ridge")
+    assert row is not None and (row.start, row.latitude) == (None, 40.1)
+    assert "the start of 1 sites is not used" in refuse_unclear(
+        table, ["ridge/20230531_090000.WAV"], "sites.csv"
+    )
+
+
+def test_rows_of_two_folders_that_fit_one_recording_are_said():
+    table = parse_site_table("file,site\nA/x.wav,A\nB/x.wav,B\n")
+    assert table.row_of("x.wav") is None
+    assert "1 recordings are described by rows of several folders" in refuse_unclear(
+        table, ["x.wav"], "t.csv"
+    )

@@ -2,7 +2,8 @@
 
 Columns, all optional but one of the first two: `file` (or path, filename, recording), `site`, `start_time`
 (ISO 8601, with or without offset), `start_utc`, `timezone`, `latitude`, `longitude`, `group` (recordings that no split
-may part). Rows without a file describe a whole site. Commas, semicolons or tabs, and decimal commas, as in annotation tables.
+may part). Rows without a file describe a whole site; when a deployment began says nothing about when a recording did, so that
+a start in such a row is not used. Commas, semicolons or tabs, and decimal commas, as in annotation tables.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _ALIASES = {
     "longitude": ("longitude", "lon", "lng", "long"),
     "group": ("group",),
 }
+STARTS = ("start", "start_utc")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class SiteTable:
     by_path: Mapping[str, TableRow]
     by_name: Mapping[str, tuple[str, ...]]
     by_site: Mapping[str, TableRow]
+    num_site_starts: int = 0  # rows of sites with a start, which is not used
 
     def row_of(self, path: str, site: str = "") -> TableRow | None:
         """The row of a recording; what it leaves open is filled from the row of its site."""
@@ -65,6 +68,14 @@ class SiteTable:
                     f"({', '.join(sorted({file, *found} & known)[:3])}):\nwrite its folder too, as in {found[0]}"
                 )
         return [file for file in self.by_path if file not in known and file not in fits]
+
+    def unclear(self, paths: Iterable[str]) -> list[str]:
+        """Recordings that rows of several folders fit which say different things: none of them is taken."""
+        return [
+            path
+            for path in paths
+            if path not in self.by_path and len({self.by_path[file] for file in self._files_like(path)}) > 1
+        ]
 
     def _by_end_of(self, path: str) -> TableRow | None:
         rows = {self.by_path[file] for file in self._files_like(path)}
@@ -108,16 +119,19 @@ def parse_site_table(text: str, source: str = "table", group_column: str = "") -
     by_path: dict[str, TableRow] = {}
     by_name: dict[str, tuple[str, ...]] = {}
     by_site: dict[str, TableRow] = {}
+    num_site_starts = 0
     for where, values in numbered(table.rows, source):
-        row = _row(values, columns, where)
         file = values.get(columns.get("file", ""), "").strip().replace("\\", "/")
         if not file:
+            num_site_starts += any(values.get(columns.get(name, ""), "").strip() for name in STARTS)
+            of_site = {name: column for name, column in columns.items() if name not in STARTS}
+            row = _row(values, of_site, where)
             by_site[row.site] = row
             continue
-        by_path[file] = row
+        by_path[file] = row = _row(values, columns, where)
         for key in {PurePosixPath(file).name, PurePosixPath(file).stem}:
             by_name[key] = (*by_name.get(key, ()), file)
-    return SiteTable(by_path, by_name, by_site)
+    return SiteTable(by_path, by_name, by_site, num_site_starts)
 
 
 def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
@@ -130,7 +144,16 @@ def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
             f"{source}: none of its {len(unused)} files is in the archive (e.g. {unused[0]}, not {paths[0]}):\n"
             "write paths relative to the archive"
         )
-    return f"{source}: {len(unused)} of its files are not in the archive (e.g. {unused[0]})" if unused else ""
+    said = [f"{len(unused)} of its files are not in the archive (e.g. {unused[0]})"] if unused else []
+    if unclear := sites.unclear(paths):
+        said.append(
+            f"{len(unclear)} recordings are described by rows of several folders that differ, and none is taken (e.g. {unclear[0]})"
+        )
+    if sites.num_site_starts:
+        said.append(
+            f"the start of {sites.num_site_starts} sites is not used: only a row with a file says when a recording began"
+        )
+    return f"{source}: {'; '.join(said)}" if said else ""
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:
