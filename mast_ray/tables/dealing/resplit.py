@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from mast_ray.config.errors import DataError
+from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
@@ -14,6 +15,14 @@ from mast_ray.tables.backgrounds import stored_backgrounds
 from mast_ray.tables.dealing.splits import BlockRow
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write_split
+
+
+def as_prepared_but(uri: str, config: Config, sets: Sequence[str]) -> Config:
+    """The settings that an archive was prepared with, changed by `sets` alone: sites that are held out stay held out unless
+    these say otherwise. Where it lies is as `config` says.
+    """
+    own = Config.model_validate(open_prepared(uri, config.storage).manifest.config)
+    return apply_overrides(own, parse_set(sets)).model_copy(update={"storage": config.storage})
 
 
 def resplit(uri: str, config: Config) -> SplitSummary:

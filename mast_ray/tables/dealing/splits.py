@@ -9,7 +9,7 @@ come from the sums kept in the index.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -185,19 +185,39 @@ def _dealt(
         unit = "block" if len(free) < 3 and max(r.duration_s for r in free) >= LONG_S else "recording"
     match unit:
         case "recording" | "group" | "day" | "site":
-            groups = _bound_together(free, unit)
-            _check_units(groups, free, unit, knobs)
-            known = _names_before(free, groups, kept)
-            names = _names_by_share([r.num_chunks for r in free], knobs, rng, groups, known)
-            return [
-                BlockRow(r.recording_id, 0.0, r.duration_s, name, _in_pool(name, knobs))
-                for r, name in zip(free, names, strict=True)
-            ]
+            return _whole(free, unit, knobs, rng, kept)
         case "block":
             new = [row for r in free if r.recording_id not in of_kept for row in _blocks(r, knobs, rng)]
             return kept + new
         case "chunk":
             return kept + _chunk_rows([r for r in free if r.recording_id not in of_kept], knobs, rng)
+
+
+def _whole(
+    free: list[Recording], unit: str, knobs: SplitConfig, rng: np.random.Generator, kept: list[BlockRow]
+) -> list[BlockRow]:
+    """Recordings in one piece, except those that were parted into blocks when there were few: these stay as they are, and
+    their blocks count in the shares.
+    """
+    rows_of = Counter(row.recording_id for row in kept)
+    parts = [row for row in kept if rows_of[row.recording_id] > 1]
+    whole = [r for r in free if rows_of[r.recording_id] <= 1]
+    groups = _bound_together(whole, unit)
+    _check_units(groups, whole, unit, knobs)
+    known = _names_before(whole, groups, kept)
+    first = len(set(groups))
+    sizes = [r.num_chunks for r in whole] + [int(fractional_hops(row.end_s - row.begin_s)) for row in parts]
+    names = _names_by_share(
+        sizes,
+        knobs,
+        rng,
+        [*groups, *range(first, first + len(parts))],
+        known | {first + number: row.split for number, row in enumerate(parts)},
+    )
+    return parts + [
+        BlockRow(r.recording_id, 0.0, r.duration_s, name, _in_pool(name, knobs))
+        for r, name in zip(whole, names[: len(whole)], strict=True)
+    ]
 
 
 def _names_before(free: list[Recording], groups: list[int], kept: list[BlockRow]) -> dict[int, str]:

@@ -327,6 +327,21 @@ def test_blocks_of_recordings_that_were_there_stay_as_they_are():
     assert rows[: len(first)] == first and len(rows) == 2 * len(first)
 
 
+def test_a_recording_that_was_dealt_in_blocks_keeps_them_when_whole_recordings_are_dealt():
+    """With three labelled recordings `auto` deals whole ones: the first must not become wholly test, or wholly train."""
+    old = [recording(0, duration_s=3000.0, chunks=585)]
+    first = deal_splits(old, SplitConfig(), 0)
+    assert {row.split for row in first} == {"train", "val", "test"}
+    grown = [*old, *(recording(n, duration_s=100.0, chunks=19) for n in range(1, 31))]
+    rows = deal_splits(grown, SplitConfig(), 0, first)
+    assert rows[: len(first)] == first
+    assert [row.recording_id for row in rows[len(first) :]] == [f"r{n:03d}" for n in range(1, 31)]
+    seconds = Counter()
+    for row in rows:
+        seconds[row.split] += row.end_s - row.begin_s
+    assert seconds["train"] / sum(seconds.values()) == pytest.approx(0.7, abs=0.03)  # blocks count too
+
+
 def test_a_group_that_was_parted_is_dealt_anew_and_a_label_that_is_gone_is_pool():
     old = [recording(n) for n in range(10)]
     first = deal_splits(old, SplitConfig(), 0)
