@@ -159,7 +159,7 @@ def sweep(
     source, stage = open_storage(archive), open_storage(out)
     begun_s = time.perf_counter()
     items = list_archive(source).items
-    sweeping = Sweep(source, stage, items, config, None, settings_of(config, card, 0.0, ""))
+    sweeping = Sweep(source, stage, items, config, None, settings_of(config, card, 0.0))
     if runner == "ray":
         wanted_bytes = ARCHIVE_BYTES if torch.cuda.is_available() else 0
         sweeping.run(ON_RAY, WorkMaker(str(model), source, stage, config, None, 0.0, wanted_bytes))

@@ -55,7 +55,7 @@ from mast_ray.tables.preparing.inventory import (
     list_archive,
     take_inventory,
 )
-from mast_ray.tables.preparing.site_table import site_table_of
+from mast_ray.tables.preparing.site_table import site_table_of, versions_with_rows
 from mast_ray.tables.preparing.unit_work import PrepareWork
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ def prepare(
         refuse_unknown(
             annotations, archive.url, archive.url, paths, inputs.exclude, skip_missing=inputs.skip_missing
         )
+    listing = replace(listing, items=versions_with_rows(listing.items, sites, config.audio))
     chosen = chosen_labels(annotations, config.labels)
     source_of_labels = inputs.annotations or archive.url
     if annotations.annotated_paths:
@@ -141,7 +142,7 @@ def prepare(
     if dry_run:
         _print_plan(source, stage, listing, sites, config)
         return OK
-    settings = decode_settings(config, text_hash(table_text))
+    settings = decode_settings(config)
     with stage_run(stage, STAGE, config, key, hashes, settings, when_done="again") as run:
         preparation = _Preparation(source, run, listing, sites, runner, inputs.verify)
         return preparation.to_the_end(chosen, _name_of(inputs.annotations))
@@ -200,9 +201,9 @@ def _units(items: Sequence[Item], config: Config) -> list[Unit]:
     return plan_units(items, config.prepare.recordings_per_unit, config.prepare.bytes_per_unit)
 
 
-def decode_settings(config: Config, table_hash: str) -> dict[str, Any]:
+def decode_settings(config: Config) -> dict[str, Any]:
     """Units that were decoded with other settings cannot be mixed with new ones."""
-    mine: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "table": table_hash}
+    mine: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     for name in DECODE_KNOBS:
         section, _, knob = name.partition(".")
         values = getattr(config, section).model_dump(mode="json")

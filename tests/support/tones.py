@@ -108,7 +108,7 @@ def sweep_tones(archive, out, runner=HERE, threshold=0.0, config=None):
     config = config or tone_config()
     source, stage = open_storage(archive, config.storage), open_storage(out, config.storage)
     items = list_archive(source).items
-    sweep = Sweep(source, stage, items, config, None, settings_of(config, CARD, threshold, ""))
+    sweep = Sweep(source, stage, items, config, None, settings_of(config, CARD, threshold))
     code = sweep.code_if_done()
     return sweep.run(runner, ToneWork(source, stage, config, threshold)) if code is None else code
 

@@ -46,7 +46,7 @@ from mast_ray.tables.preparing.inventory import (
     list_archive,
     take_inventory,
 )
-from mast_ray.tables.preparing.site_table import site_table_of
+from mast_ray.tables.preparing.site_table import site_table_of, versions_with_rows
 from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.names_files import names_version_of
 
@@ -79,10 +79,11 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
     paths = [item.path for item in listing.items] if inputs.table else []
-    sites, table_text = site_table_of(inputs.table, paths, config.storage)
+    sites, _ = site_table_of(inputs.table, paths, config.storage)
+    listing = replace(listing, items=versions_with_rows(listing.items, sites, config.audio))
     model_at = open_storage(inputs.model, config.storage)
     used_embedding(config.detect.embeddings, load_names(model_at, card))  # a mistake is told before the work
-    settings = settings_of(config, card, threshold, text_hash(table_text)) | names_settings(model_at)
+    settings = settings_of(config, card, threshold) | names_settings(model_at)
     sweeping = Sweep(
         archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify,
         num_verdicts=int((card.calibration or {}).get("num_examples", 0)),
@@ -115,7 +116,7 @@ def stored_threshold(wanted: float | None, config: Config, card: Card) -> float:
     return card.score_threshold
 
 
-def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -> dict[str, Any]:
+def settings_of(config: Config, card: Card, threshold: float) -> dict[str, Any]:
     """Everything a unit's result depends on besides its recordings."""
     audio = config.audio.model_dump(mode="json")
     audio.pop("block_s")  # bounds memory, changes no result
@@ -133,7 +134,6 @@ def settings_of(config: Config, card: Card, threshold: float, table_hash: str) -
         "model": card.weights_sha256,
         "calibration": text_hash(repr(card.calibration)) if card.calibration else "",
         "post": text_hash(repr(card.post)) if card.post and config.evaluate.post == "card" else "",
-        "table": table_hash,
     }
 
 

@@ -6,10 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.config.tree import StorageConfig
+from mast_ray.config.tree import AudioConfig, StorageConfig
 from mast_ray.recordings.annotations.tabular import decoded
+from mast_ray.recordings.clock_and_site.clock import parse_name_metadata
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable, parse_site_table, refuse_unclear
+from mast_ray.storage.entries import BROKEN_LINK
+from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.storage import open_beside
+from mast_ray.storage.units import Item
 
 
 def site_table_of(
@@ -31,3 +35,19 @@ def site_table_of(
     if note := refuse_unclear(sites, paths, uri):
         print(f"note: {note}", file=sys.stderr)
     return sites, f"{text}\n{group_column}" if group_column else text
+
+
+def versions_with_rows(
+    items: Sequence[Item], sites: SiteTable | None, audio: AudioConfig
+) -> tuple[Item, ...]:
+    """The recordings, each in a version of its own for what the table says about it: a row that is new or was corrected
+    does that recording again, and no other.
+    """
+    if sites is None:
+        return tuple(items)
+    told = []
+    for item in items:
+        row = sites.row_of(item.path, parse_name_metadata(item.path, audio.timezone, audio.site_from).site)
+        is_told = row is not None and item.version != BROKEN_LINK
+        told.append(item._replace(version=f"{item.version} {text_hash(repr(row))}") if is_told else item)
+    return tuple(told)

@@ -22,6 +22,7 @@ from mast_ray.stages.runner import HERE
 from mast_ray.tables.dealing.resplit import resplit
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.schemas import LABELS, RECORDINGS, REJECTS, SPLITS, frames_schema
+from mast_ray.verbs.main import main
 
 
 def content(folder):
@@ -175,6 +176,41 @@ def test_another_split_rewrites_no_spectrogram(prepared_dir, tmp_path):
     prepared = open_prepared(tmp_path / "out")
     assert "site_ood" in prepared.splits["split"].to_pylist()
     assert prepared.manifest.config["split"]["ood_sites"] == ["S2"]
+
+
+def test_what_is_not_named_stays_held_out_when_an_archive_is_dealt_again(prepared_dir, tmp_path):
+    """`mast split P --set seed=1`, which a warning advises, made the held-out site one to train on."""
+    shutil.copytree(prepared_dir, tmp_path / "out")
+    out = str(tmp_path / "out")
+    resplit(out, apply_overrides(field(), {"split.ood_sites": ("S2",), "seed": 4}))
+    assert main(["split", out, "--set", "seed=1"]) == 0
+    config = open_prepared(out).manifest.config
+    assert (config["split"]["ood_sites"], config["seed"]) == (["S2"], 1)
+    assert main(["split", out, "--recipe", "field"]) == 0
+    assert open_prepared(out).manifest.config["split"]["ood_sites"] == []
+
+
+def test_an_archive_and_its_table_grow_together(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_noise(tmp_path / "audio" / f"{name}.wav", 6, ord(name))
+    table, out = tmp_path / "sites.csv", str(tmp_path / "out")
+    lines = ["file,site", "a.wav,S1", "b.wav,S1"]
+
+    def prepared_with(*rows):
+        table.write_text("\n".join(rows))
+        inputs = PrepareInputs(str(tmp_path / "audio"), out, table=str(table))
+        assert prepare(inputs, field(), runner=HERE) == 0
+        recordings = open_prepared(out).recordings
+        return dict(zip(recordings["path"].to_pylist(), recordings["site"].to_pylist(), strict=True))
+
+    assert prepared_with(*lines) == {"a.wav": "S1", "b.wav": "S1"}
+    write_noise(tmp_path / "audio" / "c.wav", 6, 3)
+    capsys.readouterr()
+    assert prepared_with(*lines, "c.wav,S2") == {"a.wav": "S1", "b.wav": "S1", "c.wav": "S2"}
+    assert "resuming: 2 of 3 done" in capsys.readouterr().out
+    corrected = prepared_with(lines[0], "a.wav,S9", *lines[2:], "c.wav,S2")
+    assert corrected == {"a.wav": "S9", "b.wav": "S1", "c.wav": "S2"}
+    assert "resuming: 2 of 3 done" in capsys.readouterr().out
 
 
 def test_who_deals_an_archive_anew_is_told_that_models_may_have_learned_what_is_held_out(tmp_path, caplog):
