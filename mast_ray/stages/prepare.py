@@ -98,7 +98,7 @@ def prepare(
 ) -> int:
     """Inventory, units, tables; returns the exit code. Annotations are read from files, or `given`."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
-    refuse_mixing(archive, stage)
+    refuse_mixing(archive, stage, SEALED[0])
     refuse_foreign(stage, STAGE)
     source = birdset_archive(archive) if inputs.dataset == "birdset" else archive
     listing = list_archive(source, inputs.exclude)

@@ -10,25 +10,44 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.storage.stage_folders import Manifest, text_hash
+from mast_ray.storage.entries import Entry
+from mast_ray.storage.stage_folders import MANIFEST, Manifest, text_hash
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, DataFile, commit_from_json, read_commits, take_back
 
 log = logging.getLogger(__name__)
 READ_BYTES = 4 << 20
+# The only names that an attempt gives its files (unit, then content; see publish_file) and its scratch. Whatever else lies in a
+# folder is somebody's own, and is neither deleted nor counted.
+_OF_AN_ATTEMPT = re.compile(r"[0-9a-f]{12}-[0-9a-f]{12}\.(parquet|arrow)")
+_SCRATCH = re.compile(r"\.tmp-[0-9a-f]{16}")
 
 
-def refuse_mixing(archive: Storage, stage: Storage) -> None:
-    """Nothing is ever written among the user's recordings."""
-    inside, around = (_true_url(storage).rstrip("/") + "/" for storage in (stage, archive))
-    if inside.startswith(around):
+def refuse_mixing(archive: Storage, stage: Storage, folders: Iterable[str] = ()) -> None:
+    """Nothing is ever written among the user's recordings, nor into the results of a run: `folders` are those that the stage will
+    write to.
+    """
+    out, around = (_true_url(storage).rstrip("/") + "/" for storage in (stage, archive))
+    if out.startswith(around):
         raise ConfigError(
             f"--out {stage.url} lies inside the archive:\nchoose a folder outside {archive.url}"
         )
+    for folder in (*folders, "commit", "attempts"):
+        if around.startswith(f"{out}{folder}/"):
+            raise ConfigError(
+                f"{archive.url} is where --out {stage.url} would write its own files:\n"
+                "choose another --out, e.g. a new folder"
+            )
+        if stage.stat(f"{folder}/{MANIFEST}") is not None:
+            raise ConfigError(
+                f"--out {stage.url} holds a finished result of its own in {folder}/:\n"
+                f"give {stage.url}/{folder} to go on with that one, or choose another folder"
+            )
 
 
 def _true_url(storage: Storage) -> str:
@@ -41,15 +60,21 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
     """What dead attempts left behind: files below `folders` that no commit names, and scratch files."""
     keep, removed = set(named), 0
     for folder in folders:
-        for entry in list(stage.list(folder)):
+        for entry in list(_data_files(stage, folder)):
             if entry.key not in keep:
                 stage.delete(entry.key)
                 removed += 1
     root = stage.local_path("")
     if root is not None:
         for scratch in root.glob(".tmp-*"):
-            scratch.unlink(missing_ok=True)
+            if _SCRATCH.fullmatch(scratch.name):
+                scratch.unlink(missing_ok=True)
     return removed
+
+
+def _data_files(stage: Storage, folder: str) -> Iterator[Entry]:
+    """The files below a folder that attempts have written."""
+    return (e for e in stage.list(folder) if _OF_AN_ATTEMPT.fullmatch(e.key.rpartition("/")[2]))
 
 
 def copy_work(source: Storage, target: Storage) -> None:
@@ -68,7 +93,8 @@ def seal_of(
     """What a listing of a finished stage says of the files below `folders` and commit/, of `tables`, and that
     `present` (which other verbs may rewrite) are there.
     """
-    sizes = {entry.key: entry.num_bytes for folder in (*folders, "commit") for entry in stage.list(folder)}
+    sizes = {entry.key: entry.num_bytes for folder in folders for entry in _data_files(stage, folder)}
+    sizes |= {entry.key: entry.num_bytes for entry in stage.list("commit")}
     for name in (*tables, *present):
         entry = stage.stat(name)
         if entry is not None:

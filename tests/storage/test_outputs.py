@@ -3,7 +3,7 @@
 import pytest
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.storage.outputs import refuse_mixing
+from mast_ray.storage.outputs import refuse_mixing, remove_leftovers, seal_of
 from mast_ray.storage.storage import open_beside, open_storage
 
 
@@ -21,6 +21,38 @@ def test_outputs_beside_the_archive_are_welcome(tmp_path):
     (tmp_path / "archive" / "elsewhere").symlink_to(tmp_path)
     for out in ("archive2", "out", "archive/elsewhere/out"):
         refuse_mixing(open_storage(tmp_path / "archive"), open_storage(tmp_path / out))
+
+
+@pytest.mark.parametrize("archive", ["recordings", "detections/2023"])
+def test_an_archive_where_a_stage_would_write_is_refused(tmp_path, archive):
+    """`mast detect recordings --out .` deleted the recordings."""
+    (tmp_path / archive).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="choose another --out"):
+        refuse_mixing(open_storage(tmp_path / archive), open_storage(tmp_path), ("detections", "recordings"))
+
+
+def test_the_folder_of_a_run_is_no_output_of_a_stage(tmp_path):
+    """`mast detect ... --out listened` deleted listened/detections."""
+    (tmp_path / "listened/detections").mkdir(parents=True)
+    (tmp_path / "listened/detections/manifest.json").write_text("{}")
+    with pytest.raises(ConfigError, match="listened/detections to go on with that one"):
+        refuse_mixing(open_storage(tmp_path / "a"), open_storage(tmp_path / "listened"), ("detections",))
+
+
+def test_only_what_attempts_wrote_is_ever_deleted_or_sealed(tmp_path):
+    kept, dead = (
+        "detections/0123456789ab-00112233aabb.parquet",
+        "detections/site=A/0123456789ab-ffeeddccbbaa.arrow",
+    )
+    own = ["detections/notes.txt", "detections/x.wav", "detections/a.parquet", ".tmp-mine"]
+    for name in (kept, dead, *own, ".tmp-0123456789abcdef"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    stage = open_storage(tmp_path)
+    assert remove_leftovers(stage, [kept], ("detections",)) == 1
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {kept, *own}
+    assert seal_of(stage, ("detections",), ())["files"] == 1
 
 
 def test_a_file_is_its_folder_and_its_name(tmp_path, monkeypatch):

@@ -71,7 +71,7 @@ class DetectInputs:
 def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry_run: bool = False) -> int:
     """Sweep an archive; returns the exit code."""
     archive, stage = open_storage(inputs.archive, config.storage), open_storage(inputs.out, config.storage)
-    refuse_mixing(archive, stage)
+    refuse_mixing(archive, stage, SEALED[0])
     refuse_foreign(stage, STAGE)
     card = read_card(inputs.model, config.storage)
     if card.kind != "detector":
