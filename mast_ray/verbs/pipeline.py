@@ -84,12 +84,14 @@ def run_steps(
             return f"{place} {so_far()}"
 
         print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {step.command}", flush=True)
-        with _said_now_and_then(place_and_time, step.expected_s):
-            code = run_verb(step.verb, list(step.argv))
-        sys.stdout.flush()
-        taken.append((step, now() - started))
-        spent[step.title] = spent.get(step.title, 0.0) + taken[-1][1]
-        stage.write_atomic(RECORD, json.dumps(spent, indent=1).encode())
+        try:
+            with _said_now_and_then(place_and_time, step.expected_s):
+                code = run_verb(step.verb, list(step.argv))
+        finally:  # an interrupted step took its time too
+            sys.stdout.flush()
+            taken.append((step, now() - started))
+            spent[step.title] = spent.get(step.title, 0.0) + taken[-1][1]
+            stage.write_atomic(RECORD, json.dumps(spent, indent=1).encode())
         if code not in (OK, PARTIAL):
             print(
                 f"\nstopped at step {number} of {len(steps)} ({step.title}), exit code {code}",
