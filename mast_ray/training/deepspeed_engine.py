@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch
-from mast_ray.training.ema import MovingAverage, running_statistics
+from mast_ray.training.ema import KeptStatistics, MovingAverage, running_statistics
 from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
@@ -68,6 +68,7 @@ class DeepSpeedEngine:
         self.grouped_names = [name for group in self.groups for name in group.names]
         self._shapes = {name: self.parameters[name].shape for name in self.grouped_names}
         self._statistics = running_statistics(objective)
+        self._kept_statistics = KeptStatistics(list(self._statistics.values()))
         # whole averages, as in plain torch; under ZeRO-3, where no rank has whole weights, of this rank's pieces
         self.average: MovingAverage | None = None
         if settings.average_decay is not None and zero_stage < 3:
@@ -140,6 +141,7 @@ class DeepSpeedEngine:
             self._adam.found_inf = (~torch.isfinite(norm)).float()
             self.engine.step()
         self._adapt_loss_scale(norm)
+        self._kept_statistics.settle(~torch.isfinite(norm))
         if self.average is not None:
             self.average.update(self._averaged())
         return norm
@@ -175,6 +177,7 @@ class DeepSpeedEngine:
         for name, value in self.objective.state_dict().items():
             if name not in self.parameters:
                 value.copy_(state.weights[name])
+        self._kept_statistics.keep()
         with self._unfrozen():
             for name in self.parameters:
                 self._set_weight(name, state.weights[name].to(self.device))

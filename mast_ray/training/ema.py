@@ -54,3 +54,30 @@ class MovingAverage:
             torch._foreach_lerp_(
                 self.averages, [tensor.detach().float() for tensor in tensors], 1.0 - self.decay
             )
+
+
+class KeptStatistics:
+    """Running statistics as they were after the last step that counted: the forward pass of a batch that is not finite has
+    moved them before its step is skipped, and what is not a number never leaves a running mean. A few kernels, no waiting.
+    """
+
+    def __init__(self, statistics: Sequence[Tensor]) -> None:
+        self._statistics = list(statistics)
+        self.keep()
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Take them as they are now, e.g. after loading."""
+        self._kept = self._joined()
+
+    @torch.no_grad()
+    def settle(self, is_bad: Tensor) -> None:
+        """After a step: back to what was kept where it was bad, kept where it was not."""
+        if self._statistics:
+            self._kept = torch.where(is_bad.bool(), self._kept, self._joined())
+            parts = self._kept.split([value.numel() for value in self._statistics])
+            shaped = [part.view(value.shape) for part, value in zip(parts, self._statistics, strict=True)]
+            torch._foreach_copy_(self._statistics, shaped)
+
+    def _joined(self) -> Tensor:
+        return torch.cat([value.detach().flatten() for value in self._statistics] or [torch.zeros(0)])

@@ -59,6 +59,10 @@ def _try(engine: Engine, batch: ChunkBatch) -> None:
     engine.objective.zero_grad(set_to_none=True)
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    engine.objective.begin_step(
+        []
+    )  # a step of its own: what was counted and drawn for the whole batch does not fit
+    engine.objective.seed_step(0)
     precision = engine.settings.precision  # type: ignore[attr-defined]
     with autocast(device, precision):
         loss: Tensor = engine.objective(batch)["loss"]
@@ -77,4 +81,5 @@ def first_chunks(batch: ChunkBatch, count: int) -> ChunkBatch:
         boxes=boxes,
         weight=batch.weight[:count],
         chunk_ids=batch.chunk_ids[:count],
+        is_pseudo=None if batch.is_pseudo is None else batch.is_pseudo[:count],
     )

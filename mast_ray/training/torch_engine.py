@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mast_ray.boxes.batch import ChunkBatch
-from mast_ray.training.ema import MovingAverage, running_statistics
+from mast_ray.training.ema import KeptStatistics, MovingAverage, running_statistics
 from mast_ray.training.engine import (
     FIRST_LOSS_SCALE,
     LOSS_SCALE_INTERVAL,
@@ -54,6 +54,7 @@ class TorchEngine:
         self.device, self.num_processes, self.accumulate = device, num_processes, accumulate
         self.parameters = dict(objective.named_parameters())
         self._statistics = running_statistics(objective)
+        self._kept_statistics = KeptStatistics(list(self._statistics.values()))
         freeze_ungrouped(self.parameters, self.groups)
         self.optimizer = adam_of(self.parameters, self.groups, settings)
         self.trainable: list[Tensor] = []
@@ -153,6 +154,7 @@ class TorchEngine:
         self.optimizer.found_inf = is_bad
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self._kept_statistics.settle(is_bad)
         if self.settings.precision == "fp16":
             torch._amp_update_scale_(self._loss_scale, self._growth, is_bad, 2.0, 0.5, LOSS_SCALE_INTERVAL)
         if self.average is not None:
@@ -175,6 +177,7 @@ class TorchEngine:
     @torch.no_grad()
     def load_state(self, state: EngineState) -> None:
         self.objective.load_state_dict(state.weights)
+        self._kept_statistics.keep()
         self.optimizer.state.clear()
         for name, step in state.optimizer_steps.items():
             parameter = self.parameters[name]

@@ -147,3 +147,35 @@ def test_gradients_on_arm_are_those_of_every_other_machine(monkeypatch, machine)
         loss.backward()
     assert torch.backends.mkldnn.enabled == before
     torch.testing.assert_close(convolution.weight.grad, wanted)
+
+
+class NormObjective(Objective):
+    """A batch norm, as in the side path: its forward pass moves running statistics before any step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+
+    def forward(self, batch):
+        return {"loss": self.head(batch.logmel).square().mean() + self.head[0].weight.sum()}
+
+
+def test_a_batch_that_is_not_finite_leaves_the_running_statistics_as_they_were():
+    objective = NormObjective()
+    groups = parameter_groups(objective, weight_decay=0.0)
+    one = TorchEngine(objective, groups, OptimizerSettings(average_decay=0.5), device=torch.device("cpu"))
+    one.set_epoch(0.0)
+    norm = objective.head[1]
+
+    def fed(value):
+        batch = ChunkBatch(torch.full((2, 1, 8, 8), value), pad_boxes([torch.zeros(0, 4)] * 2), torch.ones(2))
+        one.backward(batch, is_last=True)
+        one.step(1e-2)
+        return norm.running_mean.clone(), norm.running_var.clone()
+
+    before = fed(1.0)
+    after = fed(float("nan"))
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert not torch.equal(fed(2.0)[0], before[0])  # a good batch moves them on
+    assert all(value.isfinite().all() for value in one.averaged_weights().values())
