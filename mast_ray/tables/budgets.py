@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from mast_ray.config.stage_knobs import rescaled_epochs
+from mast_ray.config.stage_knobs import lengthened, rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.tables.assumed_rates import Rates
 
@@ -67,6 +67,9 @@ def fitted_budget(
     taken: dict[str, float] = {}
     for name, share in shares.items():
         stage, section = stages[name], _section(config, name)
+        any_length = {} if name == "pretrain" else {f"{name}.min_steps": 0}
+        if any_length:  # few chunks are gone through more often than `epochs` says
+            section = lengthened(section, stage.chunks)
         given_s = share * minutes * 60
         left_s = given_s - stage.labelling_s
         fitting = left_s / max(stage.epoch_s, 1e-9) if minutes > 0 else float(section.epochs)
@@ -77,7 +80,7 @@ def fitted_budget(
             least = round(LEAST_STEPS * section.batch_size * pool_share)
             most = max(least, int(given_s / (labelled_s + learned_s)), int(left_s / learned_s))
             if most < used:  # one pass over a part of the pool, which alone is labelled
-                overrides |= _shortened(section, name, 1) | {f"{name}.min_steps": 0}
+                overrides |= _shortened(section, name, 1) | any_length
                 overrides |= {"self_train.max_chunks": most}
                 taken[name] = (min(most * labelled_s, stage.labelling_s) + most * learned_s) / 60
                 continue
@@ -85,16 +88,14 @@ def fitted_budget(
             steps = max(LEAST_STEPS, int(fitting * stage.chunks / section.batch_size))
             steps = min(steps, section.max_steps or steps)
             cut = min(1.0, steps * section.batch_size / stage.chunks)
-            overrides |= _shortened(section, name, cut)
+            overrides |= _shortened(section, name, cut) | any_length
             if cut < 1:
-                overrides |= {f"{name}.max_steps": steps} | (
-                    {f"{name}.min_steps": 0} if name != "pretrain" else {}
-                )
+                overrides |= {f"{name}.max_steps": steps}
             taken[name] = (stage.labelling_s + cut * stage.epoch_s) / 60
             continue
         allowed = min(section.epochs, int(fitting))
         if allowed < section.epochs:
-            overrides |= _shortened(section, name, allowed)
+            overrides |= _shortened(section, name, allowed) | any_length
         taken[name] = (stage.labelling_s + allowed * stage.epoch_s) / 60
     if lessons:
         first = taken["self_train.stage1"] / (rounds + 1)

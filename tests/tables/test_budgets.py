@@ -96,3 +96,19 @@ def test_first_lessons_go_through_the_pool_once_more_and_nothing_is_pretrained()
     assert budget.minutes["first_lessons"] == pytest.approx(once)
     assert budget.minutes["self_train.stage1"] == pytest.approx(2 * once)
     assert budget.minutes["self_train.stage2"] == pytest.approx(2 * 40 * 100 / 10 / 60)
+
+
+def test_a_limit_holds_where_few_labels_are_gone_through_often():
+    """min_steps of recipe `tiny` made 60 steps of what was cut to one epoch, and no estimate knew of them."""
+    config = RECIPES["tiny"]()
+    knobs = config.self_train.stage2
+    assert knobs.min_steps == 60 and knobs.batch_size == 4
+    whole = fitted_budget(config, 200, 12, RATES, 0, "detector")
+    # 60 steps of 4 chunks at 10 a second, in both rounds and before them
+    assert whole.minutes["self_train.stage2"] == pytest.approx(3 * 60 * 4 / 10 / 60)
+    rates = RATES._replace(train_chunks_per_gpu_s=2.0)
+    cut = fitted_budget(config, 200, 12, rates, 5.0, "detector")
+    # three minutes for three trainings at 2 chunks a second: 10 passes over 12 chunks each
+    shorter = apply_overrides(config, cut.overrides).self_train.stage2
+    assert (shorter.epochs, shorter.min_steps) == (10, 0)
+    assert cut.minutes["self_train.stage2"] == pytest.approx(3 * 10 * 12 / 2 / 60)
