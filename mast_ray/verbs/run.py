@@ -275,7 +275,9 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
         print(f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {cut} to fit)" if cut else ""))
     print(f"  {'learning in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
     if minutes > 0 and budget.total_minutes > 1.1 * minutes:
-        print(f"  that is more than --minutes {minutes:g}: the least that teaches anything takes as long here")
+        print(
+            f"  that is more than --minutes {minutes:g}: the least that teaches anything takes as long here"
+        )
     return budget
 
 

@@ -1,5 +1,7 @@
 """Budgets that fit the data and the minutes there are."""
 
+from dataclasses import replace
+
 import pytest
 
 from mast_ray.config.loading import apply_overrides
@@ -106,7 +108,7 @@ def test_a_limit_holds_where_few_labels_are_gone_through_often():
     whole = fitted_budget(config, 200, 12, RATES, 0, "detector")
     # 60 steps of 4 chunks at 10 a second, in both rounds and before them
     assert whole.minutes["self_train.stage2"] == pytest.approx(3 * 60 * 4 / 10 / 60)
-    rates = RATES._replace(train_chunks_per_gpu_s=2.0)
+    rates = replace(RATES, train_chunks_per_gpu_s=2.0)
     cut = fitted_budget(config, 200, 12, rates, 5.0, "detector")
     # three minutes for three trainings at 2 chunks a second: 10 passes over 12 chunks each
     shorter = apply_overrides(config, cut.overrides).self_train.stage2

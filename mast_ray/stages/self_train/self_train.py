@@ -47,10 +47,11 @@ from mast_ray.stages.self_train.pseudo_stage import (
     quality,
 )
 from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
+from mast_ray.stages.self_train.settings import key_of, with_fitting_teacher
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
+from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.joining import one_archive
@@ -108,11 +109,11 @@ def run_self_train(
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     card = read_card(detector, config.storage)
-    config = of_student(config, card, detector)
+    config = with_fitting_teacher(of_student(config, card, detector), also)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     if also:
         inputs["also"] = " ".join(read_card(one, config.storage).weights_sha256 for one in also)
-    key = text_hash(sections_hash(config, "self_train", "evaluate", "seed") + truth)
+    key = key_of(config, truth)
     knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
     settings = inputs | {"seed": config.seed} | flatten({"self_train": knobs})
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:

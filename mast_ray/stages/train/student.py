@@ -17,6 +17,11 @@ from mast_ray.training.engine import Engine, Precision
 from mast_ray.training.files.model_files import Card
 
 WEIGHTING: dict[str, Weighting] = {"none": "ones", "raw": "as_given", "normalised": "mean_one"}
+OF_PSEUDO: dict[str, Weighting] = {
+    "none": "ones_of_pseudo",
+    "raw": "as_given_of_pseudo",
+    "normalised": "mean_one_of_pseudo",
+}
 
 
 def augment_of(config: Config, labels: LabelSource) -> AugmentConfig:
@@ -30,7 +35,7 @@ def weighting_of(knobs: DetectorTrainConfig, labels: LabelSource) -> Weighting:
     """Confidence is a matter of pseudo-labels: in mixed batches an expert's chunk weighs 1."""
     match labels.name:
         case "mixed":
-            return "ones" if knobs.confidence_weighting == "none" else "mean_one_of_pseudo"
+            return OF_PSEUDO[knobs.confidence_weighting]
         case "truth" | "control":
             return "ones"
     return WEIGHTING[knobs.confidence_weighting]

@@ -31,7 +31,9 @@ from mast_ray.training.progress import Stopwatch
 from mast_ray.training.schedule import Schedule
 from mast_ray.training.worker import Worker
 
-Weighting = Literal["ones", "as_given", "mean_one", "mean_one_of_pseudo"]
+Weighting = Literal[
+    "ones", "as_given", "mean_one", "ones_of_pseudo", "as_given_of_pseudo", "mean_one_of_pseudo"
+]
 LEAST_SLOTS, MOST_FIXED_SLOTS = 16, 64
 AHEAD = 3  # batches on the device before they are needed
 OPEN_EARLY_STEPS = 8  # the next epoch's reader starts this many steps before the current one ends
@@ -117,12 +119,20 @@ class ReaderFeed:
             case "mean_one":
                 share = len(weight) * self.worker.world_size / self.schedule.batch_size
                 weight = weight / mean_over_workers(weight.mean() * share).clamp(min=1e-6)
-            case "mean_one_of_pseudo":
+            case "ones_of_pseudo" | "as_given_of_pseudo" | "mean_one_of_pseudo":
                 is_pseudo = torch.cat([part.is_pseudo for part in parts])
-                total, count = (weight * is_pseudo).sum(), is_pseudo.sum()
-                mean = mean_over_workers(total) / mean_over_workers(count.float()).clamp(min=1e-6)
-                weight = torch.where(is_pseudo, weight / mean.clamp(min=1e-6) * self.pseudo_weight, 1.0)
+                weight = torch.where(is_pseudo, self._of_pseudo(weight, is_pseudo) * self.pseudo_weight, 1.0)
         return weight.split([len(part) for part in parts])
+
+    def _of_pseudo(self, weight: Tensor, is_pseudo: Tensor) -> Tensor:
+        """What pseudo-labelled chunks weigh beside expert ones; a chunk that teaches nothing has weight 0 in every way."""
+        if self.weighting == "ones_of_pseudo":
+            return (weight > 0).to(weight)
+        if self.weighting == "as_given_of_pseudo":
+            return weight
+        total, count = (weight * is_pseudo).sum(), is_pseudo.sum()
+        mean = mean_over_workers(total) / mean_over_workers(count.float()).clamp(min=1e-6)
+        return weight / mean.clamp(min=1e-6)
 
     def _augmented(self, step: int, raw: RawChunks, batch: ChunkBatch) -> MicroBatch:
         rows = raw.sample_index % self.schedule.batch_size

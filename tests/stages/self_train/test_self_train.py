@@ -174,6 +174,11 @@ def test_a_finished_run_has_nothing_to_do_and_other_settings_are_refused(
     other = apply_overrides(config, {"self_train.threshold": 0.2})
     with pytest.raises(ConfigError, match=r"was begun with self_train\.threshold=0\.08, now it is 0\.2"):
         run_self_train(other, *arguments, truth=truth, runner=HERE)
+    augmented = apply_overrides(
+        config, {"augment.mixup": 0.5}
+    )  # its students are others: no figures of these
+    with pytest.raises(ConfigError, match=r"holds a run with other settings \(augment\)"):
+        run_self_train(augmented, *arguments, truth=truth, runner=HERE)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,32 @@ def test_parts_of_a_batch_hold_experts_in_front_and_every_chunk_once(prepared):
     assert sorted(together.tolist()) == sorted(raw.sample_index.tolist())
 
 
+class FourChunks:
+    is_pseudo = torch.tensor([False, False, True, True])
+
+    def __len__(self):
+        return 4
+
+
+@pytest.mark.parametrize(
+    ("weighting", "want"),
+    [
+        ("ones_of_pseudo", [1, 1, 0.5, 0]),
+        ("as_given_of_pseudo", [1, 1, 0.4, 0]),
+        ("mean_one_of_pseudo", [1, 1, 1, 0]),
+    ],
+)
+def test_in_mixed_batches_a_dropped_chunk_teaches_nothing_however_the_others_are_weighed(
+    prepared, weighting, want
+):
+    feed = ReaderFeed(
+        mixed(prepared), LocalWorker(), Schedule(24, 8, 3, 1.0), prepared.normalisation(),
+        weighting=weighting, pseudo_weight=0.5,
+    )  # fmt: skip
+    (weight,) = feed._weights(torch.tensor([1.0, 1.0, 0.8, 0.0]), [FourChunks()])
+    assert weight.tolist() == pytest.approx(want)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_confidence_goes_to_pseudo_labelled_chunks_only_with_mean_one_over_them(prepared, accumulate):
     reader = mixed(prepared)

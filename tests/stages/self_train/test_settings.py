@@ -1,0 +1,49 @@
+"""What makes a self-training another one, and when its teacher may move."""
+
+import pytest
+
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import RECIPES
+from mast_ray.stages.self_train.settings import key_of, with_fitting_teacher
+
+FIELD = RECIPES["field"]()
+MOVING = apply_overrides(
+    FIELD,
+    {
+        "self_train.curriculum": "mixed",
+        "self_train.teacher": "moving_average",
+        "self_train.student": "teacher",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "differs"),
+    [
+        ("augment.mixup", 0.5, True),
+        ("split.budget_chunks", 2, True),
+        ("labels.time_only", "teach", True),
+        ("model.finest_level", "4x4", True),
+        ("self_train.stage1.epochs", 9, True),
+        ("model.compile", "off", False),
+        ("cluster.num_workers", 2, False),
+    ],
+)
+def test_whatever_students_learn_by_makes_another_self_training(knob, value, differs):
+    assert (key_of(apply_overrides(FIELD, {knob: value}), "") != key_of(FIELD, "")) == differs
+
+
+@pytest.mark.parametrize(
+    ("knobs", "also", "teacher"),
+    [
+        ({}, (), "moving_average"),
+        ({}, ("another",), "fixed"),
+        ({"self_train.teacher_hearings": 3}, (), "fixed"),
+        ({"self_train.score_weight": 0.9}, (), "fixed"),
+        ({"self_train.curriculum": "two_stage", "self_train.teacher_hearings": 3}, (), "moving_average"),
+    ],
+)
+def test_a_teacher_whose_scores_are_others_than_the_thresholds_does_not_move(knobs, also, teacher, caplog):
+    chosen = with_fitting_teacher(apply_overrides(MOVING, knobs), also)
+    assert chosen.self_train.teacher == teacher
+    assert bool(caplog.records) == (teacher == "fixed")
