@@ -14,7 +14,7 @@ from contextlib import contextmanager
 @contextmanager
 def interruptible() -> Iterator[None]:
     """For the length of a block. Ray sets handlers of its own when it starts: begin a block after that. It sets
-    one for Ctrl-C when it trains, and leaves it there: after the block Ctrl-C means what it meant before.
+    one for Ctrl-C when it tunes, and leaves it there: after the block Ctrl-C means what it meant before.
     """
 
     def stop(signum: int, frame: object) -> None:

@@ -66,7 +66,7 @@ def train_on_workers(
             scorer = start_scorer(make_scorer, room)
         gpus = 1.0 if room is None else room.gpus_per_worker
         datasets = None if pool is None else datasets_of(pool, cluster)
-        trainer = ray.train.torch.TorchTrainer(
+        trainer = Trainer(
             run_worker,
             train_loop_config={
                 "loop": loop,
@@ -102,6 +102,13 @@ def train_on_workers(
                     ray.kill(scorer)
         _raise_heard(stage, heard)
     clean_ray_folder(stage)
+
+
+class Trainer(ray.train.torch.TorchTrainer):
+    """Ctrl-C is our own while it trains, as SIGTERM is: Ray's handler ends the process with 1 and without a word."""
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        pass
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,13 @@ def checkpoints_of(out: Path) -> set[str]:
     return {path.parent.name for path in (out / "checkpoints").glob("step-*/manifest.json")}
 
 
+def hears_ctrl_c():
+    """What a shell starts in the background does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepared, undisturbed, tmp_path):
-    """Ended by SIGTERM at its first checkpoint, then by SIGKILL at a later one, then left alone."""
+    """Ended by Ctrl-C at its first checkpoint, then by SIGTERM and SIGKILL at later ones, then left alone."""
     out, config = tmp_path / "out", tmp_path / "config.yaml"
     config.write_text(config_to_yaml(small_config(**KNOBS)))
     command = [
@@ -93,11 +98,12 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepa
         *("--out", str(out), "--config", str(config)),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    for how, code in ((signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)):
+    for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)):
         before = checkpoints_of(out)
         driver = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            preexec_fn=hears_ctrl_c,
+        )  # fmt: skip
         deadline = time.monotonic() + 300  # a busy machine takes minutes to start Ray
         while not checkpoints_of(out) - before:
             assert driver.poll() is None, driver.stderr.read()
@@ -106,7 +112,7 @@ def test_a_killed_driver_and_the_same_command_again_end_with_the_same_bits(prepa
         os.kill(driver.pid, how)
         _, said = driver.communicate(timeout=60)
         assert driver.returncode == code, said
-        if how == signal.SIGTERM:
+        if how != signal.SIGKILL:
             assert said.strip().splitlines()[-1].startswith("interrupted: run the same command again"), said
             assert "Traceback" not in said and len(said.splitlines()) <= 30, said
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
