@@ -184,7 +184,10 @@ def _gpu(facts: Facts) -> Finding:
         return Finding("gpu", "fail", f"a GPU driver is here, but torch (CUDA {facts.torch_cuda}) cannot use it",
                        "update the driver, or check that the container was started with its GPUs")  # fmt: skip
     return Finding(
-        "gpu", "warn", "none: everything runs on CPU", "use --recipe tiny, or a machine with a GPU"
+        "gpu",
+        "warn",
+        "none: everything runs on CPU",
+        "nothing: the verbs take the small recipe by themselves without one",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from mast_ray.training.files.shipped import FIRST_LOOK
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if code in (0, 4):
         print(f"\nlook and listen:       {(out / 'report.html').resolve()}")
         print(f"where to listen first: {out / 'listen_first'} (Raven tables of a tenth of the time)")
-        print(f"into your own tools:   mast export {out / 'detections'} --to raven --out tables")
-        print(f"a detector of your own: mast run --audio {args.audio} --annotations TABLES --out run")
+        boxes, audio = shlex.quote(str(out / "detections")), shlex.quote(args.audio)
+        print(f"into your own tools:   mast export {boxes} --to raven --out tables")
+        print(f"a detector of your own: mast run --audio {audio} --annotations TABLES --out run")
     return code

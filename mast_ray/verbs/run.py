@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -288,10 +289,11 @@ def _last_screen(out: Storage, chosen: Delivered) -> None:
     print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
     print(f"  look and listen       {out.url}/report.html")
     print(f"  open in Raven         {out.url}/raven")
-    print(f"  another archive       mast detect {chosen.model} FOLDER --out detections")
-    print(
-        f"  which chunks to label mast label-budget plan {out.url}/prepared --detections {out.url}/detections --out next"
+    model, prepared, boxes = (
+        shlex.quote(p) for p in (chosen.model, f"{out.url}/prepared", f"{out.url}/detections")
     )
+    print(f"  another archive       mast detect {model} FOLDER --out detections")
+    print(f"  which chunks to label mast label-budget plan {prepared} --detections {boxes} --out next")
     print("  on a cluster          docs/cluster.md")
 
 
