@@ -22,6 +22,7 @@ from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
+from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.storage.units import iter_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
@@ -37,9 +38,19 @@ def parquet_keys(storage: Storage) -> list[str]:
         has_commits = True
         named += [file.key for file in commit.files if file.key.endswith(".parquet")]
     if has_commits:
+        refuse_unfinished(storage)
         return sorted(named)
     keys = (entry.key for entry in storage.list() if entry.key.endswith(".parquet"))
     return sorted(key for key in keys if key.rsplit("/", 1)[-1] not in _NOT_DATA)
+
+
+def refuse_unfinished(storage: Storage) -> None:
+    """A stage that was interrupted speaks of some recordings only, and names neither them nor the model's threshold."""
+    if next(iter(storage.list("commit")), None) is not None and read_manifest(storage) is None:
+        raise DataError(
+            f"{storage.url} is unfinished:\n"
+            "run the same `mast detect` (or which verb it was) again: it goes on where it was"
+        )
 
 
 def split_uri(uri: str) -> tuple[Storage, list[str]]:
@@ -161,7 +172,11 @@ def read_recordings(uri: str) -> pa.Table:
 
 def recordings_beside(uri: str) -> str | None:
     """Where the recordings of a folder of detections stand, when they stand in it."""
-    if uri.endswith(".parquet") or open_storage(uri).stat("recordings.parquet") is None:
+    if uri.endswith(".parquet"):
+        return None
+    storage = open_storage(uri)
+    if storage.stat("recordings.parquet") is None:
+        refuse_unfinished(storage)
         return None
     return uri
 
