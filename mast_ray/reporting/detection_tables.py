@@ -190,11 +190,15 @@ def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
         filled = pc.coalesce(detections.column(name), recordings.column(name).combine_chunks().take(row))
         detections = detections.set_column(detections.column_names.index(name), name, filled)
     start = recordings.column("start_utc").combine_chunks().take(row)
-    begin = pc.cast(pc.multiply(detections.column("begin_s"), 1e6), pa.int64(), safe=False).cast(
-        pa.duration("us")
-    )
+    begin = durations(detections.column("begin_s"))
     moment = pc.coalesce(detections.column("start_utc"), pc.add(start, begin))
     return detections.set_column(detections.column_names.index("start_utc"), "start_utc", moment)
+
+
+def durations(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Seconds to the nearest microsecond: a cast alone would cut 8.2 s to 8,199,999 us."""
+    micros = pc.round(pc.multiply(seconds.cast(pa.float64()), 1e6))
+    return pc.cast(micros, pa.int64(), safe=False).cast(pa.duration("us"))
 
 
 def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
@@ -226,3 +230,15 @@ def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
             }
         )  # fmt: skip
     return pa.Table.from_pylist(found, schema=RECORDINGS)
+
+
+def with_headers(recordings: pa.Table, headers: pa.Table) -> pa.Table:
+    """Recordings with the lengths and rates of `recordings_of_audio`; sites and times stay. Files that only the headers
+    know come last.
+    """
+    row = pc.index_in(recordings.column("path"), headers.column("path").combine_chunks())
+    for name in ("duration_s", "sample_rate_hz", "num_channels", "num_bytes"):
+        read = pc.coalesce(headers.column(name).combine_chunks().take(row), recordings.column(name))
+        recordings = recordings.set_column(recordings.column_names.index(name), name, read)
+    is_new = pc.invert(pc.is_in(headers.column("path"), recordings.column("path").combine_chunks()))
+    return pa.concat_tables([recordings, headers.filter(is_new)], promote_options="permissive")
