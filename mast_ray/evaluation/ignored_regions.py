@@ -25,7 +25,7 @@ def judged(matches: Matches, boxes: Floats, region_group: Ints, regions: Floats)
 
 def in_regions(group: Ints, boxes: Floats, region_group: Ints, regions: Floats) -> Bools:
     """(D,) whether half of a box or more lies in the regions of its group together: around a box that was judged alone
-    the unknown is cut into bands and stretches.
+    the unknown is cut into bands and stretches. Where regions overlap (two people were unsure) they count once.
     """
     if not len(group) or not len(region_group):
         return np.zeros(len(group), bool)
@@ -48,7 +48,48 @@ def in_regions(group: Ints, boxes: Floats, region_group: Ints, regions: Floats) 
     length = boxes[box, 2] - boxes[box, 0]
     share = shared * share_of_band / np.where(length > 0, length, 1.0)
     share = np.where(group[box] == region_group[region], np.where(length > 0, share, 1.0), 0.0)
-    return np.bincount(box, share, minlength=len(group)) >= LEAST_SHARE - 1e-9
+    enough = LEAST_SHARE - 1e-9
+    inside = np.zeros(len(group), bool)
+    inside[box[share >= enough]] = True
+    in_doubt = (np.bincount(box, share, minlength=len(group)) >= enough) & ~inside
+    if in_doubt.any():  # only by several regions together, which may overlap
+        pair = np.flatnonzero(in_doubt[box] & (share > 0))
+        pair = pair[np.argsort(box[pair], kind="stable")]
+        inside[in_doubt] = _union_shares(box[pair], boxes[box[pair]], regions[region[pair]]) >= enough
+    return inside
+
+
+def _union_shares(number: Ints, boxes: Floats, regions: Floats) -> Floats:
+    """(B,) the part of each box that lies in its regions together, from K pairs of both; `number` (K,), ascending, says
+    which pairs are of one box.
+    """
+    in_time, in_band = (_part(boxes[:, axis::2], regions[:, axis::2]) for axis in (0, 1))
+    ends = np.flatnonzero(np.diff(number)) + 1
+    parts = zip(np.split(in_time, ends), np.split(in_band, ends), strict=True)
+    return np.array([_union_share(*part) for part in parts])
+
+
+def _part(whole: Floats, other: Floats) -> Floats:
+    """(K, 2) which part of [begin, end) lies in the other, as shares from 0 to 1; all of it where one has no limits."""
+    length = (whole[:, 1] - whole[:, 0])[:, None]
+    part = np.clip((other - whole[:, :1]) / np.where(length > 0, length, 1.0), 0.0, 1.0)
+    is_all = np.isnan(part).any(1, keepdims=True) | ~(length > 0)
+    return np.where(is_all, [0.0, 1.0], part)
+
+
+def _union_share(in_time: Floats, in_band: Floats) -> float:
+    """Area of the union of rectangles (K, 2) x (K, 2) in the unit square: cut at all their edges, cells that lie in one
+    or more add up.
+    """
+    edges_time, row = np.unique(in_time, return_inverse=True)
+    edges_band, column = np.unique(in_band, return_inverse=True)
+    row, column = row.reshape(in_time.shape), column.reshape(in_band.shape)
+    change = np.zeros((len(edges_time), len(edges_band)), np.int64)  # of how many lie over a cell
+    for side, sign in ((0, 1), (1, -1)):
+        np.add.at(change, (row[:, side], column[:, 0]), sign)
+        np.add.at(change, (row[:, side], column[:, 1]), -sign)
+    is_covered = change.cumsum(0).cumsum(1)[:-1, :-1] > 0
+    return float(np.diff(edges_time) @ is_covered @ np.diff(edges_band))
 
 
 def _span(first: Floats, second: Floats) -> Floats:

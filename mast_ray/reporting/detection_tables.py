@@ -22,6 +22,7 @@ from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
+from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.storage.units import iter_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
@@ -37,9 +38,19 @@ def parquet_keys(storage: Storage) -> list[str]:
         has_commits = True
         named += [file.key for file in commit.files if file.key.endswith(".parquet")]
     if has_commits:
+        refuse_unfinished(storage)
         return sorted(named)
     keys = (entry.key for entry in storage.list() if entry.key.endswith(".parquet"))
     return sorted(key for key in keys if key.rsplit("/", 1)[-1] not in _NOT_DATA)
+
+
+def refuse_unfinished(storage: Storage) -> None:
+    """A stage that was interrupted speaks of some recordings only, and names neither them nor the model's threshold."""
+    if next(iter(storage.list("commit")), None) is not None and read_manifest(storage) is None:
+        raise DataError(
+            f"{storage.url} is unfinished:\n"
+            "run the same `mast detect` (or which verb it was) again: it goes on where it was"
+        )
 
 
 def split_uri(uri: str) -> tuple[Storage, list[str]]:
@@ -161,7 +172,11 @@ def read_recordings(uri: str) -> pa.Table:
 
 def recordings_beside(uri: str) -> str | None:
     """Where the recordings of a folder of detections stand, when they stand in it."""
-    if uri.endswith(".parquet") or open_storage(uri).stat("recordings.parquet") is None:
+    if uri.endswith(".parquet"):
+        return None
+    storage = open_storage(uri)
+    if storage.stat("recordings.parquet") is None:
+        refuse_unfinished(storage)
         return None
     return uri
 
@@ -175,11 +190,15 @@ def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
         filled = pc.coalesce(detections.column(name), recordings.column(name).combine_chunks().take(row))
         detections = detections.set_column(detections.column_names.index(name), name, filled)
     start = recordings.column("start_utc").combine_chunks().take(row)
-    begin = pc.cast(pc.multiply(detections.column("begin_s"), 1e6), pa.int64(), safe=False).cast(
-        pa.duration("us")
-    )
+    begin = durations(detections.column("begin_s"))
     moment = pc.coalesce(detections.column("start_utc"), pc.add(start, begin))
     return detections.set_column(detections.column_names.index("start_utc"), "start_utc", moment)
+
+
+def durations(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Seconds to the nearest microsecond: a cast alone would cut 8.2 s to 8,199,999 us."""
+    micros = pc.round(pc.multiply(seconds.cast(pa.float64()), 1e6))
+    return pc.cast(micros, pa.int64(), safe=False).cast(pa.duration("us"))
 
 
 def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
@@ -211,3 +230,15 @@ def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
             }
         )  # fmt: skip
     return pa.Table.from_pylist(found, schema=RECORDINGS)
+
+
+def with_headers(recordings: pa.Table, headers: pa.Table) -> pa.Table:
+    """Recordings with the lengths and rates of `recordings_of_audio`; sites and times stay. Files that only the headers
+    know come last.
+    """
+    row = pc.index_in(recordings.column("path"), headers.column("path").combine_chunks())
+    for name in ("duration_s", "sample_rate_hz", "num_channels", "num_bytes"):
+        read = pc.coalesce(headers.column(name).combine_chunks().take(row), recordings.column(name))
+        recordings = recordings.set_column(recordings.column_names.index(name), name, read)
+    is_new = pc.invert(pc.is_in(headers.column("path"), recordings.column("path").combine_chunks()))
+    return pa.concat_tables([recordings, headers.filter(is_new)], promote_options="permissive")

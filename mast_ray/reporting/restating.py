@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from mast_ray.config.tree import StorageConfig
 from mast_ray.recordings.clock_and_site.clock import TableRow, to_utc, zone_named
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
+from mast_ray.reporting.detection_tables import durations
 from mast_ray.tables.preparing.site_table import site_table_of
 
 TIMES = ("start_utc", "utc_offset_s", "start_local")
@@ -63,13 +64,14 @@ def _known_start(row: dict[str, Any]) -> datetime | None:
 
 
 def with_times_of(detections: pa.Table, recordings: pa.Table) -> pa.Table:
-    """Detections with the sites and times of their recordings; those of other recordings stay as they are."""
+    """Detections with the sites and times of their recordings; those of other recordings stay as they are, and so do the
+    times of those whose recording has none.
+    """
     ids = recordings.column("recording_id").combine_chunks()
     row = pc.index_in(detections.column("recording_id"), ids)
-    known = pc.is_valid(row)
-    begin = pc.cast(pc.multiply(detections.column("begin_s"), 1e6), pa.int64(), safe=False).cast(
-        pa.duration("us")
-    )
+    known, begin = pc.is_valid(row), durations(detections.column("begin_s"))
+    starts = (recordings.column(name).combine_chunks().take(row) for name in ("start_utc", "start_local"))
+    is_timed = pc.or_(*map(pc.is_valid, starts))
     for name in ("site", *TIMES):
         column = recordings.column(name).combine_chunks().take(row)
         if name in ("start_utc", "start_local"):
@@ -78,5 +80,6 @@ def with_times_of(detections: pa.Table, recordings: pa.Table) -> pa.Table:
             detections = detections.append_column(name, pa.nulls(len(detections), column.type))
         own = detections.column(name)
         place = detections.column_names.index(name)
-        detections = detections.set_column(place, name, pc.if_else(known, column.cast(own.type), own))
+        is_said = is_timed if name in TIMES else known
+        detections = detections.set_column(place, name, pc.if_else(is_said, column.cast(own.type), own))
     return detections

@@ -119,6 +119,7 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
         raise DataError(
             f"{args.verdicts} holds {len(verdicts.score)} verdicts:\njudge at least 10 rows with y or n"
         )
+    _refuse_others(args, found, verdicts)
     num_detections, low, high = found.limits()
     edges = band_edges_of([low, high])
     thresholds = np.unique(np.round(np.linspace(low, high, 21), 3))
@@ -144,6 +145,17 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
     if args.model:
         _deliver(args, calibration)
     return 0
+
+
+def _refuse_others(args: argparse.Namespace, found: Detections, verdicts: Verdicts) -> None:
+    """Verdicts on other detections say nothing about these."""
+    path_of_id = verdicts.path_of_id()
+    known = found.ids_of(set(path_of_id.values())) if path_of_id else set()
+    if strange := path_of_id.keys() - known:
+        raise DataError(
+            f"{len(strange)} of {len(verdicts.rows)} rows of {args.verdicts} are no detections of {args.detections}:\n"
+            f"draw a sheet from these (mast calibrate {args.detections} --out DIR)"
+        )
 
 
 def _deliver(args: argparse.Namespace, calibration: Calibration) -> None:

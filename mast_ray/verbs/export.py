@@ -12,6 +12,7 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
     recordings_of_audio,
+    with_headers,
     with_paths,
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--audio",
         metavar="ROOT",
-        help="folder of the audio, to read lengths and rates from file headers instead",
+        help="folder of the audio, to read lengths and rates from file headers (sites and times stay those of the recordings)",
     )
     add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
     add(
@@ -76,15 +77,16 @@ def run(args: argparse.Namespace) -> int:
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
     detections = read_detections(args.table, least)
-    known = args.recordings or (None if args.audio else recordings_beside(args.table))
+    known = args.recordings or recordings_beside(args.table)
     recordings = read_recordings(known) if known else None
     detections = with_paths(detections, recordings)
     if detections.column("path").null_count:
         raise DataError(
             f"{args.table} does not say which file a detection lies in: give --recordings as well"
         )
-    if recordings is None and args.audio:
-        recordings = recordings_of_audio(detections, open_storage(args.audio))
+    if args.audio and not args.recordings:
+        headers = recordings_of_audio(detections, open_storage(args.audio))
+        recordings = headers if recordings is None else with_headers(recordings, headers)
     if recordings is not None and (args.timezone or args.site_table):
         recordings = restated(recordings, args.timezone, args.site_table)
         detections = with_times_of(detections, recordings)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--corrections",
         default="",
         metavar="FOLDER",
-        help="logs of `mast review` (default: beside the detections)",
+        help="logs of `mast review` (default: where it keeps them)",
     )
     add(
         "--out", default="", metavar="DIR", help="folder of the new run (default: RUN-2, after it RUN-3, ...)"

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--reviewer", default="", metavar="NAME", help="who reviews (default: the name you are logged in by)")
     add("--corrections", default="", metavar="FOLDER",
-        help="local folder of the logs (default: corrections beside the detections)")  # fmt: skip
+        help="local folder of the logs (default: RUN/corrections)")  # fmt: skip
     add("--threshold", type=float, default=None, metavar="Q",
         help="score from which a detection counts (default: the model's own); boxes down to half of it are shown")  # fmt: skip
     add(

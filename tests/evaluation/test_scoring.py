@@ -37,6 +37,7 @@ from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS
 
 MIDNIGHT_US = 1_700_006_400_000_000  # 2023-11-15 00:00 UTC
+NAN = float("nan")
 
 
 def recordings_table(num=3, **columns):
@@ -179,28 +180,61 @@ def test_where_nobody_looked_or_was_sure_a_detection_is_neither_right_nor_wrong(
     assert tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5]) and tables.left_out[UNJUDGED] == 2
 
 
-def test_regions_to_ignore_agree_with_a_search_over_all_pairs():
+@pytest.mark.parametrize("num_regions", [0, 1, 40, 200])
+def test_regions_to_ignore_agree_with_a_raster(num_regions):
     rng = np.random.default_rng(0)
 
     def boxes(count):
-        begin, low = rng.uniform(0, 90, count), rng.uniform(0, 60, count)
-        return np.stack(
-            [begin, low, begin + rng.uniform(1, 20, count), low + rng.uniform(1, 30, count)], axis=1
-        )
+        begin, low = rng.integers(0, 90, count), rng.integers(0, 60, count)
+        ends = begin + rng.integers(1, 20, count), low + rng.integers(1, 30, count)
+        return np.stack([begin, low, *ends], axis=1).astype(np.float64)
 
-    found, regions = boxes(200), boxes(40)
-    regions[:10, 1::2] = np.nan
-    group, region_group = rng.integers(0, 5, 200), rng.integers(0, 5, 40)
-    expected = []
-    for box, own in zip(found, group, strict=True):
-        shares = [0.0]
-        for region, other in zip(regions, region_group, strict=True):
-            low, high = (-np.inf, np.inf) if np.isnan(region[1]) else (region[1], region[3])
-            wide = max(0.0, min(box[2], region[2]) - max(box[0], region[0])) / (box[2] - box[0])
-            tall = max(0.0, min(box[3], high) - max(box[1], low)) / (box[3] - box[1])
-            shares.append(wide * tall if own == other else 0.0)
-        expected.append(sum(shares) >= 0.5)
-    assert in_regions(group, found, region_group, regions).tolist() == expected and 10 < sum(expected) < 190
+    found, regions = boxes(200), boxes(num_regions)
+    regions[: num_regions // 4, 1::2] = np.nan
+    group, region_group = rng.integers(0, 5, 200), rng.integers(0, 5, num_regions)
+    unknown = np.zeros((5, 110, 90), bool)  # one cell per frame and bin
+    for (begin, low, end, high), own in zip(regions, region_group, strict=True):
+        band = slice(None) if np.isnan(low) else slice(int(low), int(high))
+        unknown[own, int(begin) : int(end), band] = True
+    expected = [
+        bool(unknown[own, begin:end, low:high].mean() >= 0.5)
+        for (begin, low, end, high), own in zip(found.astype(int).tolist(), group, strict=True)
+    ]
+    assert in_regions(group, found, region_group, regions).tolist() == expected
+    assert num_regions < 40 or 10 < sum(expected) < 190
+
+
+@pytest.mark.parametrize(
+    ("regions", "is_inside"),
+    [
+        ([[0, 0, 35, 100]], False),  # 0.35 of a box of 100 x 100
+        ([[0, 0, 35, 100], [1, 0, 35, 100]], False),  # two people: 0.69 in sum, 0.35 together
+        ([[0, 0, 35, 100], [20, 0, 49, 100]], False),  # 0.49
+        ([[0, 0, 35, 100], [20, 0, 50, 100]], True),  # 0.50
+        ([[0, 0, 40, 100], [0, 0, 100, 16]], False),  # 0.4 + 0.6 x 0.16 = 0.496
+        ([[0, 0, 40, 100], [0, 0, 100, 17]], True),  # 0.4 + 0.6 x 0.17 = 0.502
+        ([[-50, NAN, 30, NAN], [10, NAN, 45, NAN], [80, 0, 140, 20]], False),  # 0.45 + 0.2 x 0.2 = 0.49
+        ([[-50, NAN, 30, NAN], [10, NAN, 45, NAN], [80, 0, 140, 25]], True),  # 0.45 + 0.2 x 0.25 = 0.50
+        ([[0, 0, 35, 100]] * 40, False),
+    ],
+)
+def test_regions_that_overlap_count_once(regions, is_inside):
+    same = np.zeros(len(regions), np.int64)
+    box = np.array([[0.0, 0.0, 100.0, 100.0]])
+    assert in_regions(same[:1], box, same, np.array(regions, np.float64)).tolist() == [is_inside]
+    # far from the origin, in other units, beside a box of another group
+    scale, shift = np.array([0.01, 3.0, 0.01, 3.0]), np.array([5000.0, 70.0, 5000.0, 70.0])
+    boxes = np.concatenate([box, box]) * scale + shift
+    moved = np.array(regions, np.float64) * scale + shift
+    assert in_regions(np.array([7, 2]), boxes, same + 2, moved).tolist() == [False, is_inside]
+
+
+def test_a_box_without_a_band_lies_in_regions_by_its_time():
+    box = np.array([[0.0, NAN, 100.0, NAN]])
+    two = np.zeros(2, np.int64)
+    for end, is_inside in ((49.0, False), (50.0, True)):
+        regions = np.array([[0.0, 10.0, 30.0, 20.0], [20.0, 0.0, end, 5.0]])
+        assert in_regions(two[:1], box, two, regions).tolist() == [is_inside]
 
 
 def test_detections_of_chunks_are_no_table_of_recordings():
@@ -321,7 +355,7 @@ def test_a_table_without_times_is_refused_with_the_columns_it_has():
 
 def test_a_box_that_reaches_into_the_unknown_on_several_sides_is_left_out():
     """Judged alone: 10 to 20 frames and 40 to 60 bins; all around it nobody looked."""
-    nan = float("nan")
+    nan = NAN
     regions = np.array([[0, nan, 10, nan], [20, nan, 99, nan], [10, 0, 20, 40], [10, 60, 20, 128]])
     found = np.array([[7, 35, 17, 55], [9, 39, 19, 59], [5, 30, 15, 50]], np.float64)
     # outside it: 0.475 of the first (0.3 before, 0.175 below), 0.145 of the second, 0.75 of the third (0.5 before, 0.25 below)

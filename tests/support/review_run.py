@@ -25,6 +25,7 @@ def write_run(folder: Path, embedded: bool = False) -> tuple[Path, Path]:
     rng = np.random.default_rng(0)
     audio, tables = folder / "audio", folder / "run" / "detections"
     tables.mkdir(parents=True)
+    (folder / "run" / "steps.json").write_text("{}")
     recordings, detections = [], []
     for number, (path, site) in enumerate(zip(PATHS, SITES)):
         samples = rng.normal(0, 0.01, int(DURATION_S * RATE_HZ))

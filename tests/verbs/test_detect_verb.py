@@ -151,6 +151,33 @@ def test_a_retuned_threshold_is_taken_over_without_detecting_again(model, archiv
     assert model_threshold(str(out)) == 0.123 != model_threshold(str(table))
 
 
+def test_an_interrupted_run_is_read_by_no_verb_as_if_it_were_whole(archive, table, tmp_path, capsys):
+    out, got = tmp_path / "out", str(tmp_path / "got")
+    shutil.copytree(table, out)
+    shutil.copytree(table, out / "earlier")  # has a manifest of its own
+    for name in ("manifest.json", "recordings.parquet", "rejects.parquet"):
+        (out / name).unlink()
+    sound, run = ["--audio", str(archive)], str(out)
+    for verb, *argv in (
+        ["export", run, "--to", "csv", "--out", got, *sound],
+        ["summarise", run, "--out", got],
+        ["report", run, "--out", f"{got}.html"],
+        ["report", str(tmp_path), "--out", f"{got}.html"],
+        ["calibrate", run, "--out", got],
+        ["evaluate", "--detections", run, "--annotations", str(archive)],
+        ["review", run, "--export", got, *sound],
+        ["learn", run, "--out", got],
+        ["show", str(archive / "North/North_20240506_050000.flac"), "--detections", run, "-o", f"{got}.png"],
+    ):
+        assert run_verb(verb, argv) == 3, verb
+        error = capsys.readouterr().err
+        assert f"{out} is unfinished" in error and "`mast detect`" in error, verb
+        assert len(error.strip().splitlines()) <= 3 and not list(tmp_path.glob("got*")), verb
+    file = next((out / "detections").rglob("*.parquet"))
+    for place in (out / "earlier", out / "detections", file):
+        assert run_verb("export", [str(place), "--to", "csv", "--out", got]) == 0
+
+
 def test_a_dry_run_prints_inventory_and_plan_and_writes_nothing(model, archive, tmp_path, capsys):
     out = tmp_path / "out"
     assert run_verb("detect", [str(model), str(archive), "--out", str(out), *KNOBS, "--dry-run"]) == 0

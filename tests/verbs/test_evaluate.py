@@ -252,6 +252,41 @@ def test_calibrate_draws_a_sheet_and_turns_its_verdicts_into_a_threshold(tmp_pat
     assert np.mean(inside) > 0.8
 
 
+def test_calibrate_refuses_a_sheet_of_other_detections(tmp_path, capsys):
+    rows = [
+        {"recording_id": "r", "path": "a.wav", "begin_s": n + 0.25, "end_s": n + 1.0, "score": (n + 1) / 41}
+        | ({} if n % 2 else {"low_hz": 1000.0, "high_hz": 2000.0})
+        for n in range(40)
+    ]
+    moved = [row | {"begin_s": row["begin_s"] + 0.1} for row in rows[:15]] + rows[15:]
+    for name, some in (("one", rows), ("two", moved)):
+        pq.write_table(pa.Table.from_pylist(some, schema=DETECTIONS), tmp_path / f"{name}.parquet")
+    one, two, sheet = (str(tmp_path / name) for name in ("one.parquet", "two.parquet", "judged.csv"))
+    assert main(["calibrate", one, "--out", str(tmp_path), "--size", "40"]) == 0
+    drawn = list(csv.DictReader((tmp_path / "review.csv").open()))
+
+    def judged(some, left_out=()):
+        columns = [name for name in drawn[0] if name not in left_out]
+        with (tmp_path / "judged.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(row | {"verdict": "yn"[n % 2]} for n, row in enumerate(some))
+        capsys.readouterr()
+
+    judged(drawn)
+    assert main(["calibrate", one, "--verdicts", sheet]) == 0
+    assert main(["calibrate", two, "--verdicts", sheet, "--model", str(tmp_path / "never read")]) == 3
+    error = capsys.readouterr().err
+    assert f"15 of 40 rows of {sheet} are no detections of {two}" in error
+    assert f"mast calibrate {two} --out DIR" in error and len(error.strip().splitlines()) <= 3
+    judged(drawn, left_out=("detection_id",))  # a sheet of before
+    assert main(["calibrate", two, "--verdicts", sheet]) == 0
+    judged(
+        [row | {"detection_id": "1234567890123450"} for row in drawn]
+    )  # what a spreadsheet makes of digits
+    assert main(["calibrate", two, "--verdicts", sheet]) == 0
+
+
 def test_calibrate_refuses_verdicts_that_were_chosen_rather_than_drawn(found, tmp_path, capsys):
     path = tmp_path / "verdicts.csv"
     path.write_text("path,score,verdict\n" + "a.wav,0.5,y\n" * 20)

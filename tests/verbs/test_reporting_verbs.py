@@ -238,6 +238,66 @@ def test_an_export_of_clocks_without_a_zone_has_their_hour_and_no_offset(unzoned
     assert {row["time_source"] for row in rows} == {"filename (local, zone unknown)"}
 
 
+def test_a_zone_said_with_the_audio_keeps_the_times_of_the_recordings(unzoned, capsys):
+    """Headers of audio know no clock: they once wiped the times out."""
+    said = ["--to", "csv", "--per", "site", "--audio", str(unzoned / "audio"), "--timezone", "Asia/Kuala_Lumpur"]  # fmt: skip
+    table = pq.read_table(unzoned / "detections/recordings.parquet")
+    long = table.set_column(table.column_names.index("duration_s"), "duration_s", pa.array([99.0, 99.0]))
+    pq.write_table(long, unzoned / "detections/recordings.parquet")
+    assert main(["export", str(unzoned / "detections"), *said, "--out", str(unzoned / "a")]) == 0
+    rows = list(csv.DictReader((unzoned / "a/Danum.csv").open()))
+    assert [row["start_utc"] for row in rows] == ["2024-05-05T21:30:02.000Z", "2024-05-05T22:30:02.000Z"]
+    assert {row["time_source"] for row in rows} == {"filename"}
+    assert "2 of 2 recordings are said anew" in capsys.readouterr().err
+    # lengths are still the headers': 10 s, not the 99 s of the table
+    raven = ["--to", "raven", *said[2:], "--out", str(unzoned / "r")]
+    assert main(["export", str(unzoned / "detections"), *raven]) == 0
+    rows = list(csv.DictReader((unzoned / "r/Danum.Table.1.selections.txt").open(), delimiter="\t"))
+    assert [float(row["Begin Time (s)"]) for row in rows] == [2.0, 12.0]
+    # a table alone: nothing says when its recordings began, but its own rows do
+    part = str(unzoned / "detections/part.parquet")
+    assert main(["export", part, *said, "--out", str(unzoned / "b")]) == 0
+    rows = list(csv.DictReader((unzoned / "b/Danum.csv").open()))
+    assert [row["start_local"] for row in rows] == ["2024-05-06T05:30:02.000", "2024-05-06T06:30:02.000"]
+
+
+def kaleidoscope(folder):
+    rows = [row for file in folder.rglob("*.csv") for row in csv.DictReader(file.open())]
+    return {tuple(row[name] for name in ("DATE", "TIME", "HOUR", "DATE-12", "TIME-12")) for row in rows}
+
+
+def test_kaleidoscope_has_the_clock_of_the_files_beginning(unzoned, capsys):
+    """Midnight sharp, also for boxes whose begin is no whole number of microseconds in binary (8.2 s times 1e6 is 8,199,999.99...)."""
+    tables = [unzoned / "detections" / name for name in ("recordings.parquet", "part.parquet")]
+    midnight = datetime(2024, 5, 6)
+    recordings, boxes = (pq.read_table(table) for table in tables)
+    rows = [row | {"start_local": midnight} for row in recordings.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, schema=recordings.schema), tables[0])
+    box = boxes.to_pylist()[0]
+    begins_s = (0.0, 0.29, 1.001, 2.0000004, 4.1, 8.2)
+    found = [
+        box
+        | {
+            "begin_s": b,
+            "end_s": b + 1,
+            "start_local": midnight + timedelta(microseconds=int(b * 1e6)),
+        }
+        for b in begins_s
+    ]
+    pq.write_table(pa.Table.from_pylist(found, schema=boxes.schema), tables[1])
+    argv = ["export", str(unzoned / "detections"), "--to", "kaleidoscope", "--out"]
+    day = {("2024-05-06", "00:00:00", "00", "2024-05-05", "12:00:00")}
+    assert main([*argv, str(unzoned / "k")]) == 0  # the clock, of a zone unknown
+    assert kaleidoscope(unzoned / "k") == day
+    assert "clock is unknown" not in capsys.readouterr().err
+    assert main([*argv, str(unzoned / "z"), "--timezone", "Asia/Kuala_Lumpur"]) == 0
+    assert kaleidoscope(unzoned / "z") == day
+    csvs = ["--to", "csv", "--out", str(unzoned / "c"), "--timezone", "Asia/Kuala_Lumpur"]
+    assert main([*argv[:2], *csvs]) == 0
+    times = [row["start_local"][17:23] for row in csv.DictReader((unzoned / "c/Danum/0.csv").open())]
+    assert times == ["00.000", "00.290", "01.001", "02.000", "04.100", "08.200"]
+
+
 def test_a_zone_that_is_none_is_told_before_the_work(unzoned, capsys):
     argv = ["summarise", str(unzoned / "detections"), "--out", str(unzoned / "s"), "--timezone", "Borneo"]
     assert main(argv) == 2

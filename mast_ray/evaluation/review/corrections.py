@@ -40,6 +40,7 @@ import json
 import math
 import os
 import secrets
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -57,6 +58,8 @@ KINDS: tuple[str, ...] = get_args(ActionKind)
 QUEUES: tuple[str, ...] = get_args(Queue)
 ENDING = ".jsonl"
 MOST_LETTERS = 60  # of a reviewer's name: with four bytes each it still fits into a file name
+CORRECTIONS = "corrections"
+_RUN_FILES = ("steps.json", "learn.json")  # of `mast run`, `listen` and `demo`; of `mast learn`
 _NUMBERS = ("begin_s", "end_s", "low_hz", "high_hz", "score")
 
 
@@ -226,15 +229,39 @@ def append_actions(path: Path, actions: Iterable[Action]) -> None:
 
 
 def corrections_folder(detections: str) -> Path:
-    """Where the corrections of a folder (or Parquet file) of detections lie: `corrections` beside it, which for
-    RUN/detections is RUN/corrections.
+    """Where the corrections of a folder (or Parquet file) of detections lie: RUN/corrections of RUN/detections, else
+    `corrections` in the folder itself. They used to lie beside any folder, so that all in one place shared them: logs
+    that are there and nowhere else go on there, and it is said.
     """
     if "://" in detections.removeprefix("file://"):
         raise DataError(
             f"{detections} is not a local folder, and every action must be on disk at once:\n"
             "give a local folder for the corrections: --corrections FOLDER"
         )
-    return Path(detections.removeprefix("file://")).expanduser().absolute().parent / "corrections"
+    path = Path(detections.removeprefix("file://")).expanduser().absolute()
+    own, shared = _own_folder(path), path.parent / CORRECTIONS
+    if own == shared or log_files(own) or not log_files(shared):
+        return own
+    print(
+        f"note: the corrections in {shared} are used, which all detections beside {path.name} share:\n"
+        f"to keep those of {path.name} apart, begin anew with --corrections {own} (found by itself from then on)",
+        file=sys.stderr,
+    )
+    return shared
+
+
+def _own_folder(path: Path) -> Path:
+    """The corrections of no other detections."""
+    stage = next((p.parent for p in (path, *path.parents) if _is_inside_stage(p)), path)
+    if stage.suffix == ".parquet":
+        return stage.parent / CORRECTIONS / stage.stem
+    is_of_run = stage.name == "detections" and any((stage.parent / name).exists() for name in _RUN_FILES)
+    return (stage.parent if is_of_run else stage) / CORRECTIONS
+
+
+def _is_inside_stage(folder: Path) -> bool:
+    """What `mast detect` keeps in its OUT and may empty: nobody's work belongs in there."""
+    return folder.name in ("detections", "earlier") and (folder.parent / "commit").is_dir()
 
 
 def standing(actions: Sequence[Action]) -> tuple[Action, ...]:

@@ -7,6 +7,7 @@ Columns: detection_id, path, begin_s, end_s, low_hz, high_hz, score, verdict (y 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from mast_ray.recordings.annotations.formats.generic_csv import NO, YES
 from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
 
 COLUMNS = ("detection_id", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet", "verdict")
+_ID = re.compile("[0-9a-f]{16}")
 UNDECIDED = frozenset({"", "?", "u", "unsure"})
 
 
@@ -33,6 +35,16 @@ class Verdicts:
     rows: tuple[Mapping[str, str], ...]  # all columns as written
     num_undecided: int
     is_drawn: bool  # a random sample, not a choice
+
+    def path_of_id(self) -> dict[str, str]:
+        """detection_id -> path of the rows that name one. Ids of digits alone are passed over: a spreadsheet may have
+        rounded them.
+        """
+        columns = {name.lower(): name for name in self.rows[0]} if self.rows else {}
+        if not {"detection_id", "path"} <= columns.keys():
+            return {}
+        named = ((row[columns["detection_id"]].strip(), row[columns["path"]]) for row in self.rows)
+        return {name: path for name, path in named if _ID.fullmatch(name) and not name.isdigit()}
 
 
 def verdicts_csv(boxes: Iterable[ReviewedBox]) -> bytes:

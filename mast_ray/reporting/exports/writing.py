@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -195,16 +195,14 @@ def export_detections(
 
 def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:
     """Rows as in Kaleidoscope's cluster.csv: hertz, DATE and TIME of the file's beginning in
-    local time, TOP1DIST = 1 - score.
+    local time (of the recorder's clock where its zone is unknown), TOP1DIST = 1 - score.
     """
     out = []
     for row in rows:
         begin_s, end_s, low_hz, high_hz = clipped_box(row, facts.get(row["path"]))
         place = PurePosixPath(row["path"])
         folder = "" if str(place.parent) == "." else str(place.parent)
-        moment = row["start_utc"]
-        if moment is not None:
-            moment = moment + timedelta(seconds=(row["utc_offset_s"] or 0) - row["begin_s"])
+        moment = _start_of_file(row)
         label = row.get("label") or DEFAULT_LABEL
         cells = [
             "",
@@ -222,6 +220,21 @@ def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts
         cells += [defused(label), defused(label), f"{1.0 - row['score']:.4f}", ""]
         out.append(cells)
     return written_table(_KALEIDOSCOPE, out, ",")
+
+
+def _start_of_file(row: Mapping[str, Any]) -> datetime | None:
+    """The clock of a detection's recording at its beginning, to the millisecond: what was rounded on the way may lie just
+    before the second it means.
+    """
+    clock = row["start_utc"]
+    if clock is None:
+        clock = row.get("start_local")
+    elif row["utc_offset_s"]:
+        clock += timedelta(seconds=row["utc_offset_s"])
+    if clock is None:
+        return None
+    start: datetime = clock - timedelta(seconds=row["begin_s"]) + timedelta(microseconds=500)
+    return start.replace(microsecond=start.microsecond // 1000 * 1000)
 
 
 def _mean(low_hz: float | None, high_hz: float | None) -> float | None:
@@ -243,8 +256,10 @@ def _notes(detections: pa.Table, facts: Mapping[str, AudioFacts]) -> tuple[str, 
             f"{len(unknown)} recordings have no known rate: their boxes are not checked against the Nyquist frequency "
             "(give --recordings or --audio)"
         )
-    undated = detections.column("start_utc").null_count
-    if undated:
+    undated = pc.is_null(detections.column("start_utc"))
+    if "start_local" in detections.column_names:
+        undated = pc.and_(undated, pc.is_null(detections.column("start_local")))
+    if undated := pc.sum(undated).as_py():
         notes.append(f"{undated} detections have no absolute time: the recorder's clock is unknown")
     return tuple(notes)
 

@@ -25,7 +25,13 @@ from mast_ray.evaluation.naming.confusion import CONFUSION
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
 from mast_ray.reporting.activity import DielMap, diel_map
-from mast_ray.reporting.detection_tables import conform, parquet_keys, read_parquet, with_paths
+from mast_ray.reporting.detection_tables import (
+    conform,
+    parquet_keys,
+    read_parquet,
+    refuse_unfinished,
+    with_paths,
+)
 from mast_ray.reporting.paper_tables import COMPARISON
 from mast_ray.reporting.report.collect_labels import labels_table
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
@@ -156,16 +162,24 @@ def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, An
     stages = [folder for folder, m in manifests.items() if m.get("stage") in DETECTING]
     for folder in sorted(stages, key=lambda name: (DETECTING.index(manifests[name]["stage"]), name)):
         stage = run.at(folder) if folder else run
+        refuse_unfinished(_above(run, folder))  # OUT of OUT/earlier
         if (table := _joined(stage, parquet_keys(stage))) is not None:
             return table
     for key in (k for k in keys if k.endswith(".parquet") and "detections" in k):
         parts = key.split("/")
         place = next(i for i, part in enumerate(parts) if "detections" in part)
         stage = run.at("/".join(parts[: place + 1])) if place + 1 < len(parts) else run
+        refuse_unfinished(_above(run, "/".join(parts[: place + 1])))  # OUT of OUT/detections
         own = parquet_keys(stage) if place + 1 < len(parts) else [key]
         if (table := _joined(stage, own)) is not None:
             return table
     return None
+
+
+def _above(run: Storage, folder: str) -> Storage:
+    """The folder that holds another, in the run."""
+    above = folder.rpartition("/")[0]
+    return run.at(above) if above else run
 
 
 def _joined(stage: Storage, keys: list[str]) -> pa.Table | None:

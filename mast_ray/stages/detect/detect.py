@@ -266,10 +266,10 @@ class Sweep:
         }
         assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
         remove_leftovers(self.stage, keys, SEALED[0])
-        run.finish(counts | {"seal": seal_of(self.stage, *SEALED)})
         if num_earlier:
             about = {"recordings": num_earlier, "model_threshold": self.model_threshold}
             replace(run, stage=self.stage.at(EARLIER), inputs={}).finish(about)
+        run.finish(counts | {"seal": seal_of(self.stage, *SEALED)})
         if num_aside:
             print(
                 f"{num_aside:,} recordings of earlier runs are not in {self.archive.url} any more: their detections are kept in\n"

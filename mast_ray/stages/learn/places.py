@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.review.corrections import corrections_folder
+from mast_ray.reporting.detection_tables import refuse_unfinished
 from mast_ray.stages.review.found_boxes import audio_of
 from mast_ray.storage.stage_folders import Manifest, read_manifest
 from mast_ray.storage.storage import Storage, open_storage
@@ -39,6 +40,8 @@ def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") 
     root = open_storage(run)
     stage = next((one for one in (root.at(DETECTIONS), root) if _is_detect_stage(one)), None)
     if stage is None:
+        for one in (root.at(DETECTIONS), root):
+            refuse_unfinished(one)
         raise DataError(f"{run} holds no detections:\ngive a run folder, or what `mast detect` wrote")
     manifest = read_manifest(stage)
     assert manifest is not None

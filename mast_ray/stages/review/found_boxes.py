@@ -22,6 +22,7 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
     recordings_of_audio,
+    refuse_unfinished,
     with_paths,
 )
 from mast_ray.reporting.exports.rows import detection_id
@@ -97,6 +98,8 @@ def detections_of(place: str) -> str:
         has_tables = any(entry.key.endswith(".parquet") for entry in own.list("detections"))
         if own.stat("manifest.json") is not None and has_tables:
             return own.url
+    for folder in ("", "detections"):
+        refuse_unfinished(run.at(folder) if folder else run)
     for folder in ("detections", ""):
         own = run.at(folder) if folder else run
         if any(entry.key.endswith(".parquet") for entry in own.list()):

@@ -7,7 +7,7 @@ holds more than one file of detections. Few files are gone through in this proce
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -28,6 +28,8 @@ from mast_ray.evaluation.review.sheet import (
     num_above,
 )
 from mast_ray.reporting.detection_tables import conform, read_parquet, split_uri
+from mast_ray.reporting.exports.rows import detection_id
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.tables import is_annotation_file, read_events
 from mast_ray.storage.storage import open_storage
@@ -120,6 +122,10 @@ class Detections:
         rows = [row for own, some in sorted(wanted.items()) for row in rows_at(self.slices[own], some, edges)]
         return sorted(rows, key=lambda row: (row.path, row.begin_s))
 
+    def ids_of(self, paths: Set[str]) -> set[str]:
+        """The ids of all detections in some recordings."""
+        return set().union(*self._over(partial(ids_in, paths=frozenset(paths))))
+
     def _over(self, function: Callable[[Slice], T]) -> Iterator[T]:
         """What a function makes of every slice, in their order."""
         tasks: list[tuple[str, Callable[[Any], Any], str]] = [
@@ -178,6 +184,29 @@ def rows_at(some: Slice, wanted: Sequence[tuple[Cell, int]], edges: Floats) -> l
     return rows
 
 
+def ids_in(some: Slice, paths: Set[str]) -> set[str]:
+    """The ids of detections in some recordings. A box without a band has two: on a sheet, and in a review."""
+    found = set()
+    for table in some.tables():
+        names = [
+            path or name for path, name in zip(table.recordings.paths, table.recordings.ids, strict=True)
+        ]
+        is_asked = np.array([*(name in paths for name in names), False])[table.recording]
+        for row in np.flatnonzero(is_asked).tolist():
+            path = names[table.recording[row]]
+            begin_s, end_s, low_hz, high_hz = (float(c[row]) for c in _box_columns(table))
+            found.add(detection_id(path, begin_s, end_s, low_hz, high_hz))
+            if np.isnan(low_hz) or np.isnan(high_hz):
+                low_hz = LOW_HZ if np.isnan(low_hz) else low_hz
+                high_hz = HIGH_HZ if np.isnan(high_hz) else high_hz
+                found.add(detection_id(path, begin_s, end_s, low_hz, high_hz))
+    return found
+
+
+def _box_columns(table: EventTable) -> tuple[Floats, Floats, Floats, Floats]:
+    return table.begin_s, table.end_s, table.low_hz, table.high_hz
+
+
 def _cells(table: EventTable, edges: Floats) -> tuple[list[Cell], Ints, Ints]:
     """(cells, (D,) cell of every detection, (D,) its hour)."""
     site = np.array([*table.recordings.site, ""], dtype=object)[table.recording]
@@ -187,6 +216,6 @@ def _cells(table: EventTable, edges: Floats) -> tuple[list[Cell], Ints, Ints]:
 
 def _drawn(table: EventTable, row: int, hour: Ints) -> Drawn:
     recordings, number = table.recordings, int(table.recording[row])
-    box = (float(c[row]) for c in (table.begin_s, table.end_s, table.low_hz, table.high_hz, table.score))
+    box = (float(c[row]) for c in (*_box_columns(table), table.score))
     path = recordings.paths[number] or recordings.ids[number]
     return Drawn(path, recordings.site[number], int(hour[row]), *box)

@@ -140,11 +140,45 @@ def test_a_reviewer_has_one_file_however_the_accent_is_written(tmp_path):
     assert log_path(tmp_path, "Zoe\u0308") == log_path(tmp_path, "Zo\u00eb")
 
 
-def test_corrections_lie_beside_the_detections(tmp_path):
-    assert corrections_folder(str(tmp_path / "run" / "detections")) == tmp_path / "run" / "corrections"
-    assert corrections_folder(str(tmp_path / "d" / "x.parquet")) == tmp_path / "d" / "corrections"
+@pytest.mark.parametrize(
+    ("made", "place", "folder"),
+    [
+        (["run/steps.json"], "run/detections", "run/corrections"),
+        (["run/learn.json"], "run/detections", "run/corrections"),
+        ([], "run/detections", "run/detections/corrections"),  # two folders of a user's
+        (["w/steps.json"], "w/det1", "w/det1/corrections"),
+        ([], "w/det2", "w/det2/corrections"),
+        # what a stage keeps, and may delete, is the stage itself
+        (["out/commit/u.json"], "out/detections", "out/corrections"),
+        (["out/commit/u.json"], "out/detections/site=A/x.parquet", "out/corrections"),
+        (["out/commit/u.json"], "out/earlier", "out/corrections"),
+        (["run/steps.json", "run/detections/commit/u.json"], "run/detections/detections", "run/corrections"),
+        ([], "d/x.parquet", "d/corrections/x"),
+    ],
+)
+def test_no_two_outputs_share_their_corrections(tmp_path, made, place, folder):
+    for name in made:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert corrections_folder(str(tmp_path / place)) == tmp_path / folder
+    assert corrections_folder(f"file://{tmp_path / place}") == tmp_path / folder
+
+
+def test_corrections_are_not_kept_in_a_bucket():
     with pytest.raises(DataError, match="--corrections"):
         corrections_folder("s3://bucket/run/detections")
+
+
+def test_logs_of_before_go_on_where_they_are_until_there_are_own_ones(tmp_path, capsys):
+    shared, own = tmp_path / "corrections", tmp_path / "det1/corrections"
+    shared.mkdir()
+    assert corrections_folder(str(tmp_path / "det1")) == own and not capsys.readouterr().err
+    append_actions(log_path(shared, "Ana"), [said(1, "accept")])
+    assert corrections_folder(str(tmp_path / "det1")) == shared
+    told = capsys.readouterr().err
+    assert f"--corrections {own}" in told and len(told.splitlines()) == 2
+    append_actions(log_path(own, "Ana"), [said(1, "accept")])
+    assert corrections_folder(str(tmp_path / "det1")) == own and not capsys.readouterr().err
 
 
 def test_an_undo_takes_back_and_undoing_it_brings_back():

@@ -25,6 +25,7 @@ from tones import (
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.evaluation.naming.names import Names
+from mast_ray.evaluation.review.corrections import corrections_folder
 from mast_ray.inference.decode_threads import deal_to_threads
 from mast_ray.inference.detection_rows import RecordingBoxes, RowKnobs, detection_rows, stitched_boxes
 from mast_ray.inference.naming import ModelNames
@@ -215,6 +216,20 @@ def test_running_again_does_nothing_and_growth_adds_only_the_new(archive, swept,
     assert "resuming: 8 of 9 done" in capsys.readouterr().out
     assert before < set(committed_keys(tmp_path / "out"))
     assert len(rows_of(tmp_path / "out")) == sum(map(len, truth.values())) + 1
+
+
+def test_detecting_again_leaves_the_corrections_of_a_review_alone(tmp_path):
+    write_tones(tmp_path / "in/A/A_20240501_060000.wav", [Tone(2.0, 2.5, 1500.0)], 12.0)
+    sweep_tones(tmp_path / "in", tmp_path / "out")
+    log = corrections_folder(str(tmp_path / "out")) / "Ana.jsonl"
+    log.parent.mkdir()
+    log.write_text("what Ana said")
+    write_tones(tmp_path / "in/A/A_20240501_070000.wav", [Tone(4.0, 4.5, 1500.0)], 12.0)
+    sweep_tones(tmp_path / "in", tmp_path / "out")
+    assert log == tmp_path / "out/corrections/Ana.jsonl" and log.read_text() == "what Ana said"
+    assert read_detections(str(tmp_path / "out")).num_rows == 2
+    sweep_tones(tmp_path / "in", tmp_path / "out")  # nothing to do: the folder is as it was sealed
+    assert log.read_text() == "what Ana said"
 
 
 def test_a_recording_that_was_replaced_loses_its_old_detections(tmp_path):

@@ -120,6 +120,7 @@ def root(tmp_path_factory):
     assert run_verb("synth", ["--out", str(root / "archive"), *options]) == 0
     argv = ["shipped:tiny", str(root / "archive/audio"), "--out", str(root / "run/detections")]
     assert run_verb("detect", [*argv, "--runner", "here", *KNOBS]) == 0
+    (root / "run/steps.json").write_text("{}")
     return root
 
 

@@ -9,6 +9,8 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.evaluation.breakdown import cells_of_hours
 from mast_ray.evaluation.review.sheet import band_edges_of, draw_review, num_above
+from mast_ray.reporting.exports.rows import detection_id
+from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import HERE, ON_RAY
 from mast_ray.stages.score import review_parts
 from mast_ray.stages.score.review_parts import Detections
@@ -73,3 +75,19 @@ def test_a_table_without_detections_is_said_so(tmp_path):
     pq.write_table(DETECTIONS.empty_table(), tmp_path / "none.parquet")
     with pytest.raises(DataError, match="holds no detection"):
         Detections.at(str(tmp_path / "none.parquet"), HERE, ClusterConfig()).limits()
+
+
+def test_ids_are_those_of_sheets_and_of_reviews(tmp_path):
+    rows = [
+        {"recording_id": "r", "path": "a.wav", "begin_s": 1.0, "end_s": 2.0, "score": 0.5},
+        {"recording_id": "r", "path": "a.wav", "begin_s": 3.0, "end_s": 4.0, "low_hz": 500.0, "high_hz": 900.0, "score": 0.5},
+        {"recording_id": "s", "path": "b.wav", "begin_s": 1.0, "end_s": 2.0, "score": 0.5},
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, schema=DETECTIONS), tmp_path / "d.parquet")
+    found = Detections.at(str(tmp_path / "d.parquet"), HERE, ClusterConfig())
+    nan = float("nan")
+    assert found.ids_of({"a.wav", "c.wav"}) == {
+        detection_id("a.wav", 1.0, 2.0, nan, nan),  # as it stands on a sheet of `mast calibrate`
+        detection_id("a.wav", 1.0, 2.0, LOW_HZ, HIGH_HZ),  # as a review shows it
+        detection_id("a.wav", 3.0, 4.0, 500.0, 900.0),
+    }
