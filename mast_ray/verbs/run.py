@@ -102,19 +102,19 @@ def run(args: argparse.Namespace) -> int:
         costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
         training = _with_expected(_training_steps(args, out, knobs, _teaches_pieces(config, out)), budget)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
-        code = max(
-            code, run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
-        )
-        if code not in (0, 4):
-            return code
+        part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
+        if part not in (0, 4):
+            return part
+        code = max(code, part)
         chosen = delivered(config, out, args.runner)
         print(f"\n{chosen.why}")
         results = _result_steps(args, out, knobs, chosen.model)
         steps = [*training, *results]
-        code = max(code, run_steps(steps, run_verb, out, costs=costs, part=slice(len(training), None)))
-    if code in (0, 4):
-        _last_screen(out, chosen)
-    return code
+        part = run_steps(steps, run_verb, out, costs=costs, part=slice(len(training), None))
+        if part not in (0, 4):
+            return part
+    _last_screen(out, chosen)
+    return max(code, part)
 
 
 def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> Step:
