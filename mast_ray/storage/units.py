@@ -170,10 +170,21 @@ def iter_commits(stage: Storage, at_once: int = 64) -> Iterator[Commit]:
 
 
 def read_commit(stage: Storage, unit_id: str) -> Commit | None:
+    """None where there is none, or one is just being put on a disk without hard links."""
     try:
-        return commit_from_json(stage.read_bytes(f"commit/{unit_id}.json"))
+        data = stage.read_bytes(f"commit/{unit_id}.json")
     except FileNotFoundError:
         return None
+    return commit_from_json(data) if data else None
+
+
+def take_back_empty(stage: Storage) -> None:
+    """Units whose process was killed while it put their commit on a disk without hard links. To be called by the holder
+    of the lease.
+    """
+    for entry in list(stage.list("commit")):
+        if not entry.num_bytes:
+            take_back(stage, entry.key.removeprefix("commit/").removesuffix(".json"))
 
 
 def forget_passing(stage: Storage) -> int:
@@ -212,7 +223,9 @@ def put_commit(stage: Storage, commit: Commit) -> bool:
     if stage.put_if_absent(f"commit/{commit.unit_id}.json", commit_to_json(commit)):
         return True
     winner = read_commit(stage, commit.unit_id)
-    kept = {file.key for file in winner.files} if winner else set()
+    if winner is None:  # it may name our files: what nobody names is removed when the stage is finished
+        return False
+    kept = {file.key for file in winner.files}
     for file in commit.files:
         if file.key not in kept:  # names carry content hashes: the same result has the same name
             stage.delete(file.key)

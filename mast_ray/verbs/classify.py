@@ -32,10 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.score.classify import ClassifyKnobs, classify
-    from mast_ray.training.files.shipped import model_folder
-    from mast_ray.verbs.gpu import has_gpu
+    from mast_ray.verbs.gpu import folder_of_model
 
-    model = model_folder(args.model, has_gpu(args.config))
+    model = folder_of_model(args.model, args)
     if model != args.model and not args.out:
         raise ConfigError(
             f"{args.model} belongs to the installation: say where its copy with names goes, --out DIR"

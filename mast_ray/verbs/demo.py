@@ -117,7 +117,10 @@ def run(args: argparse.Namespace) -> int:
         return code
     listening = listening_step(out)
     print(f"\n$ {listening.command}", flush=True)
-    code = max(code, run_verb(listening.verb, list(listening.argv)))
+    part = run_verb(listening.verb, list(listening.argv))
+    if part not in (0, 4):
+        return part
+    code = max(code, part)
     print(f"\nlisten:          {(out / 'sixteen_seconds.wav').resolve()} (with sixteen_seconds.png)")
     print(f"look and listen: {(out / 'report.html').resolve()}")
     print(f"in Raven:        {(out / 'raven').resolve()}")

@@ -74,14 +74,13 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.detect.detect import DetectInputs, detect
     from mast_ray.stages.detect.earlier import forget_earlier
     from mast_ray.storage.storage import open_storage
-    from mast_ray.training.files.shipped import model_folder
-    from mast_ray.verbs.gpu import has_gpu
+    from mast_ray.verbs.gpu import folder_of_model
 
     if args.forget_missing:
         num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)
         print(f"the detections of {num_forgotten:,} missing recordings are deleted")
         return OK
-    model = model_folder(args.model, has_gpu(args.config))
+    model = folder_of_model(args.model, args)
     if model != args.model:
         print(f"model: {model}")
     inputs = DetectInputs(

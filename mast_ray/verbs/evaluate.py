@@ -117,10 +117,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.model:
-        from mast_ray.training.files.shipped import model_folder
-        from mast_ray.verbs.gpu import has_gpu
+        from mast_ray.verbs.gpu import folder_of_model
 
-        args.model = model_folder(args.model, has_gpu(args.config))
+        args.model = folder_of_model(args.model, args)
     match chosen_form(args):
         case "model":
             return _score_model(args)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.minutes <= 0:
         raise ConfigError(f"--minutes {args.minutes:g} is no time to learn: give e.g. --minutes 5")
-    recipe = args.recipe or (None if args.config_file else ("field" if has_gpu(args.config) else "tiny"))
+    recipe = args.recipe or (None if args.config_file else ("field" if has_gpu(args) else "tiny"))
     config = config_of(recipe, args.config_file, args.sets)
     place = find_run(args.run, args.audio, args.model, args.corrections)
     out = args.out or next_name(args.run)

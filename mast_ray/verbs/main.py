@@ -15,7 +15,7 @@ import os
 import re
 import signal
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from mast_ray.config.chatter import chatter_apart, chatter_file
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, MastError
 from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
+from mast_ray.verbs.gpu import folder_of_model
 
 # Threads of a matrix product that wait for each other sleep instead of spinning: on a machine that does other work
 # too, spinning makes two threads five times as slow as one. Read when torch is first imported, here and in Ray's workers.
@@ -130,8 +131,9 @@ def _leave(code: int) -> NoReturn:
 
 def _run(verb: str, argv: list[str], debug: bool) -> int:
     try:
-        with interruptible():  # from the first import on: it takes seconds, and a scheduler does not wait
-            module, args = _asked(verb, argv)
+        # from the first import on: it takes seconds, and a scheduler does not wait
+        with interruptible(), ExitStack() as held:
+            module, args = _asked(verb, argv, held)
             guard_logs()
             return module.run(args)
     except MastError as error:
@@ -155,8 +157,8 @@ def _run(verb: str, argv: list[str], debug: bool) -> int:
         raise
 
 
-def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
-    """The module of a verb, and what it is to do."""
+def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[Any, argparse.Namespace]:
+    """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
     module_name, text = VERBS[verb]
     module = importlib.import_module(f"mast_ray.verbs.{module_name}")
     parser = _Parser(
@@ -179,18 +181,17 @@ def _asked(verb: str, argv: list[str]) -> tuple[Any, argparse.Namespace]:
                             help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
     module.add_arguments(parser)
     args = parser.parse_args(argv)
+    args.held = held or ExitStack()
     if getattr(module, "USES_CONFIG", False):
         args.config = config_of(args.recipe, args.config_file, args.sets)
     if getattr(module, "READS_BUCKETS", False):
         _name_bucket(args.sets)
-    for name in getattr(module, "READS_MODELS", ()):
-        given = getattr(args, name)
-        if isinstance(given, list):
-            setattr(args, name, [_folder_of_model(one, args.config) for one in given])
-        else:
-            setattr(args, name, _folder_of_model(given, args.config))
     if getattr(module, "USES_RUNNER", False):
         args.runner = runner_named(module.runner_for(args) if args.runner == "auto" else args.runner)
+    for name in getattr(module, "READS_MODELS", ()):
+        given = getattr(args, name)
+        folders = [folder_of_model(one, args) for one in (given if isinstance(given, list) else [given])]
+        setattr(args, name, folders if isinstance(given, list) else folders[0])
     return module, args
 
 
@@ -206,14 +207,6 @@ def _name_bucket(sets: list[str]) -> None:
         if key not in BUCKET_VARIABLES:
             raise ConfigError(f"--set {key}: this verb knows {' and '.join(BUCKET_VARIABLES)} alone")
         os.environ[BUCKET_VARIABLES[key]] = str(value)
-
-
-def _folder_of_model(name: str, config: Any) -> str:
-    """Where a model is: `shipped` and `shipped:SIZE` are in the package, any other name is a folder."""
-    from mast_ray.training.files.shipped import SHIPPED, model_folder
-    from mast_ray.verbs.gpu import has_gpu
-
-    return model_folder(name, has_gpu(config)) if name.partition(":")[0] == SHIPPED else name
 
 
 def _say(text: str) -> None:

@@ -17,6 +17,7 @@ from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import Runner
+from mast_ray.storage.spread import Resources
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.budgets import FIRST_LESSONS, Budget, Start, fitted_budget
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
@@ -32,8 +33,8 @@ HELP = """From a folder of recordings and a few expert boxes to a detector, its 
 
 It begins with the detector that comes with the package and trains it on your boxes; with --start scratch (or a recipe of your own) it
 pretrains on your recordings instead. What stands out, put together as your boxes say, is tried beside it: a minute, no network; the better of both
-makes the boxes. Without a GPU the recipe is `tiny` and the training takes at most --minutes; with one it is `field`. Interrupted and started again it
-goes on where it was."""
+makes the boxes. Without a GPU (on a cluster: of the cluster) the recipe is `tiny` and the training takes at most --minutes; with one it
+is `field`. Interrupted and started again it goes on where it was."""
 USES_CONFIG = USES_RUNNER = True
 NETWORK, PIECES = "self_trained/model", "pieces"  # folders of a run
 PIECES_S = 60.0  # to teach them, on two cores
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.main import config_of, run_verb
 
-    gpu = has_gpu(args.config)
+    gpu = has_gpu(args)
     recipe = args.recipe or (None if args.config_file else ("field" if gpu else "tiny"))
     fixed = gpu or args.config_file or "RAY_ADDRESS" in os.environ  # or a cluster, which has other cores
     sets = [*args.sets, *(() if fixed else workers_for_cores(args.sets, os.cpu_count() or 1))]
@@ -100,22 +101,28 @@ def run(args: argparse.Namespace) -> int:
         knobs = (*knobs, *fitted)
         sets += [f"{key}={value}" for key, value in budget.overrides.items()]
         config = config_of(recipe, args.config_file, sets)
-        costs = Costs(int(args.runner.resources().num_gpus) if gpu else 0, args.price)
+        costs = Costs(_paid_gpus(args.runner.resources(), config) if gpu else 0, args.price)
         training = _with_expected(_training_steps(args, out, knobs, _teaches_pieces(config, out)), budget)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
-        code = max(
-            code, run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
-        )
-        if code not in (0, 4):
-            return code
+        part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
+        if part not in (0, 4):
+            return part
+        code = max(code, part)
         chosen = delivered(config, out, args.runner)
         print(f"\n{chosen.why}")
         results = _result_steps(args, out, knobs, chosen.model)
         steps = [*training, *results]
-        code = max(code, run_steps(steps, run_verb, out, costs=costs, part=slice(len(training), None)))
-    if code in (0, 4):
-        _last_screen(out, chosen)
-    return code
+        part = run_steps(steps, run_verb, out, costs=costs, part=slice(len(training), None))
+        if part not in (0, 4):
+            return part
+    _last_screen(out, chosen)
+    return max(code, part)
+
+
+def _paid_gpus(offered: Resources, config: Config) -> int:
+    """A cluster that grows on demand shows few of its GPUs at first: as many as workers will ask for count."""
+    asked = 0 if offered.is_one_process else config.cluster.num_workers
+    return max(int(offered.num_gpus), asked)
 
 
 def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> Step:

@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.data.archive_inputs import with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
-    from mast_ray.training.files.shipped import SCRATCH, model_folder
-    from mast_ray.verbs.gpu import has_gpu
+    from mast_ray.training.files.shipped import SCRATCH
+    from mast_ray.verbs.gpu import folder_of_model, has_gpu
     from mast_ray.verbs.main import config_of
     from mast_ray.verbs.run import workers_for_cores
 
@@ -114,18 +114,15 @@ def run(args: argparse.Namespace) -> int:
     labels = LabelSource(name, args.pseudo_labels)
     if args.remember and args.start in ("", SCRATCH):
         raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
-    gpu = has_gpu(args.config)
     if not args.start:
         args.start, why = chosen_start(args)
         print(why)
-    if args.start != SCRATCH and not (gpu or args.recipe or args.config_file):
+    if args.start != SCRATCH and not (args.recipe or args.config_file or has_gpu(args)):
         on_cluster = "RAY_ADDRESS" in os.environ
         cores = [] if on_cluster else workers_for_cores(args.sets, os.cpu_count() or 1)
         args.config = config_of("tiny", None, [*args.sets, *cores])
-        print(
-            f"recipe tiny, because there is no GPU here; {args.config.cluster.num_workers} training processes"
-        )
-    args.start = "" if args.start == SCRATCH else model_folder(args.start, gpu)
+        print(f"recipe tiny, because there is no GPU; {args.config.cluster.num_workers} training processes")
+    args.start = "" if args.start == SCRATCH else folder_of_model(args.start, args)
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
     start = args.start or args.detector

@@ -1,5 +1,6 @@
 """Folders as storage: whole objects, exclusive creation, sorted listings."""
 
+import errno
 import io
 import os
 import pickle
@@ -38,6 +39,58 @@ def test_of_many_creators_one_wins_and_its_content_stays(tmp_path):
     for thread in threads:
         thread.join()
     assert len(wins) == 1 and storage.read_bytes("lease/1.json") == str(wins[0]).encode()
+
+
+def refuse_links(monkeypatch, code):
+    """As FAT and exFAT do."""
+
+    def link(source, target, **options):
+        raise OSError(code, os.strerror(code), str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_on_a_disk_without_hard_links_one_creator_wins_too_and_its_content_is_whole(
+    tmp_path, monkeypatch, code
+):
+    refuse_links(monkeypatch, code)
+    storage = open_storage(tmp_path)
+    barrier, wins, contents = threading.Barrier(2), [], [letter * 100_000 for letter in (b"a", b"b")]
+
+    def create(content, turn):
+        barrier.wait()
+        if storage.put_if_absent(f"lease/{turn}.json", content):
+            wins.append(content)
+
+    for turn in range(20):
+        threads = [threading.Thread(target=create, args=(content, turn)) for content in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(wins) == turn + 1 and storage.read_bytes(f"lease/{turn}.json") == wins[-1]
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_a_name_that_was_taken_is_free_again_when_its_content_cannot_follow(tmp_path, monkeypatch):
+    refuse_links(monkeypatch, errno.EPERM)
+    storage = open_storage(tmp_path)
+
+    def fail(source, target):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "replace", fail)
+        storage.put_if_absent("lease/1.json", b"whole")
+    assert storage.put_if_absent("lease/1.json", b"whole")
+
+
+def test_another_fault_of_a_link_is_not_taken_for_a_disk_without_links(tmp_path, monkeypatch):
+    refuse_links(monkeypatch, errno.EACCES)
+    with pytest.raises(PermissionError):
+        open_storage(tmp_path).put_if_absent("lease/1.json", b"whole")
+    assert not (tmp_path / "lease/1.json").exists()
 
 
 def test_listings_are_sorted_skip_unfinished_files_and_report_size_and_version(tmp_path):

@@ -23,6 +23,7 @@ from mast_ray.storage.units import (
     plan_units,
     put_commit,
     read_commits,
+    take_back_empty,
     tally,
 )
 
@@ -269,6 +270,23 @@ def test_a_commit_is_plain_json_with_every_outcome(tmp_path):
     tree = json.loads((tmp_path / "commit" / f"{unit.unit_id}.json").read_text())
     assert tree["outcomes"][0]["status"] == "done"
     assert tree["versions"] == {"id000": "v1"}
+
+
+def test_a_commit_that_is_still_empty_counts_for_nothing_and_its_files_stay(tmp_path):
+    stage = open_storage(tmp_path)
+    (unit,) = units = plan_units(items(1), 64, 10**9)
+    stage.write_atomic(
+        f"commit/{unit.unit_id}.json", b""
+    )  # as a disk without hard links shows it for a moment
+    stage.write_atomic("data/same.bin", b"x")
+    commit = Commit(unit.unit_id, "t", (DataFile("data/same.bin", 1, ""),), (), {})
+    assert not put_commit(stage, commit) and stage.stat("data/same.bin") is not None
+    assert run_unit(stage, unit, "a", all_done).num_items == 1
+    take_back_empty(stage)  # whoever put it was killed meanwhile
+    assert pending_units(units, read_commits(stage)) == units
+    run_unit(stage, unit, "b", all_done)
+    take_back_empty(stage)
+    assert tally(unit.items, read_commits(stage)) == (1, 1, 0)
 
 
 def test_beats_keep_the_watchdog_quiet(tmp_path):

@@ -2,20 +2,22 @@
 
 import json
 import math
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from small_archive import make_prepared, small_config
 
-from mast_ray.config.errors import DATA
+from mast_ray.config.errors import CONFIG, DATA, PARTIAL
 from mast_ray.evaluation import split_truth
 from mast_ray.evaluation.intervals import Difference
+from mast_ray.on_ray import session
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.score import evaluate as evaluation
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
-from mast_ray.verbs import main
+from mast_ray.verbs import demo, main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
 from mast_ray.verbs.run import delivered
@@ -112,6 +114,35 @@ def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
     assert " ".join(asked[0]).startswith(
         "prepare sound --annotations boxes.csv --table sites.csv --group event"
     )
+
+
+@pytest.mark.parametrize("failing", ["train", "detect"])
+def test_run_ends_with_the_code_of_the_step_that_failed_also_after_rejected_recordings(
+    tmp_path, monkeypatch, capsys, failing
+):
+    make_prepared(tmp_path, num_recordings=8, seconds=12)
+    run_verb, ran = main.run_verb, []
+
+    def one_of_them_fails(verb, argv):
+        ran.append(verb)
+        if verb == "prepare":
+            assert run_verb(verb, argv) == 0
+            return PARTIAL
+        return CONFIG if verb == failing else 0
+
+    monkeypatch.setattr(main, "run_verb", one_of_them_fails)
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "labels.csv")]
+    assert run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == CONFIG
+    assert ran[-1] == failing and f"exit code {CONFIG}" in capsys.readouterr().err
+
+
+def test_the_demo_ends_with_the_code_of_a_last_step_that_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "ray_session", lambda num_cpus: nullcontext())
+    monkeypatch.setattr(demo, "run_steps", lambda *given: PARTIAL)
+    monkeypatch.setattr(demo, "listening_step", lambda out: FIRST)
+    run_verb = main.run_verb
+    monkeypatch.setattr(main, "run_verb", lambda verb, argv: DATA)
+    assert run_verb("demo", ["--out", str(tmp_path)]) == DATA
 
 
 def test_run_says_before_training_that_there_is_nothing_to_mix_in(tmp_path, capsys):

@@ -31,7 +31,15 @@ from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import StageResult, StageRun, done_before, open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.storage.unit_runner import Work, WorkDone, publish_file
-from mast_ray.storage.units import Item, Outcome, Unit, group_units, iter_commits, pending_units
+from mast_ray.storage.units import (
+    Item,
+    Outcome,
+    Unit,
+    group_units,
+    iter_commits,
+    pending_units,
+    take_back_empty,
+)
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkRuns, ChunkSet, drawn_runs, runs_of_split
@@ -277,6 +285,7 @@ class ChunkWork:
 
 
 def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Runner, num_chunks: int) -> None:
+    take_back_empty(run.stage)
     pending = pending_units(units, iter_commits(run.stage))
     if len(pending) < len(units):
         left = sum(unit.num_bytes for unit in pending)

@@ -24,7 +24,9 @@ def pace_of_run(config: Config, model: str, out: Storage) -> float:
     """Chunks per second, measured by the first start of a run and kept in its folder: what is planned from it stays the same
     when the run is interrupted and started again.
     """
-    if out.stat(PACE) is None:
+    entry = out.stat(PACE)
+    if entry is None or not entry.num_bytes:
+        out.delete(PACE)  # an empty one: a process was killed while it put it on a disk without hard links
         pace = {"train_chunks_per_s": float(f"{chunks_per_second(config, model):.2g}")}
         out.put_if_absent(PACE, json.dumps(pace).encode())
     return float(json.loads(out.read_bytes(PACE))["train_chunks_per_s"])

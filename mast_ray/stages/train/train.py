@@ -55,7 +55,8 @@ def run_pretrain(
 ) -> TrainSummary:
     """Masked pretraining of the pool of a prepared archive, or of several, into a model folder."""
     archive = one_archive(prepared, out, "pretrain", config)
-    return run_task(PretrainTask(config, archive, full_url(out)), "pretrain", runner)
+    task = PretrainTask(config, archive, full_url(out), init_encoder=full_url(config.pretrain.init))
+    return run_task(task, "pretrain", runner)
 
 
 def run_train_detector(

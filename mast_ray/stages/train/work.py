@@ -82,6 +82,7 @@ class PretrainTask:
     prepared: str
     out: str
     section: str = "pretrain"
+    init_encoder: str = ""  # pretrain.init as any process sees it; the run is named by what was typed
 
     @property
     def knobs(self) -> PretrainConfig:
@@ -103,8 +104,8 @@ class PretrainTask:
         prepared, normalisation, tail = archive_inputs_of(self, say=worker.rank == 0)
         pool, held = pretraining_chunks(prepared)
         objective = reconstruction(config)
-        if self.knobs.init:
-            load_encoder_weights(objective, self.knobs.init, config)
+        if self.init_encoder:
+            load_encoder_weights(objective, self.init_encoder, config)
         reader = chunk_reader(prepared, pool, config, self.knobs.batch_size, worker)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, held, inputs, worker)
@@ -349,7 +350,8 @@ def init_hash(task: DetectorTask, name: str) -> str:
 
 def archive_inputs_of(task: PretrainTask | DetectorTask, say: bool = True) -> ArchiveInputs:
     """The archive of a task as the model it starts from takes it; from nothing, as the settings say."""
-    starts = (task.knobs.init,) if isinstance(task, PretrainTask) else (task.init_detector, task.init_encoder)
+    detector = "" if isinstance(task, PretrainTask) else task.init_detector
+    starts = (detector, task.init_encoder)
     card = start_card(task.config, *starts)
     prepared = open_prepared(task.prepared, task.config.storage)
     where = next((start for start in starts if start), "")

@@ -21,6 +21,13 @@ def test_a_run_measures_once_and_plans_the_same_when_it_is_started_again(tmp_pat
     assert json.loads((tmp_path / pace.PACE).read_text()) == {"train_chunks_per_s": 2.3}
 
 
+def test_a_pace_that_was_never_written_to_its_end_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "chunks_per_second", lambda config, model: 3.0)
+    (tmp_path / pace.PACE).write_bytes(b"")
+    out = open_storage(tmp_path)
+    assert [pace.pace_of_run(RECIPES["tiny"](), "model", out) for _ in range(2)] == [3.0, 3.0]
+
+
 def test_a_measured_pace_is_that_of_a_real_step():
     assert 0.01 < pace.chunks_per_second(RECIPES["tiny"](), str(shipped_model("tiny"))) < 1000
 

@@ -18,7 +18,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
 from mast_ray.inference.chunk_scores import as_detected, found_in_chunks
 from mast_ray.inference.validation import DetectionValidation
-from mast_ray.stages.runner import HERE, ON_RAY
+from mast_ray.stages.runner import HERE, ON_RAY, Here
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
 from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
@@ -67,6 +67,26 @@ def test_the_same_command_again_has_nothing_to_do(prepared, encoder):
     out, summary = encoder
     again = run_pretrain(small_config(), prepared, str(out), runner=HERE)
     assert again.was_done and again.weights_sha256 == summary.weights_sha256
+
+
+def test_a_start_by_a_relative_path_is_found_by_workers_that_stand_elsewhere(
+    prepared, encoder, tmp_path, monkeypatch
+):
+    class Elsewhere(Here):
+        """As Ray Train does: its workers stand in a folder of their own."""
+
+        def train(self, loop, *given):
+            with monkeypatch.context() as patch:
+                patch.chdir(tmp_path)
+                super().train(loop, *given)
+
+    monkeypatch.chdir(encoder[0].parent)
+    config, out = small_config(**{"pretrain.init": encoder[0].name, "pretrain.max_steps": 1}), tmp_path / "on"
+    summary = run_pretrain(config, prepared, str(out), runner=Elsewhere())
+    assert summary.steps == 1
+    (state,) = (out / "checkpoints").glob("*/state.json")
+    assert json.loads(state.read_text())["identity"]["init"] == encoder[0].name  # as runs before named it
+    assert run_pretrain(config, prepared, str(out), runner=HERE).was_done
 
 
 def test_a_folder_is_not_trained_over_with_other_settings(prepared, encoder):
