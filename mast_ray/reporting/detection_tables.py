@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mast_ray.config.errors import DataError
+from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
 from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
@@ -51,6 +52,15 @@ def refuse_unfinished(storage: Storage) -> None:
             f"{storage.url} is unfinished:\n"
             "run the same `mast detect` (or which verb it was) again: it goes on where it was"
         )
+
+
+def of_run(place: str) -> str:
+    """The detections that a folder of `mast run` or `mast listen` holds; any other place is what it is."""
+    if place.lower().endswith((".parquet", *ANNOTATION_SUFFIXES)):
+        return place
+    storage = open_storage(place)
+    is_run = storage.stat("manifest.json") is None and storage.stat("detections/manifest.json") is not None
+    return f"{place.rstrip('/')}/detections" if is_run else place
 
 
 def split_uri(uri: str) -> tuple[Storage, list[str]]:

@@ -26,7 +26,7 @@ from mast_ray.evaluation.review.sheet import (
     weights_of_bands,
 )
 from mast_ray.evaluation.review.verdicts import Verdicts, read_verdicts
-from mast_ray.reporting.detection_tables import model_sha_of
+from mast_ray.reporting.detection_tables import model_sha_of, of_run
 from mast_ray.reporting.report.gallery import detection_id
 from mast_ray.stages.score.review_parts import Detections, Drawn
 from mast_ray.storage.storage import Storage, open_storage
@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    args.detections = of_run(args.detections)
     found = Detections.at(args.detections, args.runner, args.config.cluster)
     with found.runner.session():
         return _report(args, found) if args.verdicts else _draw(args, found)

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--annotations", metavar="TABLE", help="what is true: prepared archive, labels, annotation files")
     add("--verdicts", metavar="CSV", help="verdicts saved from the report: precision of what was judged")
     add("--threshold", type=float, metavar="Q",
-        help="score from which a detection counts (default: the model's own; all detections of a table)")  # fmt: skip
+        help="score from which a detection counts (default: the model's own; all of a table that names none)")  # fmt: skip
     add("--split", metavar="LIST", help="score only these splits of a prepared archive, e.g. test,site_ood")
     add(
         "--iou",
@@ -195,6 +195,7 @@ def _score_model(args: argparse.Namespace) -> int:
 
 
 def _score_tables(args: argparse.Namespace) -> int:
+    from mast_ray.reporting.detection_tables import of_run
     from mast_ray.stages.score.tables import TableWanted, evaluate_tables
 
     if args.threshold is not None and (args.tune_on or args.tune_split):
@@ -204,7 +205,7 @@ def _score_tables(args: argparse.Namespace) -> int:
         given["columns"] = columns_of(args.columns)
     by = _breakdowns(args.by)
     wanted = TableWanted(
-        args.detections, args.annotations, _names(args.split), args.threshold, by=by, **given
+        of_run(args.detections), args.annotations, _names(args.split), args.threshold, by=by, **given
     )
     sheet, scored = evaluate_tables(wanted, _config(args))
     _tell(sheet, by)

@@ -91,6 +91,10 @@ def run(args: argparse.Namespace) -> int:
     if args.price < 0:
         raise ConfigError(f"--price {args.price:g} must be 0 or more")
     out = open_storage(args.out, config.storage)
+    if next(iter(out.list("listen_first")), None) is not None:
+        raise ConfigError(
+            f"--out {args.out} holds what `mast listen` found:\nchoose another folder for the run"
+        )
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):

@@ -20,7 +20,7 @@ from mast_ray.recordings.annotations.paths import own_stems
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, open_recording
-from mast_ray.reporting.detection_tables import read_detections
+from mast_ray.reporting.detection_tables import chosen_threshold, of_run, read_detections
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
@@ -44,7 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="what a detector found: any of these formats, Parquet, or the folder that `mast detect` wrote",
     )
-    add("--threshold", type=float, default=0.0, metavar="SCORE", help="least score of detections (default 0)")
+    add(
+        "--threshold",
+        type=float,
+        default=None,
+        metavar="SCORE",
+        help="least score of detections (default: the model's own, else 0)",
+    )
     add("--start", type=float, default=0.0, metavar="S", help="first second shown (default 0)")
     add(
         "--seconds", type=float, default=CHUNK_S, metavar="S", help="seconds shown (default 10.24, one chunk)"
@@ -61,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         )
     samples = _excerpt(args.file, args.start, args.seconds)
     truth = _boxes(args.annotations, args.file, None)
-    detections = _boxes(args.detections, args.file, args.threshold)
+    table = Path(of_run(str(args.detections))) if args.detections else None
+    least = chosen_threshold(args.threshold, str(table)) if table else None
+    detections = _boxes(table, args.file, least)
     end_s = args.start + len(samples) / SAMPLE_RATE_HZ
     title = f"{args.file.name}   {args.start:g} to {end_s:g} s"
     figure = spectrogram_figure(LogMel().frames(samples), truth, detections, title, args.start)

@@ -21,6 +21,7 @@ from mast_ray.reporting.activity import ZONE_UNKNOWN, local_start_s
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
     num_verdicts,
+    of_run,
     read_detections,
     read_recordings,
     recordings_beside,
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    args.table = of_run(args.table)
     source = args.recordings or recordings_beside(args.table)
     if source is None:
         raise DataError(

@@ -113,10 +113,35 @@ def test_show_draws_from_the_folder_that_detect_wrote(archive, table, tmp_path, 
         "-o",
         str(tmp_path / "x.png"),
     ]
-    assert run_verb(shown[0], shown[1:]) == 0
     rows = pd.read_parquet(table / "detections")
-    count = (rows.path == "North/North_20240506_050000.flac").sum()
-    assert f"and {count} detected boxes" in capsys.readouterr().out
+    own = rows[rows.path == "North/North_20240506_050000.flac"]
+    assert len(own) > (own.score >= 0.1).sum()
+    for given, least in (["--threshold", "0"], 0.0), ([], 0.1):  # the model's own
+        assert run_verb(shown[0], [*shown[1:], *given]) == 0
+        assert f"and {(own.score >= least).sum()} detected boxes" in capsys.readouterr().out
+
+
+def test_the_folder_of_a_run_stands_for_the_detections_in_it(table, tmp_path, capsys):
+    """`mast export RUN` wrote every box above the score floor."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "detections").symlink_to(table)
+    said = {}
+    for name, place in {"run": tmp_path / "run", "own": table}.items():
+        assert run_verb("export", [str(place), "--to", "csv", "--out", str(tmp_path / name / "csv")]) == 0
+        said[name] = capsys.readouterr().out.splitlines()[0]
+        assert run_verb("summarise", [str(place), "--out", str(tmp_path / name / "sums")]) == 0
+        capsys.readouterr()
+    assert said["run"] == said["own"] and "the model's own threshold" in said["own"]
+
+
+def test_detections_are_scored_from_the_models_threshold_on(table, tmp_path, capsys):
+    truth = tmp_path / "truth.csv"
+    truth.write_text("file,begin_s,end_s,low_hz,high_hz\nNorth/North_20240506_050000.flac,1,2,2000,3000\n")
+    scored = ["--detections", str(table), "--annotations", str(truth)]
+    assert run_verb("evaluate", scored) == 0
+    assert "score >= 0.1 (the model's own, frozen)" in capsys.readouterr().out
+    assert run_verb("evaluate", [*scored, "--threshold", "0"]) == 0
+    assert "score >= 0 (given)" in capsys.readouterr().out
 
 
 def test_only_what_the_model_itself_would_report_is_counted_unless_asked_otherwise(model, table, tmp_path):

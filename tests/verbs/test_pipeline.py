@@ -46,6 +46,17 @@ def test_every_step_says_the_time_so_far_and_the_time_left_and_times_are_kept(tm
     assert set(json.loads((tmp_path / "steps.json").read_text())) == {"first", "second"}
 
 
+def test_the_time_of_an_interrupted_step_is_kept_too(tmp_path):
+    clock = iter(range(0, 100, 7))
+
+    def interrupted(verb, argv):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_steps([FIRST], interrupted, tmp_path, now=lambda: float(next(clock)))
+    assert json.loads((tmp_path / "steps.json").read_text())["first"] > 0
+
+
 def test_the_first_step_that_fails_ends_the_pipeline_with_its_exit_code(tmp_path, capsys):
     ran = []
     code = run_steps(
@@ -103,6 +114,14 @@ def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_pat
     assert 0 < expected_s <= 300
     twice_s = sum(step.expected_s for step in demo_steps(tmp_path, 2 * HOURS, 0, 2))
     assert twice_s == pytest.approx(2 * expected_s)
+
+
+def test_a_run_is_not_made_in_what_listen_wrote(tmp_path, capsys):
+    (tmp_path / "listened" / "listen_first").mkdir(parents=True)
+    (tmp_path / "listened" / "listen_first" / "x.txt").write_text("x")
+    given = ["--audio", "sound", "--annotations", "boxes.csv", "--out", str(tmp_path / "listened")]
+    assert main.run_verb("run", [*given, "--runner", "here"]) == CONFIG
+    assert "holds what `mast listen` found" in capsys.readouterr().err
 
 
 def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):

@@ -34,7 +34,13 @@ from mast_ray.evaluation.scoring import By, Scored, left_out, score_chunks, scor
 from mast_ray.evaluation.split_truth import Truth, truth_of_split
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.recordings.annotations.reading import has_columns, read_annotations
-from mast_ray.reporting.detection_tables import read_detections, read_parquet, read_recordings, split_uri
+from mast_ray.reporting.detection_tables import (
+    model_threshold,
+    read_detections,
+    read_parquet,
+    read_recordings,
+    split_uri,
+)
 from mast_ray.self_training.pool import pool_of_table
 from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls
 from mast_ray.tables.labels.spans import unheard_parts
@@ -79,11 +85,14 @@ def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, di
 
 
 def _threshold(wanted: TableWanted, config: Config) -> Threshold:
-    """Given, or tuned on another table or split, or none: a tuned one never sees what is scored, unless the user
-    names it twice.
+    """Given, or tuned on another table or split, or that of the model behind the table, or none: a tuned one never sees what
+    is scored, unless the user names it twice.
     """
-    if wanted.threshold is not None or not (wanted.tune_on or wanted.tune_split):
-        return Threshold(0.0, "none") if wanted.threshold is None else Threshold(wanted.threshold, "given")
+    if wanted.threshold is not None:
+        return Threshold(wanted.threshold, "given")
+    if not (wanted.tune_on or wanted.tune_split):
+        own = None if is_annotation_file(wanted.detections) else model_threshold(wanted.detections)
+        return Threshold(0.0, "none") if own is None else Threshold(own, "model")
     table, annotations = wanted.tune_on or wanted.detections, wanted.tune_annotations or wanted.annotations
     is_same = (table, annotations) == (wanted.detections, wanted.annotations)
     if is_same and wanted.tune_split in (wanted.splits or ("",)):
