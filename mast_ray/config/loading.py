@@ -100,8 +100,23 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--set {item!r} has no '=': write --set section.key=value")
         value = plain_yaml(text, f"--set {item[:80]!r}") if text else ""
-        overrides[key.strip()] = _as_meant(value)
+        is_names = isinstance(value, list) and _holds_names(key.strip())
+        overrides[key.strip()] = _as_written(text) if is_names else _as_meant(value)
     return overrides
+
+
+def _holds_names(key: str) -> bool:
+    """Whether a knob is a list of names, e.g. of sites."""
+    model: Any = Config
+    for part in key.split("."):
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field is not None else None
+    return get_args(model)[:1] == (str,)
+
+
+def _as_written(text: str) -> list[str]:
+    """The items of a YAML list as they stand: sites may be called 001, 12:30 or NO, which YAML takes for 1, 750 and false."""
+    return [str(node.value) for node in yaml.compose(text, Loader=yaml.SafeLoader).value]
 
 
 def _as_meant(value: Any) -> Any:

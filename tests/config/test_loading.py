@@ -72,6 +72,13 @@ def test_set_reads_numbers_lists_and_exponents():
         parse_set(["detector.epochs"])
 
 
+def test_names_of_sites_are_taken_as_they_are_written():
+    """YAML reads 010 as eight, NO as false and 12:30 as 750."""
+    given = parse_set(["split.ood_sites=[001, 010, NO, 12:30, 'S 3']", "split.ood_dev_sites=[7]"])
+    split = apply_overrides(Config(), given).split
+    assert (split.ood_sites, split.ood_dev_sites) == (("001", "010", "NO", "12:30", "S 3"), ("7",))
+
+
 def test_dates_given_by_set_stay_text():
     config = apply_overrides(Config(), parse_set(["split.ood_dates=[2018-07-10, 2018-07-11]"]))
     assert config.split.ood_dates == ("2018-07-10", "2018-07-11")
