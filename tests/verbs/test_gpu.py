@@ -69,6 +69,11 @@ def test_what_a_user_says_about_gpus_counts_and_nothing_is_asked(cluster, runner
     assert has_gpu(args) == expected and cluster.log == []
 
 
+def test_a_gpu_that_is_asked_of_a_machine_without_one_is_said_to_be_missing(cluster, caplog):
+    assert has_gpu(asked("--runner", "here", "--set", "cluster.use_gpu=yes"))
+    assert "this machine has no GPU" in caplog.text
+
+
 @pytest.mark.parametrize("runner", ["here", "ray"])
 @pytest.mark.parametrize("found", [True, False])
 def test_without_a_cluster_elsewhere_this_machine_is_looked_at(cluster, monkeypatch, runner, found):

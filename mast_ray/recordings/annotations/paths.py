@@ -111,12 +111,13 @@ def of_other_folders(found: Mapping[str, str | None]) -> tuple[set[str], list[st
     for path, references in meant.items():
         depth = len(_parts(path))
         shared = {reference: _num_shared(reference, path) for reference in references}
+        best = max(shared.values())
         above: dict[str, str] = {}  # folder above the archive -> a reference
         for reference, number in shared.items():
             parts = _parts(reference)
             if number == depth < len(parts):
                 above.setdefault(parts[-depth - 1], reference)
-            elif number < len(parts) and number < max(shared.values()):
+            elif number < len(parts) and number < best:
                 wrong.add(reference)
             elif number < len(parts) and number < depth:
                 elsewhere[reference] = path
