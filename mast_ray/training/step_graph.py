@@ -59,7 +59,7 @@ class StepGraphs:
             raise
         except RuntimeError as error:
             self._can_record = False
-            torch.cuda.synchronize()
+            _give_up_recording()
             _drop_gradients(self.module)
             log.warning(
                 "model.compile: the step could not be recorded as a CUDA graph, going on without (%s)",
@@ -143,7 +143,7 @@ class InferenceGraphs(Generic[Found]):
             raise
         except RuntimeError as error:
             self._can_record = False
-            torch.cuda.synchronize()
+            _give_up_recording()
             log.warning(
                 "inference could not be recorded as a CUDA graph, going on without (%s)",
                 (str(error).strip().splitlines() or [type(error).__name__])[0],
@@ -155,3 +155,12 @@ class InferenceGraphs(Generic[Found]):
 def _drop_gradients(module: nn.Module) -> None:
     for parameter in module.parameters():
         parameter.grad = None
+
+
+def _give_up_recording() -> None:
+    """After a recording that broke off: torch goes on taking this device's generator for one that is being recorded and
+    refuses every draw from it (pytorch issue 171263), so it gets a copy of its state that is not.
+    """
+    torch.cuda.synchronize()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
