@@ -239,6 +239,9 @@ ROWS |= _rows(
         )
         for name in ("last", "last_long")
     ),
+    # as many passes over the experts' boxes as the recipe makes by itself
+    Row("field_full", epochs(200), with_rows=("field",)),
+    Row("field_lessons_full", (*LESSONS, *epochs(200)), start="energy", with_rows=("field",)),
     Row("field_lessons_mixup_long", (*LESSONS, "augment.mixup=0.5"), start="energy", with_rows=("field",)),
     *(
         Row(f"lessons_{name}", sets, "self-train", "field_lessons", ("field",), is_committee)
@@ -863,6 +866,7 @@ def print_table(args: argparse.Namespace) -> None:
     text = tables(runs, list(ROWS), args.rivals)
     text += share_of_gap(runs, "field", "self_trained_control", "self_trained", "self_trained_ceiling")
     text += share_of_gap(runs, "field", "field_long", "field_lessons", "lessons_ceiling")
+    text += share_of_gap(runs, "few", "few_long", "few_lessons", "few_ceiling")
     (args.work / "table.md").write_text(text)
     print(text, flush=True)
 

@@ -70,6 +70,8 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
         for section in sections:
             node = node[section]
         node[last] = value
+        if last == "epochs" and ".".join((*sections, "min_steps")) in valid.keys() - overrides.keys():
+            node["min_steps"] = 0  # so many passes, whatever the recipe thinks of few chunks
     try:
         changed = Config.model_validate(tree)
     except ValidationError as error:

@@ -31,6 +31,7 @@ def paper() -> Config:
             "spectrogram.background": "none",
             "model.decoder": "local",
             "pretrain.side_path": False,
+            "detector.min_steps": 0,
             "model.adapter": "upsampling",
             "model.finest_level": "8x4",
             "augment.hidden_boxes": "remove",

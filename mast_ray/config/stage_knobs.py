@@ -172,7 +172,7 @@ class DetectorTrainConfig(Section):
     """
     min_steps: int = Field(0, ge=0)
     """At least so many steps: over a small training set the epochs are more, and warm-up, unfreezing and validation keep
-    their share of them; 0: as the epochs say (paper).
+    their share of them; 0: as the epochs say (paper). Whoever sets epochs gets these, unless this is set too.
     """
     max_steps: int = Field(0, ge=0)
     """Stop after so many steps whatever the epochs; 0: no limit."""
@@ -183,6 +183,13 @@ class DetectorTrainConfig(Section):
 def strong_augment() -> AugmentConfig:
     """More kinds at once, 12 dB of level, shifts of a whole patch."""
     return AugmentConfig(most_per_example=6, frequency_shift_bins=16, gain=1.2)
+
+
+def detector_knobs() -> DetectorTrainConfig:
+    """Supervised training. 200 passes over a tenth of a labelled day are some 400 steps, and three times as many find
+    more at the next site (docs/results.md).
+    """
+    return DetectorTrainConfig(min_steps=1800)
 
 
 def stage1_knobs() -> DetectorTrainConfig:

@@ -20,6 +20,7 @@ from mast_ray.config.stage_knobs import (
     SelfTrainConfig,
     Share,
     TuneConfig,
+    detector_knobs,
 )
 
 
@@ -326,7 +327,7 @@ class Config(Section):
     """Architecture."""
     pretrain: PretrainConfig = PretrainConfig()
     """Masked pretraining."""
-    detector: DetectorTrainConfig = DetectorTrainConfig()
+    detector: DetectorTrainConfig = detector_knobs()
     """Supervised detector training."""
     self_train: SelfTrainConfig = SelfTrainConfig()
     """Pseudo-labels and the two-stage curriculum."""

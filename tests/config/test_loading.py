@@ -158,6 +158,18 @@ def test_the_paper_recipe_holds_the_printed_values():
     assert (config.self_train.policy, config.self_train.threshold) == ("fixed", 0.10)
 
 
+def test_epochs_that_a_user_sets_count_as_they_are():
+    field = Config()
+    assert field.detector.min_steps == 1800 and RECIPES["paper"]().detector.min_steps == 0
+    assert lengthened(field.detector, num_chunks=128).epochs == 900  # of 2 steps of 64
+    assert lengthened(field.detector, num_chunks=1288).epochs == 200  # 20 steps each are 4,000
+    assert apply_overrides(field, {"detector.epochs": 3}).detector.min_steps == 0
+    assert apply_overrides(field, {"detector.epochs": 3, "detector.min_steps": 9}).detector.min_steps == 9
+    assert apply_overrides(field, {"pretrain.epochs": 3}).detector.min_steps == 1800
+    tiny = RECIPES["tiny"]()
+    assert (tiny.detector.min_steps, tiny.self_train.stage2.min_steps) == (0, 60)
+
+
 def test_a_small_training_set_is_seen_as_often_as_min_steps_asks_for():
     knobs = DetectorTrainConfig(
         epochs=3, batch_size=4, min_steps=60, warmup_epochs=0.5, unfreeze_start_epoch=0.5,
