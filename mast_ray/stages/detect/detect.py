@@ -224,6 +224,9 @@ class Sweep:
                 )
             if pending:
                 del units
+                self.stage.delete(
+                    MANIFEST
+                )  # not whole any more: who reads now would get some of the new recordings
                 work_off(runner, run, pending, maker(workers), self._spread(workers, len(pending)))
             return self._finish(run, left)
 

@@ -23,7 +23,7 @@ from tones import (
     write_tones,
 )
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.naming.names import Names
 from mast_ray.evaluation.review.corrections import corrections_folder
 from mast_ray.inference.decode_threads import deal_to_threads
@@ -33,7 +33,7 @@ from mast_ray.inference.window_detector import InferenceKnobs, WindowBoxes, Wind
 from mast_ray.reporting.detection_tables import read_detections, read_recordings
 from mast_ray.spectrogram.chunking import SegmentStream
 from mast_ray.spectrogram.sample_segments import SampleSegments
-from mast_ray.stages.detect.detect import stored_threshold
+from mast_ray.stages.detect.detect import Sweep, stored_threshold
 from mast_ray.stages.detect.plan import Workers, order_by_site_and_date, plan_detect_units, workers_of
 from mast_ray.storage.spread import Resources
 from mast_ray.storage.stage_folders import read_manifest
@@ -216,6 +216,23 @@ def test_running_again_does_nothing_and_growth_adds_only_the_new(archive, swept,
     assert "resuming: 8 of 9 done" in capsys.readouterr().out
     assert before < set(committed_keys(tmp_path / "out"))
     assert len(rows_of(tmp_path / "out")) == sum(map(len, truth.values())) + 1
+
+
+def test_growth_that_is_interrupted_leaves_nothing_that_reads_as_whole(tmp_path, monkeypatch):
+    write_tones(tmp_path / "in/A/A_20240501_060000.wav", [Tone(2.0, 2.5, 1500.0)], 12.0)
+    sweep_tones(tmp_path / "in", tmp_path / "out")
+    write_tones(tmp_path / "in/A/A_20240501_070000.wav", [Tone(4.0, 4.5, 1500.0)], 12.0)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Sweep, "_finish", interrupted)  # both recordings lie there, and nothing says so
+        sweep_tones(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(DataError, match="unfinished"):
+        read_detections(str(tmp_path / "out"))
+    assert sweep_tones(tmp_path / "in", tmp_path / "out") == 0
+    assert read_detections(str(tmp_path / "out")).num_rows == 2
 
 
 def test_detecting_again_leaves_the_corrections_of_a_review_alone(tmp_path):
