@@ -131,6 +131,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{start} teaches a detector from nothing: leave out --encoder")
     is_gentle = args.start and not has_lessons
     section: Section = args.section or ("self_train.stage2" if is_gentle else "detector")
+    if section != "detector" and (aside := [item for item in args.sets if item.startswith("detector.")]):
+        logging.warning(
+            "%s is left aside: knobs of %s are used%s; set those, or add --section detector",
+            ", ".join(aside),
+            section,
+            "" if args.section else ", as always where training goes on from a detector",
+        )
     if args.dry_run:
         config = args.config
         if start and not has_lessons:

@@ -149,6 +149,26 @@ def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_
 
 
 @pytest.mark.parametrize(
+    ("said", "is_aside"),
+    [
+        (["detector.epochs=3"], True),
+        (["self_train.stage2.epochs=3"], False),
+        (["detector.epochs=3", "--section", "detector"], False),
+        (["detector.epochs=3", "--start", SCRATCH], False),
+    ],
+)
+def test_a_knob_of_another_section_than_the_one_trained_by_is_not_left_aside_in_silence(
+    tmp_path, caplog, monkeypatch, said, is_aside
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    argv = [str(make_prepared(tmp_path, 4)), "--out", str(tmp_path / "out"), "--dry-run", "--set", *said]
+    assert run_verb("train", argv) == 0
+    told = [record.getMessage() for record in caplog.records if "left aside" in record.getMessage()]
+    assert bool(told) == is_aside
+    assert not is_aside or told[0].startswith("detector.epochs=3 is left aside: knobs of self_train.stage2")
+
+
+@pytest.mark.parametrize(
     ("verb", "argv", "name"),
     [
         ("embed", ["shipped:tiny", "archive", "--out", "o"], "model"),
