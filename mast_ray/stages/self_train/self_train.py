@@ -353,9 +353,10 @@ class _SelfTraining:
 
     def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""
-        last, split = len(generations) - 1, selection_split(self.archive)
-        if self.config.self_train.keep == "last" and split != "ood_dev":
+        last = len(generations) - 1
+        if self.config.self_train.keep == "last":
             return Choice(last, f"round {generations[last].round} is the last (self_train.keep=last)")
+        split = selection_split(self.archive)
         if split not in generations[0].scores.splits:
             return Choice(
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"

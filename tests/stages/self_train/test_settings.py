@@ -1,9 +1,12 @@
 """What makes a self-training another one, and when its teacher may move."""
 
 import pytest
+from tables_in_memory import prepared_in_memory
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import RECIPES
+from mast_ray.stages.runner import HERE
+from mast_ray.stages.self_train.self_train import _Generation, _SelfTraining
 from mast_ray.stages.self_train.settings import key_of, with_fitting_teacher
 
 FIELD = RECIPES["field"]()
@@ -47,3 +50,14 @@ def test_a_teacher_whose_scores_are_others_than_the_thresholds_does_not_move(kno
     chosen = with_fitting_teacher(apply_overrides(MOVING, knobs), also)
     assert chosen.self_train.teacher == teacher
     assert bool(caplog.records) == (teacher == "fixed")
+
+
+@pytest.mark.parametrize("labelled", ["b", "c"])
+def test_the_last_round_is_delivered_where_that_is_asked_for_whichever_split_may_choose(labelled):
+    archive = prepared_in_memory(
+        {"a": "train", "b": "val", "c": "ood_dev"}, [(labelled, 1.0, 2.0, 2000, 4000)]
+    )
+    config = apply_overrides(FIELD, {"self_train.keep": "last"})
+    training = _SelfTraining(config, "", archive, "", archive.storage, HERE, None)
+    rounds = [_Generation(number, "", None, None) for number in range(3)]  # figures are not asked for
+    assert training._choose(rounds) == (2, "round 2 is the last (self_train.keep=last)")
