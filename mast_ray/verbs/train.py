@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="with --start: the archive it was trained on, to print what is lost there",
     )
-    parser.add_argument("--pseudo-labels", default="", help="folder of pseudo-labels to train on")
+    parser.add_argument(
+        "--pseudo-labels",
+        default="",
+        help="folder of pseudo-labels to train on: roundN/pseudo of `mast self-train`",
+    )
     parser.add_argument(
         "--labels",
         choices=("expert", "pseudo", "both"),
