@@ -11,6 +11,7 @@ from small_archive import make_prepared
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import paper, tiny
 from mast_ray.stages.train.box_checks import warn_of_unlearned_boxes
+from mast_ray.stages.train.summary import TrainSummary, result_text
 from mast_ray.stages.train.work import DetectorTask, identity_of
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import BoxTable
@@ -75,3 +76,9 @@ def test_weights_that_are_judged_otherwise_are_of_another_run(archive, knob, val
 
 def test_a_run_by_a_recipe_that_judges_in_its_own_way_goes_on(archive):
     assert "evaluate.post" not in identity_of(DetectorTask(paper(), "", ""), archive)
+
+
+def test_a_training_that_nothing_chose_by_names_no_best_step():
+    told = result_text(TrainSummary(2, 8, 11, 0, -1), "out")
+    assert told == "done: 2 steps over 11 chunks; the last weights, as nothing chose\nout"
+    assert "best at step 2: f1 0.5" in result_text(TrainSummary(2, 8, 11, 0, 2, {"f1": 0.5}), "out")
