@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
 from mast_ray.evaluation.review.corrections import log_files, read_logs
@@ -43,12 +43,13 @@ from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARE
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.pace import pace_of_run
+from mast_ray.stages.train.pieces import run_teach_pieces
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage, map_keys, open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
-from mast_ray.training.files.model_files import CARD, WEIGHTS
+from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card
 
 log = logging.getLogger("mast.learn")
 
@@ -201,7 +202,12 @@ def detection_ids(detections: str, paths: set[str]) -> set[str]:
 
 
 def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
-    """Train on from the present model, with its statistics; returns the folder."""
+    """Train on from the present model, with its statistics; returns the folder. One without a network is taught anew by all
+    labels and corrections there are, to put together what stands out as they say.
+    """
+    if not ModelConfig.model_validate(read_card(model, config.storage).model).learns:
+        run_teach_pieces(config, archive.storage.url, out, runner=runner)
+        return out
     num_chunks = len(heard_chunks(archive, chunks_of_split(archive, "train")))
     pace = pace_of_run(config, model, open_storage(out, config.storage))
     knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes, pace)
