@@ -26,7 +26,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
 from mast_ray.config.tree import Config, ModelConfig
-from mast_ray.evaluation.figure_tables import interval_text, without_nan
+from mast_ray.evaluation.figure_tables import difference_text, interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
 from mast_ray.evaluation.review.corrections import log_files, read_logs
 from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
@@ -253,7 +253,7 @@ def compared_text(one: Compared) -> str:
     )
     return (
         f"held-out corrections ({one.num_calls} calls in {one.num_recordings} recordings): F1 {interval_text(one.before)} before, "
-        f"{interval_text(one.after)} adapted, gain {one.gain.estimate:+.3f} [{one.gain.low:+.3f}, {one.gain.high:+.3f}]\n{verdict}"
+        f"{interval_text(one.after)} adapted, gain {difference_text(one.gain)}\n{verdict}"
     )
 
 
