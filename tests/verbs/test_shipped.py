@@ -132,6 +132,19 @@ def test_every_core_trains_where_there_is_no_gpu_unless_a_number_is_named():
     assert workers_for_cores(["seed=1", "cluster.num_workers=3"], 2) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        (["self_train.stage2.batch_size=6"], 2),
+        (["self_train.stage2.batch_size=3"], 1),
+        (["self_train.stage2.accumulate=4"], 1),
+    ],
+)
+def test_a_batch_that_a_user_asks_for_is_not_refused_because_of_cores_that_nobody_named(said, count):
+    assert workers_for_cores(said, 16) == [f"cluster.num_workers={count}"]
+    assert workers_for_cores([*said, "detector.nonsense=1"], 16) == []  # said by whoever reads the settings
+
+
 def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_one(
     tmp_path, capsys, monkeypatch
 ):
