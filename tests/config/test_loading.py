@@ -232,3 +232,10 @@ def test_a_finer_level_needs_a_network_that_has_one():
     with pytest.raises(ConfigError, match=r"model\.adapter=hybrid"):
         apply_overrides(Config(), {"model.adapter": "conv", "model.finest_level": "4x4"})
     assert apply_overrides(Config(), {"model.adapter": "hybrid", "model.finest_level": "4x4"})
+
+
+@pytest.mark.parametrize("section", ["pretrain", "detector", "self_train.stage2"])
+def test_an_average_over_squares_that_never_moves_is_refused_before_the_optimizer_does(section):
+    with pytest.raises(ConfigError, match=rf"{section}\.beta2=1\.0 is not valid"):
+        apply_overrides(Config(), {f"{section}.beta2": 1.0})
+    assert apply_overrides(Config(), {f"{section}.beta2": 0.0})
