@@ -62,6 +62,15 @@ def test_values_of_the_wrong_type_or_range_are_refused_with_their_key():
         apply_overrides(Config(), {"model.adapter": "convolution"})
 
 
+def test_one_name_where_a_list_is_wanted_is_shown_in_brackets():
+    with pytest.raises(
+        ConfigError, match=r"is no list:\nwrite it in brackets, --set 'split\.ood_sites=\[S7\]'"
+    ) as told:
+        apply_overrides(Config(), parse_set(["split.ood_sites=S7"]))
+    remedy = str(told.value).partition("--set '")[2].removesuffix("'")
+    assert apply_overrides(Config(), parse_set([remedy])).split.ood_sites == ("S7",)
+
+
 def test_set_reads_numbers_lists_and_exponents():
     parsed = parse_set(["a.b=3", "c=1e-3", "d=[AM4, AM15]", "e=true", "f=", "g=2018-07-10"])
     assert (
