@@ -83,6 +83,8 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
+    if problem["type"] == "tuple_type":  # one name where a list is wanted
+        return f"{key}={problem['input']!r} is no list:\nwrite it in brackets, --set '{key}=[{problem['input']}]'"
     return f"{key}={problem['input']!r} is not valid: {problem['msg'].lower()}"
 
 

@@ -83,7 +83,7 @@ class PretrainConfig(Section):
     """Linear warm-up (paper: 20)."""
     weight_decay: Weight = 0.05
     """AdamW weight decay (paper: 0.05)."""
-    beta2: Share = 0.95
+    beta2: float = Field(0.95, ge=0, lt=1)
     """AdamW beta2 (paper: 0.95)."""
     clip_norm: float = Field(1.0, gt=0)
     """Gradient norm limit (paper: 1.0)."""
@@ -122,7 +122,7 @@ class DetectorTrainConfig(Section):
     """Linear warm-up (paper: stage 1: 8; stage 2: 4; supervised not printed)."""
     weight_decay: Weight = 1e-3
     """AdamW weight decay (paper: 1e-3)."""
-    beta2: Share = 0.999
+    beta2: float = Field(0.999, ge=0, lt=1)
     """AdamW beta2."""
     clip_norm: float = Field(1.0, gt=0)
     """Gradient norm limit (paper: 1.0)."""

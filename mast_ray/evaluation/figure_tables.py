@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mast_ray.evaluation.intervals import Interval
+from mast_ray.evaluation.intervals import Difference, Interval
 from mast_ray.evaluation.metrics import APName, f1_over_thresholds
 from mast_ray.evaluation.score_sheet import METRICS, ScoreRow, ScoreSheet
 from mast_ray.evaluation.scoring import Scored, outcomes
@@ -98,6 +98,16 @@ def interval_text(one: Interval) -> str:
     mark = "w" if one.method == "wilson" else ""
     limits = f" [{one.low:.3f}, {one.high:.3f}]{mark}" if math.isfinite(one.low) else ""
     return f"{one.estimate:.3f}{limits}"
+
+
+def difference_text(one: Difference) -> str:
+    """+0.031 [-0.010, +0.072]; where recordings are too few for limits it says so, a dash for what is undefined."""
+    if not math.isfinite(one.estimate):
+        return "-"
+    limits = (
+        f" [{one.low:+.3f}, {one.high:+.3f}]" if math.isfinite(one.low) else ", too few recordings to be sure"
+    )
+    return f"{one.estimate:+.3f}{limits}"
 
 
 def write_sheet(folder: Storage, sheet: ScoreSheet, scored: Mapping[str, Scored]) -> list[str]:

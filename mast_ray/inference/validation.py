@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mast_ray.config.recipes import RECIPES
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import chosen_threshold
@@ -30,6 +31,7 @@ from mast_ray.training.worker import Worker
 
 log = logging.getLogger("mast.training")
 
+JUDGED_BY = ("iou", "nms_overlap", "score_floor", "max_detections", "post")  # knobs that change F1
 FIGURES = (
     "threshold", "precision", "recall", "f1", "f1_macro", "ap_area", "mean_iou", "time_f1", "num_truth", "num_detections",
 )  # fmt: skip
@@ -99,6 +101,15 @@ class DetectionValidation:
                 len(self.reader), figures["threshold"],
             )  # fmt: skip
         return figures
+
+
+def judged_by(config: Config) -> dict[str, Any]:
+    """The knobs by which weights are compared, those that are not as in the recipe: of runs that began before they were
+    asked for nothing is known.
+    """
+    usual = RECIPES[config.recipe]().evaluate
+    found = {name: getattr(config.evaluate, name) for name in JUDGED_BY}
+    return {f"evaluate.{name}": value for name, value in found.items() if value != getattr(usual, name)}
 
 
 def validation_figures(

@@ -5,15 +5,16 @@ budgets that fit data and hardware.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
+from mast_ray.evaluation.figure_tables import difference_text
 from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import Runner
@@ -82,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
     gpu = has_gpu(args)
     recipe = args.recipe or (None if args.config_file else ("field" if gpu else "tiny"))
-    fixed = gpu or args.config_file or "RAY_ADDRESS" in os.environ  # or a cluster, which has other cores
-    sets = [*args.sets, *(() if fixed else workers_for_cores(args.sets, os.cpu_count() or 1))]
+    fixed = gpu or args.config_file or has_one_process(args)
+    sets = [*args.sets, *(() if fixed else workers_for_cores(args.sets, os.cpu_count() or 1, recipe))]
     config = config_of(recipe, args.config_file, sets)
     knobs = knobs_of(recipe, args.config_file, sets)
     # a recipe or a file of settings says what to train: only without one does the shipped detector stand in
@@ -218,12 +219,7 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
     if split not in found.splits:
         return Delivered(network, "the trained network makes the boxes: no split is held out to choose on")
     gain = found.gains_over(other, config)[split]["f1"]
-    limits = (
-        f" [{gain.low:+.3f}, {gain.high:+.3f}]"
-        if math.isfinite(gain.low)
-        else ", too few recordings to be sure"
-    )
-    said = f"pieces without a network against it: F1 {gain.estimate:+.3f}{limits} on {split}"
+    said = f"pieces without a network against it: F1 {difference_text(gain)} on {split}"
     if gain.low > 0:
         return Delivered(pieces, f"pieces make the boxes, not the trained network ({said})")
     return Delivered(network, f"the trained network makes the boxes ({said})")
@@ -329,10 +325,22 @@ def bucket_knobs(storage: StorageConfig) -> tuple[str, ...]:
     return tuple(part for key, value in named.items() if value for part in ("--set", f"{key}={value}"))
 
 
-def workers_for_cores(sets: list[str], num_cores: int) -> list[str]:
-    """A training process for every core without a GPU, up to the four chunks of a batch; nothing where a user has said
-    how many.
+def has_one_process(args: argparse.Namespace) -> bool:
+    """Whether training stays in this process, or goes to a cluster, which has other cores."""
+    return args.runner.name == "here" or "RAY_ADDRESS" in os.environ
+
+
+def workers_for_cores(sets: list[str], num_cores: int, recipe: str | None = "tiny") -> list[str]:
+    """A training process for every core without a GPU, up to the four chunks of a batch, as far as all batches that a user
+    has said can be shared by them; nothing where a user has said how many.
     """
+    from mast_ray.verbs.main import config_of
+
     if any(item.startswith("cluster.num_workers=") for item in sets):
         return []
-    return [f"cluster.num_workers={4 if num_cores >= 4 else 2 if num_cores >= 2 else 1}"]
+    for count in (4, 2, 1):
+        own = [f"cluster.num_workers={count}"]
+        with suppress(ConfigError):
+            if count <= num_cores and config_of(recipe, None, [*sets, *own]):
+                return own
+    return []  # another setting is wrong: who reads them says which

@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="with --start: the archive it was trained on, to print what is lost there",
     )
-    parser.add_argument("--pseudo-labels", default="", help="folder of pseudo-labels to train on")
+    parser.add_argument(
+        "--pseudo-labels",
+        default="",
+        help="folder of pseudo-labels to train on: roundN/pseudo of `mast self-train`",
+    )
     parser.add_argument(
         "--labels",
         choices=("expert", "pseudo", "both"),
@@ -103,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.files.shipped import SCRATCH
     from mast_ray.verbs.gpu import folder_of_model, has_gpu
     from mast_ray.verbs.main import config_of
-    from mast_ray.verbs.run import workers_for_cores
+    from mast_ray.verbs.run import has_one_process, workers_for_cores
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if not args.config.model.learns:
@@ -118,10 +122,9 @@ def run(args: argparse.Namespace) -> int:
         args.start, why = chosen_start(args)
         print(why)
     if args.start != SCRATCH and not (args.recipe or args.config_file or has_gpu(args)):
-        on_cluster = "RAY_ADDRESS" in os.environ
-        cores = [] if on_cluster else workers_for_cores(args.sets, os.cpu_count() or 1)
+        cores = [] if has_one_process(args) else workers_for_cores(args.sets, os.cpu_count() or 1)
         args.config = config_of("tiny", None, [*args.sets, *cores])
-        print(f"recipe tiny, because there is no GPU; {args.config.cluster.num_workers} training processes")
+        print(f"recipe tiny, because there is no GPU; training processes: {args.config.cluster.num_workers}")
     args.start = "" if args.start == SCRATCH else folder_of_model(args.start, args)
     if args.start and (args.detector or args.encoder):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
@@ -131,6 +134,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{start} teaches a detector from nothing: leave out --encoder")
     is_gentle = args.start and not has_lessons
     section: Section = args.section or ("self_train.stage2" if is_gentle else "detector")
+    if section != "detector" and (aside := [item for item in args.sets if item.startswith("detector.")]):
+        logging.warning(
+            "%s is left aside: knobs of %s are used%s; set those, or add --section detector",
+            ", ".join(aside),
+            section,
+            "" if args.section else ", as always where training goes on from a detector",
+        )
     if args.dry_run:
         config = args.config
         if start and not has_lessons:

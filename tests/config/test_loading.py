@@ -62,6 +62,15 @@ def test_values_of_the_wrong_type_or_range_are_refused_with_their_key():
         apply_overrides(Config(), {"model.adapter": "convolution"})
 
 
+def test_one_name_where_a_list_is_wanted_is_shown_in_brackets():
+    with pytest.raises(
+        ConfigError, match=r"is no list:\nwrite it in brackets, --set 'split\.ood_sites=\[S7\]'"
+    ) as told:
+        apply_overrides(Config(), parse_set(["split.ood_sites=S7"]))
+    remedy = str(told.value).partition("--set '")[2].removesuffix("'")
+    assert apply_overrides(Config(), parse_set([remedy])).split.ood_sites == ("S7",)
+
+
 def test_set_reads_numbers_lists_and_exponents():
     parsed = parse_set(["a.b=3", "c=1e-3", "d=[AM4, AM15]", "e=true", "f=", "g=2018-07-10"])
     assert (
@@ -244,3 +253,10 @@ def test_a_finer_level_needs_a_network_that_has_one():
     with pytest.raises(ConfigError, match=r"model\.adapter=hybrid"):
         apply_overrides(Config(), {"model.adapter": "conv", "model.finest_level": "4x4"})
     assert apply_overrides(Config(), {"model.adapter": "hybrid", "model.finest_level": "4x4"})
+
+
+@pytest.mark.parametrize("section", ["pretrain", "detector", "self_train.stage2"])
+def test_an_average_over_squares_that_never_moves_is_refused_before_the_optimizer_does(section):
+    with pytest.raises(ConfigError, match=rf"{section}\.beta2=1\.0 is not valid"):
+        apply_overrides(Config(), {f"{section}.beta2": 1.0})
+    assert apply_overrides(Config(), {f"{section}.beta2": 0.0})

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from mast_ray.evaluation import intervals
+from mast_ray.evaluation.figure_tables import difference_text
 from mast_ray.evaluation.intervals import (
     FIGURES,
+    Difference,
     bootstrap_intervals,
     figures,
     paired_differences,
@@ -178,3 +180,15 @@ def test_figures_in_time_count_spans_that_agree_whatever_their_bands():
     found = bootstrap_intervals(recording_sums(matches, 0.5, in_time=in_time), 50)["time_f1"]
     assert found.estimate == pytest.approx(2 / 3) and found.method == "bootstrap"
     assert np.isnan(summarise(matches, 0.5).time_f1)
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        ((0.0312, -0.0101, 0.0719), "+0.031 [-0.010, +0.072]"),
+        ((-0.875, np.nan, np.nan), "-0.875, too few recordings to be sure"),
+        ((np.nan, np.nan, np.nan), "-"),
+    ],
+)
+def test_a_difference_without_limits_is_not_said_to_have_some(difference, text):
+    assert difference_text(Difference(*difference)) == text

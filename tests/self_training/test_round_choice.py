@@ -63,3 +63,11 @@ def test_where_no_call_is_held_out_the_teacher_stays():
     """A silent split: the teacher rightly finds nothing (no F1 at all), the student ten boxes (F1 0)."""
     choice = best_round([math.nan, 0.0], [math.nan, math.nan], [0, 1], "val")
     assert choice == (0, "round 0 stays: val holds no call to choose by")
+
+
+def test_small_steps_do_not_lead_away_from_the_highest_f1():
+    """Each round is as good as the one before and has a higher AP, but the last is worse than the first."""
+    chosen = best_round([0.5018, 0.5009, 0.5000], [0.5, 0.6, 0.7], [0, 1, 2], "val")
+    assert chosen.place == 1
+    assert chosen.why.endswith("(F1 less than 0.001 apart is equal: AP 0.6000, against 0.5000 in round 0)")
+    assert best_round([0.5000, 0.5009, 0.5018], [0.5] * 3, [0, 1, 2], "val").place == 2

@@ -132,6 +132,19 @@ def test_every_core_trains_where_there_is_no_gpu_unless_a_number_is_named():
     assert workers_for_cores(["seed=1", "cluster.num_workers=3"], 2) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        (["self_train.stage2.batch_size=6"], 2),
+        (["self_train.stage2.batch_size=3"], 1),
+        (["self_train.stage2.accumulate=4"], 1),
+    ],
+)
+def test_a_batch_that_a_user_asks_for_is_not_refused_because_of_cores_that_nobody_named(said, count):
+    assert workers_for_cores(said, 16) == [f"cluster.num_workers={count}"]
+    assert workers_for_cores([*said, "detector.nonsense=1"], 16) == []  # said by whoever reads the settings
+
+
 def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_one(
     tmp_path, capsys, monkeypatch
 ):
@@ -146,6 +159,26 @@ def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_
     assert "recipe tiny, because there is no GPU" in plans[1] and plans[0] == plans[1]
     assert run_verb("train", [*start, name, "--recipe", "field"]) == 0
     assert "recipe tiny" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "is_aside"),
+    [
+        (["detector.epochs=3"], True),
+        (["self_train.stage2.epochs=3"], False),
+        (["detector.epochs=3", "--section", "detector"], False),
+        (["detector.epochs=3", "--start", SCRATCH], False),
+    ],
+)
+def test_a_knob_of_another_section_than_the_one_trained_by_is_not_left_aside_in_silence(
+    tmp_path, caplog, monkeypatch, said, is_aside
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    argv = [str(make_prepared(tmp_path, 4)), "--out", str(tmp_path / "out"), "--dry-run", "--set", *said]
+    assert run_verb("train", argv) == 0
+    told = [record.getMessage() for record in caplog.records if "left aside" in record.getMessage()]
+    assert bool(told) == is_aside
+    assert not is_aside or told[0].startswith("detector.epochs=3 is left aside: knobs of self_train.stage2")
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
-from mast_ray.config.tree import Config
-from mast_ray.evaluation.figure_tables import interval_text, without_nan
+from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
+from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.evaluation.figure_tables import difference_text, interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
 from mast_ray.evaluation.review.corrections import log_files, read_logs
 from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
@@ -43,12 +43,13 @@ from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARE
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.pace import pace_of_run
+from mast_ray.stages.train.pieces import run_teach_pieces
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage, map_keys, open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
-from mast_ray.training.files.model_files import CARD, WEIGHTS
+from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card
 
 log = logging.getLogger("mast.learn")
 
@@ -201,7 +202,12 @@ def detection_ids(detections: str, paths: set[str]) -> set[str]:
 
 
 def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: float, runner: Runner) -> str:
-    """Train on from the present model, with its statistics; returns the folder."""
+    """Train on from the present model, with its statistics; returns the folder. One without a network is taught anew by all
+    labels and corrections there are, to put together what stands out as they say.
+    """
+    if not ModelConfig.model_validate(read_card(model, config.storage).model).learns:
+        run_teach_pieces(config, archive.storage.url, out, runner=runner)
+        return out
     num_chunks = len(heard_chunks(archive, chunks_of_split(archive, "train")))
     pace = pace_of_run(config, model, open_storage(out, config.storage))
     knobs = fitted_epochs(config.self_train.stage2, num_chunks, minutes, pace)
@@ -214,11 +220,13 @@ def adapt(config: Config, model: str, archive: Prepared, out: str, minutes: floa
 def fitted_epochs(
     knobs: DetectorTrainConfig, num_chunks: int, minutes: float, chunks_per_s: float
 ) -> dict[str, Any]:
-    """Few corrections are shown more often, many within the minutes there are."""
-    most = max(1, int(minutes * 60 * chunks_per_s / max(num_chunks, 1)))
-    epochs = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS, most)
+    """Few corrections are shown more often, as `min_steps` asks for too; many within the minutes there are."""
+    shown = max(1, num_chunks // knobs.batch_size) * knobs.batch_size  # in an epoch
+    most = max(1, int(minutes * 60 * chunks_per_s / shown))
+    wanted = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS)
+    epochs = min(max(wanted, lengthened(knobs, num_chunks).epochs), most)
     found: dict[str, Any] = rescaled_epochs(knobs, epochs)
-    return found | {"validate_every_epochs": max(epochs / 2, 1.0)}
+    return found | {"min_steps": 0, "validate_every_epochs": max(epochs / 2, 1.0)}
 
 
 def compare(
@@ -245,7 +253,7 @@ def compared_text(one: Compared) -> str:
     )
     return (
         f"held-out corrections ({one.num_calls} calls in {one.num_recordings} recordings): F1 {interval_text(one.before)} before, "
-        f"{interval_text(one.after)} adapted, gain {one.gain.estimate:+.3f} [{one.gain.low:+.3f}, {one.gain.high:+.3f}]\n{verdict}"
+        f"{interval_text(one.after)} adapted, gain {difference_text(one.gain)}\n{verdict}"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mast_ray.config.errors import DataError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.naming.names import Examples, Names
 from mast_ray.inference.naming import ModelNames, load_names
@@ -58,7 +58,7 @@ def learned_names(
     known = load_names(present, settings=config.storage)
     try:
         document = classify(config, target.url, archive.storage.url, "", ClassifyKnobs())
-    except DataError as error:
+    except (ConfigError, DataError) as error:  # no named call, or a detector without embeddings
         why = str(error).splitlines()[0]
         if known is None:
             return NamesKept("none", why=why)

@@ -14,7 +14,7 @@ from mast_ray.stages.review.found_boxes import audio_of
 from mast_ray.storage.stage_folders import Manifest, read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
-from mast_ray.training.files.shipped import SIZES, shipped_model
+from mast_ray.training.files.shipped import ENERGY, SIZES, shipped_model
 
 DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
 RECORD = "learn.json"
@@ -92,7 +92,7 @@ def _model_of(manifest: Manifest, root: Storage, wanted: str) -> str:
             )
         return open_storage(wanted).url
     candidates = [root.at(name) for name in MODELS_OF_A_RUN]
-    candidates += [open_storage(shipped_model(size)) for size in SIZES]
+    candidates += [open_storage(shipped_model(name)) for name in (*SIZES, ENERGY)]
     for folder in candidates:
         if folder.stat(CARD) is not None and read_card(folder).weights_sha256 == sha:
             return folder.url

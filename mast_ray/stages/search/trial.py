@@ -103,7 +103,7 @@ def short_config(config: Config) -> Config:
     overrides: dict[str, Any] = {"cluster.checkpoint_every_steps": 0}
     for stage, epochs in (("stage1", config.tune.epochs_stage1), ("stage2", config.tune.epochs_stage2)):
         knobs = getattr(config.self_train, stage)
-        changed = rescaled_epochs(knobs, epochs) | {"validate_every_epochs": 1.0}
+        changed = rescaled_epochs(knobs, epochs) | {"validate_every_epochs": 1.0, "min_steps": 0}
         overrides |= {f"self_train.{stage}.{name}": value for name, value in changed.items()}
     return apply_overrides(config, overrides)
 

@@ -8,6 +8,7 @@ OUT/trials/<sample>, ray         the second: a folder per trial with all that is
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
 OUT/best.yaml                    what `mast self-train --config` takes
 DETECTOR/card.json               says the best post-processing with one threshold, or one for every site, from then on: whoever uses the model applies it
+OUT/model                        in place of it a copy, where the detector comes with the package
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.training.data.archive_inputs import as_trained, with_model_of
-from mast_ray.training.files.model_files import read_card, write_card
+from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
+from mast_ray.training.files.shipped import is_shipped
 
 log = logging.getLogger("mast.tune")
 
-STAGE, BEST_CONFIG = "tune", "best.yaml"
+STAGE, BEST_CONFIG, MODEL = "tune", "best.yaml", "model"
 What = Literal["both", "post", "training"]
 
 
@@ -61,6 +63,7 @@ class TuneResult:
     trials: list[dict[str, Any]]  # rows of trials.csv that came to a result
     was_done: bool = False
     post: PostProcessing | None = None  # for the detector's card
+    model: str = ""  # whose card says it; not written
 
 
 def run_tune(
@@ -89,18 +92,13 @@ def run_tune(
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
-            found = _read_result(stage)
-            if found.post is not None and card.post is None:  # of a copy that was not there then
-                _deliver(open_storage(detector, config.storage), found.post)
-            return found
+            return _with_model(_read_result(stage), detector, stage, config, when="missing")
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
         rounds = open_storage(self_trained, config.storage) if self_trained else None
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
-        found = search.run(what)
-        if found.post is not None:
-            _deliver(open_storage(detector, config.storage), found.post)
+        found = _with_model(search.run(what), detector, stage, config)
         _finish(run, config, found)
         return found
 
@@ -228,6 +226,28 @@ def _read_result(stage: Storage) -> TuneResult:
     record = json.loads(stage.read_bytes("best.json"))
     post = record.pop("post", None)
     return TuneResult(**record, was_done=True, post=None if post is None else PostProcessing.from_dict(post))
+
+
+def _with_model(
+    found: TuneResult,
+    detector: str,
+    stage: Storage,
+    config: Config,
+    when: Literal["always", "missing"] = "always",
+) -> TuneResult:
+    """The post-processing that was found in the detector's card, or in that of a copy where the detector comes with the
+    package: every archive is heard with that one. `missing`: where the card says none, as that of a copy made before.
+    """
+    if found.post is None:
+        return found
+    source = open_storage(detector, config.storage)
+    model = stage.at(MODEL) if is_shipped(detector) else source
+    if model.stat(CARD) is None:
+        for name in (WEIGHTS, CARD):
+            model.write_atomic(name, source.read_bytes(name))
+    if when == "always" or read_card(model).post is None:
+        _deliver(model, found.post)
+    return replace(found, model=model.url)
 
 
 def _deliver(model: Storage, post: PostProcessing) -> None:

@@ -11,12 +11,12 @@ from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
+from mast_ray.stages.self_train.settings import experts_of, refuse_missing_experts
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, drawn_runs, runs_of_split
 from mast_ray.training.data.archive_inputs import of_student
-from mast_ray.training.data.labels import expert_chunks
 from mast_ray.training.data.mixed_reader import expert_count
 from mast_ray.training.files.model_files import read_card
 from mast_ray.training.schedule import schedule_of
@@ -28,7 +28,9 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
     card = read_card(detector, config.storage)
     config, stage = of_student(config, card, detector), open_storage(out, config.storage)
     knobs, splits = config.self_train, scored_splits(archive)
-    pool, experts = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
+    refuse_missing_experts(config, archive)
+    own = experts_of(config, archive)
+    pool, experts = len(chunks_of_split(archive, "pool")), 0 if own is None else len(own)
     held = len(chunks_of_split(archive, *splits)) if splits else 0
     most = min(pool, knobs.max_chunks or pool)
     labelled = len(drawn_runs(runs_of_split(archive, "pool"), knobs.most_labelled, config.seed))

@@ -47,7 +47,7 @@ from mast_ray.stages.self_train.pseudo_stage import (
     quality,
 )
 from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
-from mast_ray.stages.self_train.settings import key_of, with_fitting_teacher
+from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, with_fitting_teacher
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
@@ -66,12 +66,8 @@ log = logging.getLogger("mast.self_train")
 
 STAGE, MODEL = "self-train", "model"
 _FREE_KNOBS = {
-    "rounds",
-    "governor",
-    "governor_density_ratio",
-    "governor_min_agreement",
-    "keep",
-}  # may change between runs: more rounds
+    "rounds", "governor", "governor_density_ratio", "governor_min_agreement", "keep",
+}  # may change between runs: more rounds  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,6 +104,7 @@ def run_self_train(
         )
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
+    refuse_missing_experts(config, archive)
     card = read_card(detector, config.storage)
     config = with_fitting_teacher(of_student(config, card, detector), also)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
@@ -353,9 +350,10 @@ class _SelfTraining:
 
     def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""
-        last, split = len(generations) - 1, selection_split(self.archive)
-        if self.config.self_train.keep == "last" and split != "ood_dev":
+        last = len(generations) - 1
+        if self.config.self_train.keep == "last":
             return Choice(last, f"round {generations[last].round} is the last (self_train.keep=last)")
+        split = selection_split(self.archive)
         if split not in generations[0].scores.splits:
             return Choice(
                 last, f"round {generations[last].round} is the last: no split is held out to choose on"

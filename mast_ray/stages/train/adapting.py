@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mast_ray.config.tree import Config
+from mast_ray.evaluation.figure_tables import difference_text
 from mast_ray.evaluation.intervals import Difference
 from mast_ray.evaluation.score_sheet import ScoreRow
 from mast_ray.evaluation.split_truth import scored_splits
@@ -73,6 +74,6 @@ def adaptation_text(found: list[Adaptation]) -> str:
     lines = []
     for one in found:
         parts = [f"{title} {one.before[name]:.3f} -> {one.after[name]:.3f}" for name, title in SHOWN.items()]
-        gain = f"F1 {one.gain.estimate:+.3f} [{one.gain.low:+.3f}, {one.gain.high:+.3f}]"
-        lines.append(f"{one.place} ({one.split}, {one.num_calls} calls): {', '.join(parts)}; {gain}")
+        gain = difference_text(one.gain)
+        lines.append(f"{one.place} ({one.split}, {one.num_calls} calls): {', '.join(parts)}; F1 {gain}")
     return "\n".join(lines)

@@ -41,6 +41,11 @@ def choose_feed(
     knobs = task.config.cluster
     if knobs.feed == "ray_data" and cluster is None:
         raise ConfigError("cluster.feed=ray_data needs Ray: use --runner ray, or --set cluster.feed=reader")
+    if (knobs.feed, began_with) == ("auto", "ray_data") and cluster is None:
+        raise ConfigError(
+            "this run began with cluster.feed=ray_data, which needs Ray: use --runner ray,\n"
+            "or another --out, where every worker reads for itself"
+        )
     if knobs.feed == "ray_data" and not task.can_be_dealt:
         return FeedChoice("reader", "ray_data is left aside: batches of two kinds are mixed by the reader")
     if knobs.feed != "auto":

@@ -51,10 +51,8 @@ def read_summary(stage: Storage) -> TrainSummary:
 
 def result_text(summary: TrainSummary, out: str) -> str:
     """Two lines about a finished run."""
-    best = ", ".join(f"{name} {value:.4g}" for name, value in summary.best.items())
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in summary.best.items())
+    best = f"best at step {summary.best_step}: {figures}" if figures else "the last weights, as nothing chose"
     done = "already done" if summary.was_done else "done"
     skipped = f", {summary.skipped_steps} steps skipped" if summary.skipped_steps else ""
-    return (
-        f"{done}: {summary.steps} steps over {summary.train_chunks} chunks{skipped}; "
-        f"best at step {summary.best_step}: {best}\n{out}"
-    )
+    return f"{done}: {summary.steps} steps over {summary.train_chunks} chunks{skipped}; {best}\n{out}"

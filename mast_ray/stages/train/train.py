@@ -43,7 +43,7 @@ from mast_ray.storage.storage import Storage, full_url
 from mast_ray.tables.joining import one_archive
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import with_model_of
-from mast_ray.training.data.labels import LabelSource
+from mast_ray.training.data.labels import LabelSource, with_content
 from mast_ray.training.files.checkpoints import refuse_another_run
 from mast_ray.training.files.model_files import read_card
 
@@ -76,7 +76,7 @@ def run_train_detector(
     """
     if init_detector:
         config = with_model_of(config, read_card(init_detector, config.storage), init_detector)
-    labels = replace(labels, folder=full_url(labels.folder))
+    labels = with_content(replace(labels, folder=full_url(labels.folder)), config.storage)
     task = DetectorTask(
         config,
         one_archive(prepared, out, "train", config),

@@ -19,7 +19,7 @@ from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, len
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_detector import Inputs
-from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation
+from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation, judged_by
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
@@ -326,6 +326,7 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
         parts["split.budget"] = [task.config.split.budget_chunks, task.config.split.budget_strategy]
         if task.config.labels.time_only != "ignore":
             parts["labels.time_only"] = task.config.labels.time_only
+        parts |= judged_by(task.config)
         chooses = task.select_on or selection_split(prepared)
         if chooses != "val":  # runs that began before there was a choice go on
             parts["select_on"] = chooses

@@ -144,7 +144,11 @@ def runs_of_split(prepared: Prepared, *names: str) -> ChunkRuns:
         known = sorted({n for n in pc.unique(splits.column("split")).to_pylist() if n} | {"pool"})
         raise DataError(
             f"{prepared.storage.url} has nothing in {' or '.join(names)}: it has {', '.join(known)}\n"
-            "deal the recordings again with `mast split`"
+            + (
+                "deal the recordings again with `mast split`"
+                if len(prepared.labels)
+                else "nothing in it is annotated: give annotations to `mast prepare`"
+            )
         )
     return runs_of_blocks(
         prepared,

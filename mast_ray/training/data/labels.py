@@ -8,6 +8,7 @@ Pseudo-labels are made per chunk, so they are stored per chunk: a folder with `p
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import SelfTrainConfig
-from mast_ray.config.tree import Config
+from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.spectrogram.grid import seconds_of_hops
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.label_budget import pick_budget
@@ -270,7 +271,25 @@ def _chosen(first: BoxTable, second: BoxTable, is_first: NDArray[np.bool_]) -> B
     return replace(BoxTable(start, *columns), time_only=first.time_only)
 
 
+def with_content(source: LabelSource, settings: StorageConfig) -> LabelSource:
+    """The source with the hash of its folder's tables, where it was named by its place alone."""
+    if not source.folder or source.content:
+        return source
+    storage, digest = open_storage(source.folder, settings), hashlib.sha256()
+    for key in (PSEUDO_CHUNKS, PSEUDO_LABELS):
+        _refuse_missing(storage, key)
+        digest.update(storage.read_bytes(key))
+    return replace(source, content=digest.hexdigest()[:12])
+
+
 def _read(storage: Storage, key: str) -> pa.Table:
-    if storage.stat(key) is None:
-        raise DataError(f"{storage.url} is not a folder of pseudo-labels: it has no {key}")
+    _refuse_missing(storage, key)
     return read_table(storage, key)
+
+
+def _refuse_missing(storage: Storage, key: str) -> None:
+    if storage.stat(key) is None:
+        raise DataError(
+            f"{storage.url} is not a folder of pseudo-labels: it has no {key}\n"
+            "give round1/pseudo below a folder of `mast self-train` (what `mast pseudo-label` writes are candidates)"
+        )

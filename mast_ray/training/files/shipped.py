@@ -35,6 +35,12 @@ def shipped_model(name: str) -> Path:
     return folder
 
 
+def is_shipped(folder: str) -> bool:
+    """Whether a model's folder is the package's own, which all its users share: it is read, never written."""
+    own = Path(str(files("mast_ray"))) / "weights"
+    return "://" not in folder and Path(folder).resolve().is_relative_to(own.resolve())
+
+
 def model_folder(name: str, has_gpu: bool) -> str:
     """The folder that a user's word means: `shipped`, `shipped:NAME`, or a folder itself."""
     if name == SHIPPED:

@@ -5,12 +5,14 @@ import pytest
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import tiny
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.stages.learn.archive import HELD_OUT_SHARE, _neighbourhoods, _together, lesson_of, sides_by_name
 from mast_ray.stages.learn.changes import changes_between, is_found
 from mast_ray.stages.learn.learn import fitted_epochs
 from mast_ray.stages.learn.places import next_name
+from mast_ray.training.schedule import schedule_of
 
 
 def table(*rows):
@@ -127,6 +129,15 @@ def test_few_chunks_are_shown_more_often_and_many_within_the_minutes():
     assert fitted_epochs(knobs, 60, 5.0, 1.0)["epochs"] == 5  # a slower machine
     assert few["epochs"] > knobs.epochs and many["epochs"] == 1
     assert few["warmup_epochs"] == pytest.approx(knobs.warmup_epochs * few["epochs"] / knobs.epochs)
+
+
+def test_the_fewest_steps_of_a_recipe_do_not_take_longer_than_the_minutes():
+    knobs = tiny().self_train.stage2
+    assert knobs.min_steps == 60  # of 4: ten chunks in two steps an epoch are gone through thirty times
+    whole, cut = fitted_epochs(knobs, 10, 5.0, 2.0), fitted_epochs(knobs, 10, 0.5, 2.0)
+    assert (whole["epochs"], whole["min_steps"]) == (30, 0)
+    steps = schedule_of(lengthened(knobs.model_copy(update=cut), 10), 10).num_steps
+    assert steps * knobs.batch_size <= 0.5 * 60 * 2.0
 
 
 def test_the_next_round_has_the_next_number():

@@ -16,6 +16,7 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import config_from_yaml, config_to_yaml
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.reporting.report.collect_studies import trials_of
 from mast_ray.stages.search.trial import sampled_overrides, short_config
 
@@ -60,6 +61,11 @@ def test_a_shortened_stage_keeps_its_share_of_warm_up_and_unfreezing():
     )
     short = short_config(config).self_train.stage1
     assert (short.epochs, short.warmup_epochs, short.unfreeze_start_epoch) == (1, 0.5, 0.25)
+
+
+def test_a_trial_takes_the_epochs_it_is_given_over_few_labels_too():
+    config = small_config(**{"tune.epochs_stage2": 2, "self_train.stage2.min_steps": 60})
+    assert lengthened(short_config(config).self_train.stage2, 12).epochs == 2
 
 
 def _ended_at(command, environment, is_time, how) -> tuple[int, str]:

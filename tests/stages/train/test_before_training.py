@@ -1,12 +1,19 @@
-"""What a training will not learn is said before it begins: boxes between the points of the pyramid."""
+"""Before a training begins: what it will not learn is said (boxes between the points of the pyramid), and what makes it
+another run than the one that a folder holds.
+"""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_archive import make_prepared
 
-from mast_ray.config.recipes import tiny
+from mast_ray.config.loading import apply_overrides
+from mast_ray.config.recipes import paper, tiny
 from mast_ray.stages.train.box_checks import warn_of_unlearned_boxes
+from mast_ray.stages.train.summary import TrainSummary, result_text
+from mast_ray.stages.train.work import DetectorTask, identity_of
+from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import BoxTable
 from mast_ray.training.assembly import detection
 
@@ -14,6 +21,11 @@ from mast_ray.training.assembly import detection
 @pytest.fixture(scope="module")
 def objective():
     return detection(tiny(), tiny().detector)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return open_prepared(str(make_prepared(tmp_path_factory.mktemp("small"), 4, 11)))
 
 
 def reader_of(corners):
@@ -39,3 +51,34 @@ def test_boxes_that_no_point_learns_are_said_to_be_background(objective, caplog,
 def test_nothing_is_said_without_boxes(objective, caplog):
     warn_of_unlearned_boxes(objective, reader_of([]))
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "differs"),
+    [
+        ("evaluate.iou", 0.3, True),
+        ("evaluate.nms_overlap", 0.7, True),
+        ("evaluate.post", "none", True),
+        ("evaluate.bootstrap", 50, False),
+        ("evaluate.batch_size", 8, False),
+        ("detector.validate_every_epochs", 2, False),
+    ],
+)
+def test_weights_that_are_judged_otherwise_are_of_another_run(archive, knob, value, differs):
+    """Figures at an overlap of 0.3 and of 0.5 cannot be compared, so the best of both is not the best."""
+    usual, other = (
+        identity_of(DetectorTask(config, "", ""), archive)
+        for config in (tiny(), apply_overrides(tiny(), {knob: value}))
+    )
+    assert (usual != other) == differs
+    assert not [name for name in usual if name.startswith("evaluate.")]  # runs that began before go on
+
+
+def test_a_run_by_a_recipe_that_judges_in_its_own_way_goes_on(archive):
+    assert "evaluate.post" not in identity_of(DetectorTask(paper(), "", ""), archive)
+
+
+def test_a_training_that_nothing_chose_by_names_no_best_step():
+    told = result_text(TrainSummary(2, 8, 11, 0, -1), "out")
+    assert told == "done: 2 steps over 11 chunks; the last weights, as nothing chose\nout"
+    assert "best at step 2: f1 0.5" in result_text(TrainSummary(2, 8, 11, 0, 2, {"f1": 0.5}), "out")

@@ -106,6 +106,11 @@ def test_a_run_goes_on_by_the_feed_it_began_with(prepared, tmp_path):
                          ("cluster: {feed: auto}", "reader"), ("seed: 1", "reader")):  # fmt: skip
         storage.write_atomic("config.yaml", record.encode())
         assert choose_feed(task, open_prepared(str(prepared)), EIGHT_GPUS, began_with(storage)).name == feed
+    with pytest.raises(
+        ConfigError, match=r"began with cluster\.feed=ray_data, which needs Ray: use --runner ray"
+    ):
+        choose_feed(task, open_prepared(str(prepared)), None, "ray_data")
+    assert choose_feed(task, open_prepared(str(prepared)), None, "reader").name == "reader"
 
 
 def training_workers(driver: psutil.Process) -> list[psutil.Process]:

@@ -1,5 +1,6 @@
 """Whose boxes a detector learns from: experts, pseudo-labels, or both."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from mast_ray.training.data.labels import (
     pseudo_label_tables,
     quiet_chunks,
     refuse_untaught,
+    with_content,
 )
 
 
@@ -97,6 +99,19 @@ def test_a_label_budget_takes_that_many_chunks_and_the_same_ones_each_time(prepa
 def test_a_folder_that_holds_no_pseudo_labels_is_refused(prepared, tmp_path):
     with pytest.raises(DataError, match="not a folder of pseudo-labels"):
         labelled_chunks(prepared, LabelSource("pseudo", str(tmp_path / "nothing")), tiny())
+
+
+def test_pseudo_labels_are_named_by_what_they_are_not_by_where_they_lie(folder, tmp_path_factory):
+    """So that a run does not go on with others that were made in the same place."""
+    settings, copy = tiny().storage, tmp_path_factory.mktemp("elsewhere") / "copy"
+    shutil.copytree(folder, copy)
+    first, moved = (with_content(LabelSource("pseudo", str(place)), settings) for place in (folder, copy))
+    assert first.describe() == moved.describe()
+    write_table(open_storage(folder), PSEUDO_LABELS, read_table(open_storage(folder), PSEUDO_LABELS).slice(1))
+    assert with_content(LabelSource("pseudo", folder), settings).describe() != first.describe()
+    with pytest.raises(DataError, match=r"it has no pseudo_chunks\.parquet\ngive round1/pseudo"):
+        with_content(LabelSource("pseudo", str(copy / "nothing")), settings)
+    assert with_content(LabelSource("expert"), settings) == LabelSource("expert")
 
 
 @pytest.mark.parametrize("left", ["nothing", "boxes to ignore"])
