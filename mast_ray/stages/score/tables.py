@@ -120,7 +120,7 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     if recordings is not None:
         events = replace(events, recordings=with_facts_of(events.recordings, recordings))
     knobs = (config.evaluate.iou, wanted.space, wanted.unlisted)
-    return score_tables(found, events, *knobs, truth.blocks, truth.ignored)
+    return score_tables(found, events, *knobs, truth.blocks, truth.ignored, truth.rounding)
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
@@ -192,7 +192,8 @@ def read_truth(
 ) -> Truth:
     """Annotations, with the annotated recordings as their list of recordings, and the blocks of a split if named.
 
-    Files are read as `mast prepare` reads them: each box once, calls by their labels, the uncertain ignored.
+    Files are read as `mast prepare` reads them: each box once, calls by their labels, the uncertain ignored; but not put on
+    whole frames and bins, or a table of short calls would miss a good part of itself.
     """
     if uri.endswith(".parquet"):
         storage, keys = split_uri(uri)
@@ -219,7 +220,8 @@ def _truth_of_files(found: AnnotationSet, labels: LabelsConfig, uri: str) -> Tru
     unheard = unheard_parts(chosen.calls, dict.fromkeys(paths, ENDLESS_S), labels)
     parts = [Annotation(path, *gap) for path, gaps in unheard.items() for gap in gaps]
     ignored = events_from_annotations(AnnotationSet((*chosen.uncertain, *parts), paths))
-    return Truth(events_from_annotations(chosen.calls), None, ignored if len(ignored) else None)
+    calls = events_from_annotations(chosen.calls)
+    return Truth(calls, None, ignored if len(ignored) else None, "none")
 
 
 def _refuse_split(uri: str, split: str) -> None:
