@@ -343,6 +343,15 @@ def test_a_table_of_short_narrow_calls_is_right_against_itself(tmp_path):
     assert row.figures["mean_iou"].estimate == pytest.approx(1.0)
 
 
+def test_lines_of_the_detections_that_cannot_be_read_are_named(tmp_path, capsys):
+    bad = "".join(f"a.wav,{n},x,1000,2000,\n" for n in range(7))
+    figures, said = evaluated(
+        tmp_path, capsys, CSV + "a.wav,1,2,1000,2000,\n" + bad, CSV + "a.wav,1,2,1000,2000,\n"
+    )
+    assert figures == (1, 1, 1)
+    assert said.count("'x' is not a number") == 5 and "2 more lines" in said
+
+
 def test_outside_what_was_listened_to_nothing_is_a_false_alarm(tmp_path, capsys):
     truth = "file,begin_s,end_s,low_hz,high_hz,clip_start_s,clip_end_s\na.wav,1,2,1000,2000,0,10\n"
     found = CSV + "a.wav,1,2,1000,2000,\na.wav,5,6,1000,2000,\na.wav,50,51,1000,2000,\n"
