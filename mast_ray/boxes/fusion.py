@@ -1,6 +1,6 @@
 """Detections of the same chunks by several hearings as one: what all of them hear scores high, what one alone hears low.
 
-Legend: B chunks, V hearings, K detection slots of a hearing, N = V K boxes. A box's support by a hearing is the best score that this
+Legend: B chunks, V hearings, N boxes of all of them. A box's support by a hearing is the best score that this
 gives to a box which overlaps it enough, 0 without one; its fused score is the mean of its supports, its corners are
 the means of the supporting boxes' weighed by their scores (Solovyev et al. 2021, without their loop over boxes).
 """
@@ -27,11 +27,17 @@ def fused(hearings: Sequence[Detections]) -> Detections:
     )
     same = pairwise_iou(corners, corners) >= SAME_CALL  # (B, N, N)
     support = torch.where(same & is_valid[:, None, :], score[:, None, :], 0.0)
-    support, index = support.unflatten(-1, (len(hearings), -1)).max(
-        -1
+    supports, indices, first = [], [], 0
+    for num_slots in (one.score.shape[1] for one in hearings):  # a DETR has as many as it has queries
+        best, at = support[..., first : first + num_slots].max(-1)
+        supports.append(best)
+        indices.append(at + first)
+        first += num_slots
+    support, index = (
+        torch.stack(supports, -1),
+        torch.stack(indices, -1),
     )  # (B, N, V): by each hearing, and by which box
-    first = torch.arange(len(hearings), device=index.device) * hearings[0].score.shape[1]
-    supporters = _gathered(corners, index + first)  # (B, N, V, 4)
+    supporters = _gathered(corners, index)  # (B, N, V, 4)
     total = support.sum(-1).clamp(min=1e-9)
     middle = (supporters * support[..., None]).sum(-2) / total[..., None]
     return Detections(torch.where(is_valid[..., None], middle, 0.0), support.mean(-1) * is_valid, is_valid)

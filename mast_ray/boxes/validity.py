@@ -20,7 +20,8 @@ def is_valid_box(
 ) -> Tensor:
     """(..., 4) -> (...) bool: at least 100 ms and 2 bins, and not touching both time borders of its chunk.
 
-    A box that reaches within `border_frames` of a border touches it: predicted corners are floats.
+    A box that reaches within `border_frames` of a border touches it: predicted corners are floats. With infinite `num_frames`
+    none touches both: detections are stitched first, and this asks for their size only.
     """
     length, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
     spans_chunk = (boxes[..., 0] <= border_frames) & (boxes[..., 2] >= num_frames - border_frames)

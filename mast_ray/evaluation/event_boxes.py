@@ -1,6 +1,6 @@
 """Events as boxes to match, in a space chosen by name, and which of them lie in the blocks of a split.
 
-"mel": frames and mel bins, as the model sees them (truths rounded to the grid as in training); "hertz":
+"mel": frames and mel bins, as the model sees them (labels of an archive rounded to the grid as in training); "hertz":
 seconds and hertz as written. Boxes are (t0, f0, t1, f1); time-only events have NaN for f0 and f1.
 """
 

@@ -128,6 +128,12 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
         label = np.array(table.column("label").fill_null("").to_pylist(), object)
     low_hz, high_hz = _numbers(table, "low_hz"), _numbers(table, "high_hz")
     time_only = np.isnan(low_hz) | np.isnan(high_hz)
+    score = _numbers(table, "score", 1.0)
+    if without := int(np.isnan(score).sum()):
+        raise DataError(
+            f"{without} of {len(table)} rows of a table of events have a score that is not a number:\n"
+            "leave these rows out, or the column: boxes without a score count as sure"
+        )
     events = EventTable(
         recordings,
         row,
@@ -136,7 +142,7 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
         _numbers(table, "end_s"),
         np.where(time_only, np.nan, low_hz),
         np.where(time_only, np.nan, high_hz),
-        _numbers(table, "score", 1.0),
+        score,
         label,
     )
     return events.take(row >= 0) if (row < 0).any() else events

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, special  # not stats, which takes a second to import in every worker
 
 from mast_ray.evaluation.matching import Matches
-from mast_ray.evaluation.metrics import group_counts
+from mast_ray.evaluation.metrics import group_counts, has_ranks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -117,7 +117,7 @@ def recording_sums(
         axis=1,
     ).astype(np.float64)
 
-    cell = _cells_of_ranks(len(matches.order))
+    cell = _cells_of_ranks(len(matches.order)) * has_ranks(matches.score)
     num_cells = int(cell[-1]) + 1 if len(cell) else 1
     hit = matches.is_true_positive[matches.order]
     rows = det_recording[matches.order]

@@ -72,7 +72,7 @@ def summarise(
     hits = kept & matches.is_true_positive
     num_kept, num_hits, num_truth = int(kept.sum()), int(hits.sum()), matches.num_truth
     ranked = matches.order if ap_over == "all" else matches.order[kept[matches.order]]
-    is_hit = matches.is_true_positive[ranked]
+    is_hit, is_ranked = matches.is_true_positive[ranked], has_ranks(matches.score[ranked])
     time_kept, time_hits = np.nan, np.nan
     if in_time is not None:
         passing = in_time.score >= threshold
@@ -86,9 +86,9 @@ def summarise(
         recall=_ratio(num_hits, num_truth),
         f1=_ratio(2 * num_hits, num_kept + num_truth),
         f1_macro=f1_macro(matches, threshold),
-        ap_area=average_precision(is_hit, num_truth, "area"),
-        ap_11_point=average_precision(is_hit, num_truth, "11_point"),
-        ap_101_point=average_precision(is_hit, num_truth, "101_point"),
+        ap_area=average_precision(is_hit, num_truth, "area", is_ranked),
+        ap_11_point=average_precision(is_hit, num_truth, "11_point", is_ranked),
+        ap_101_point=average_precision(is_hit, num_truth, "101_point", is_ranked),
         mean_iou=_ratio(math.fsum(matches.iou[hits]), num_hits),  # exact: units come in any order
         num_time_only_truth=int(matches.truth_is_time_only.sum()),
         time_precision=_ratio(time_hits, time_kept),
@@ -97,12 +97,20 @@ def summarise(
     )
 
 
-def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName = "area") -> float:
+def has_ranks(score: Floats) -> bool:
+    """Whether scores put detections in any order: those of a table without scores are all 1."""
+    return len(score) == 0 or bool(score.min() < score.max())
+
+
+def average_precision(
+    is_true_positive: ArrayLike, num_truth: int, kind: APName = "area", is_ranked: bool = True
+) -> float:
     """AP of detections ordered best first: precision, made non-increasing in
     recall, averaged over recall levels.
 
     `area`: over all num_truth levels k / num_truth (the exact area); `11_point`: over 0, 0.1 .. 1 (VOC 2007);
-    `101_point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0.
+    `101_point`: over 0, 0.01 .. 1 (COCO). Levels never reached count as 0. Detections that are not ranked have one
+    precision, whatever order their recordings come in.
     """
     hit = np.asarray(is_true_positive, bool).reshape(-1)
     if num_truth == 0:
@@ -110,6 +118,8 @@ def average_precision(is_true_positive: ArrayLike, num_truth: int, kind: APName 
     position = np.flatnonzero(hit)  # precision only peaks where a hit arrives
     envelope = np.arange(1, len(position) + 1) / (position + 1.0)
     envelope = np.maximum.accumulate(envelope[::-1])[::-1]
+    if not is_ranked:
+        envelope = np.full(len(position), len(position) / max(len(hit), 1))
     match kind:
         case "area":
             return float(envelope.sum() / num_truth)

@@ -45,7 +45,7 @@ from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
 from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.recording_names import refuse_strangers
-from mast_ray.spectrogram.grid import SEGMENT_FRAMES, seconds_hertz_from_boxes
+from mast_ray.spectrogram.grid import SEGMENT_FRAMES, Rounding, seconds_hertz_from_boxes
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table
 
@@ -174,13 +174,15 @@ def score_tables(
     unlisted: Literal["skip", "silent"] = "skip",
     blocks: Blocks | None = None,
     ignored: EventTable | None = None,
+    rounding: Rounding = "grid",
 ) -> Scored:
     """Match a table of detections of whole recordings to a table of annotations.
 
     `truth.recordings` are the annotated recordings. Detections in other recordings are left out ("skip"), or count as
     false alarms ("silent": whatever has no annotation was listened to and found silent). With `blocks` (of
     `truth.recordings`) only what lies in them is scored. `ignored` are regions of `truth.recordings` where nobody looked or
-    was sure: what lies in them and hits nothing is left out.
+    was sure: what lies in them and hits nothing is left out. `rounding` "grid" puts truths on whole frames and bins, as models
+    learn them; boxes of any other tool are compared with truths as they are written ("none").
     """
     if detections.is_per_chunk:
         raise DataError(
@@ -200,7 +202,7 @@ def score_tables(
     detections = renumbered(detections, truth.recordings)
     left_out["detections in recordings that are not annotated or not in the split"] = before - len(detections)
     det_boxes, det_seen = boxes_of_events(detections, space)
-    truth_boxes, truth_seen = boxes_of_events(truth, space, rounding="grid")
+    truth_boxes, truth_seen = boxes_of_events(truth, space, rounding)
     left_out["detections outside 20-8000 Hz"] = int((~det_seen).sum())
     left_out["annotations outside 20-8000 Hz"] = int((~truth_seen).sum())
     if not len(truth.recordings):

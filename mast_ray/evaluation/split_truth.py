@@ -11,6 +11,7 @@ import numpy as np
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.event_boxes import Blocks
 from mast_ray.evaluation.events import EventTable, events_from_arrow, recordings_from_arrow, renumbered
+from mast_ray.spectrogram.grid import Rounding
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import box_table, chunks_of_split
 
@@ -41,6 +42,7 @@ class Truth(NamedTuple):
     events: EventTable
     blocks: Blocks | None = None  # parts of the recordings to speak of; None: all
     ignored: EventTable | None = None  # where nobody looked or was sure
+    rounding: Rounding = "grid"  # labels of an archive lie on whole frames and bins, as a model learns them
 
 
 def truth_of_split(prepared: Prepared, split: str | None) -> Truth:

@@ -6,6 +6,7 @@ hertz first, so a box at the very edge of an overlap falls to the same side, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +27,6 @@ from mast_ray.self_training.operator import (
     weighed,
 )
 from mast_ray.self_training.pool import boxes_in_chunks, joined, keys_of, read_pool
-from mast_ray.spectrogram.grid import CHUNK_FRAMES
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -92,7 +92,7 @@ def delivered_boxes(
     survive = survivors(pool, post.nms_overlap, most)
     rows, pool = rows[survive], pool.where(survive)
     pool = doubted(pool) if post.doubts_nested else pool
-    kept = is_valid(pool, Validity(post.min_frames, post.min_bins, CHUNK_FRAMES))
+    kept = is_valid(pool, Validity(post.min_frames, post.min_bins, math.inf))
     chosen = rows[kept]
     parts = None if found.parts is None else found.parts[chosen]
     sites = prepared.recordings.column("site").to_pylist() if post.site_thresholds else []

@@ -1,11 +1,12 @@
 """A detector with the post-processing of its card: the same boxes wherever the model is used.
 
 As the search did it: candidates at a low floor, scores weighed anew, suppression among those, then what is long and high
-enough.
+enough. What reaches from one border of a chunk to the other stays: it may be the middle of a long call, for stitching to join.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from mast_ray.boxes.suppression import suppress
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.tree import EvaluateConfig
 from mast_ray.models.detector import SUPPRESSION_STEPS, DetectorArchitecture
-from mast_ray.spectrogram.grid import CHUNK_FRAMES
 from mast_ray.training.files.model_files import Card
 from mast_ray.training.files.post_processing import PostProcessing
 
@@ -51,7 +51,7 @@ class TunedDetector(nn.Module):
         else:
             kept = self._weighed(logmel, score_floor, max_detections, end_frames)
         kept = with_doubt(kept) if post.doubts_nested else kept
-        is_valid = kept.is_valid & is_valid_box(kept.corners, CHUNK_FRAMES, post.min_frames, post.min_bins)
+        is_valid = kept.is_valid & is_valid_box(kept.corners, math.inf, post.min_frames, post.min_bins)
         return replace(kept, score=torch.where(is_valid, kept.score, 0.0), is_valid=is_valid)
 
     def _weighed(

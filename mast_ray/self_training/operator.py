@@ -60,7 +60,7 @@ def weighed(detections: PoolDetections, score_weight: float) -> PoolDetections:
 
 @dataclass(frozen=True)
 class Validity:
-    """Smallest pseudo-box, and the length of a chunk."""
+    """Smallest pseudo-box, and the length of a chunk; infinite: a box may fill all of it."""
 
     shortest_frames: float = 10.0
     lowest_bins: float = 2.0

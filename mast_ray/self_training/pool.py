@@ -33,6 +33,7 @@ from mast_ray.spectrogram.grid import (
 )
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import read_commits
+from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 from mast_ray.tables.schemas import LABELS
@@ -204,10 +205,7 @@ def chunk_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     """Site and local hour of every chunk; chunks of unknown time form one group per site."""
     sites = pc.fill_null(prepared.recordings.column("site"), "").combine_chunks().dictionary_encode()
     site = sites.indices.to_numpy().astype(np.int64)[chunks.recording]
-    start_s = _floats(prepared.recordings.column("start_utc").cast(pa.int64())) / 1e6
-    local_s = (start_s + _floats(prepared.recordings.column("utc_offset_s")))[
-        chunks.recording
-    ] + seconds_of_hops(chunks.chunk)
+    local_s = local_seconds(prepared.recordings)[chunks.recording] + seconds_of_hops(chunks.chunk)
     hour = np.floor(np.nan_to_num(local_s)).astype(np.int64) // 3600 % 24
     hour[np.isnan(local_s)] = 24
     code = site * 25 + hour
@@ -229,10 +227,6 @@ def site_groups(prepared: Prepared, chunks: ChunkSet) -> ChunkGroups:
     own = tuple(sites.dictionary[int(code)].as_py() for code in codes)
     names = tuple(name or NO_SITE for name in own)
     return ChunkGroups(group.astype(np.int64), codes.astype(np.int64), names, own)
-
-
-def _floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    return pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
 
 
 def pseudo_table(

@@ -8,8 +8,8 @@ site's chunk, its sound mixed in. What makes an animal is how high, how long and
 and besides the zoom, which half of the augmented examples get, and time reversed.
 
 Where a shift or a warp moves in from outside, the value is that of silence, as in padded chunks (the
-paper's minimum-value padding). A mask is filled with 0, the mean of the data, as in SpecAugment: silence
-would be a sharp edge.
+paper's minimum-value padding). In frequency it may be the outermost bin again: boxes that reach the edge then reach it
+still. A mask is filled with 0, the mean of the data, as in SpecAugment: silence would be a sharp edge.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def augment(
         factors, about = (still if draw is None else draw for draw in (draws.zoom, draws.zoom_about))
         corners = stretched_corners(boxes.corners, factors, about, draws.bends, (num_frames, num_bins))
         logmel = stretched(logmel, factors, about, draws.bends, normalisation.silence)
-        boxes = replace(boxes, corners=corners)
+        boxes = _to_the_edges(boxes, replace(boxes, corners=corners), num_bins)
         boxes = clip_boxes(boxes, num_frames, num_bins)  # what left the chunk is not there to be shifted back
     if strength.time_shift_frames > 0 or strength.time_warp > 0:
         logmel = _resample_time(logmel, draws, strength, normalisation.silence)
@@ -252,7 +252,8 @@ def augment(
     if strength.frequency_shift_bins > 0:
         fill = normalisation.silence if strength.shift_edges == "silence" else None
         logmel = _shift_bins(logmel, draws.shift_bins, fill)
-        boxes = _move_boxes(boxes, 1, lambda bins: bins + draws.shift_bins[:, None, None])
+        moved = _move_boxes(boxes, 1, lambda bins: bins + draws.shift_bins[:, None, None])
+        boxes = moved if fill is not None else _to_the_edges(boxes, moved, num_bins)
     boxes = clip_boxes(boxes, num_frames, num_bins)
     if draws.style_share is not None:
         lender = logmel.roll(-1, dims=0)
@@ -296,6 +297,14 @@ def _move_boxes(boxes: PaddedBoxes, axis: int, move: Callable[[Tensor], Tensor])
     corners = boxes.corners.clone()
     corners[..., axis::2] = move(boxes.corners[..., axis::2])
     return replace(boxes, corners=corners)
+
+
+def _to_the_edges(boxes: PaddedBoxes, moved: PaddedBoxes, num_bins: int) -> PaddedBoxes:
+    """Moved boxes of which those that reached the lowest or highest bin still do: where this is repeated, so is what is in it."""
+    t0, f0, t1, f1 = moved.corners.unbind(-1)
+    low = torch.where(boxes.corners[..., 1] <= 0, f0.clamp(max=0), f0)
+    high = torch.where(boxes.corners[..., 3] >= num_bins, f1.clamp(min=num_bins), f1)
+    return replace(moved, corners=torch.stack((t0, low, t1, high), dim=-1))
 
 
 def _resample_time(logmel: Tensor, draws: Draws, strength: AugmentStrength, silence: float) -> Tensor:

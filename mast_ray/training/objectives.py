@@ -187,7 +187,7 @@ class DetectionObjective(Objective):
             for part in parts
         ]
         anchors = [
-            (part.boxes.is_object.sum(1).clamp(max=most) * self._contrasts(part)).sum() for part in parts
+            (part.boxes.has_band.sum(1).clamp(max=most) * self._contrasts(part)).sum() for part in parts
         ]
         self._shared = SharedCounts(
             *(mean_over_workers(torch.stack(counts).float().mean()) for counts in (positives, anchors))

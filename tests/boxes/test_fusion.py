@@ -45,3 +45,13 @@ def test_one_hearing_alone_is_what_it_was() -> None:
     found = fused([alone])
     torch.testing.assert_close(found.corners, alone.corners)
     torch.testing.assert_close(found.score, alone.score)
+
+
+def test_hearings_need_not_have_as_many_slots_as_each_other() -> None:
+    """A DETR has one per query."""
+    first = hearing((0, 0, 10, 10, 0.9), (50, 0, 60, 10, 0.6), (80, 0, 90, 10, 0.5))
+    second = hearing((80, 0, 90, 10, 0.3))
+    for hearings in ([first, second], [second, first]):
+        found = suppress(fused(hearings), 0.5)
+        torch.testing.assert_close(found.score[0, :3], torch.tensor([0.45, 0.4, 0.3]))
+        torch.testing.assert_close(found.corners[0, :3, 0], torch.tensor([0.0, 80.0, 50.0]))

@@ -41,6 +41,17 @@ def test_what_sounds_all_the_time_is_not_what_begins_with_the_call():
     assert abs(low.item() - 90) <= 2 and abs(high.item() - 110) <= 2
 
 
+@pytest.mark.parametrize("padded_from", [1024, 500, 320])
+@pytest.mark.parametrize("added", [0.0, 0.1])
+def test_in_a_clip_that_was_padded_the_band_is_the_same(padded_from, added):
+    """Against silence all bins gain alike, and a hum most: a clip of five seconds is half silence."""
+    clip = sound((0, 10, 1024, 30), (200, 90, 300, 110), noise=0.5)
+    clip[:, :, padded_from:] = -6.0
+    clip += added * torch.randn(clip.shape, generator=torch.Generator().manual_seed(1))
+    low, high = loudest_band(torch.tensor([[[200.0, 0.0, 300.0, 128.0]]]), clip[:, 0])
+    assert abs(low.item() - 90) <= 2 and abs(high.item() - 110) <= 2
+
+
 @pytest.mark.parametrize(
     ("band", "wanted"), [((60, 62), (57, 65)), ((0, 1), (0, 8)), ((127, 128), (120, 128))]
 )

@@ -192,3 +192,20 @@ def test_figures_in_time_count_spans_that_agree_whatever_their_bands():
 )
 def test_a_difference_without_limits_is_not_said_to_have_some(difference, text):
     assert difference_text(Difference(*difference)) == text
+
+
+@pytest.mark.parametrize("names", [(0, 1, 2, 3), (3, 2, 1, 0)])
+def test_average_precision_of_a_table_without_scores_does_not_depend_on_the_names_of_recordings(names):
+    """Ten calls in each of four recordings: all found in the first two, none in the others, and as many false alarms there."""
+    begins = 10.0 * np.arange(10)
+    group = np.repeat(names, 10)
+    truth = np.tile(np.stack([begins, 0 * begins, begins + 5, 0 * begins + 4], axis=1), (4, 1))
+    found = truth.copy()
+    found[20:, 0::2] += 5.0
+    matches = match(group, found, np.ones(40), group, truth)
+    metrics = summarise(matches, 0.0)
+    assert metrics.ap_area == pytest.approx(0.5 * 0.5)  # precision 0.5 up to a recall of 0.5
+    assert metrics.ap_11_point == pytest.approx(0.5 * 6 / 11)
+    estimate = figures(recording_sums(matches, 0.0), np.ones((1, 4)))
+    for name in ("ap_area", "ap_11_point", "ap_101_point"):
+        assert estimate[name][0] == pytest.approx(getattr(metrics, name))

@@ -9,7 +9,7 @@ from tables_in_memory import prepared_in_memory
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
-from mast_ray.evaluation.figure_tables import figure_rows, sheet_text, write_sheet
+from mast_ray.evaluation.figure_tables import csv_bytes, figure_rows, sheet_text, write_sheet
 from mast_ray.evaluation.score_sheet import (
     FALLBACK_THRESHOLD,
     ScoreSheet,
@@ -117,3 +117,11 @@ def test_a_sheet_of_nothing_is_written_all_the_same(tmp_path):
     nothing = ScoreSheet("m", "p", "s", Threshold(0.5, "fallback"), 0.5, "mel", "area", (), {})
     write_sheet(open_storage(tmp_path), nothing, {})
     assert ScoreSheet.from_json((tmp_path / "metrics.json").read_bytes()) == nothing
+
+
+def test_times_of_a_whole_day_are_written_to_the_millisecond():
+    """A review sheet of a call of 60 ms at hour 22 began and ended in the same tenth of a second."""
+    table = csv_bytes(
+        ("begin_s", "end_s", "score"), [(80158.39, 80158.4504, 0.6231874), (1000.0, -2000.5, float("nan"))]
+    )
+    assert table.decode().split() == ["begin_s,end_s,score", "80158.39,80158.45,0.623187", "1000,-2000.5,"]

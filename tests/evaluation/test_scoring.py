@@ -362,3 +362,10 @@ def test_a_box_that_reaches_into_the_unknown_on_several_sides_is_left_out():
     same = np.zeros(4, np.int64)
     assert in_regions(same[:3], found, same, regions).tolist() == [False, False, True]
     assert in_regions(same[:1], np.array([[7.0, 30, 17, 50]]), same, regions).tolist() == [True]  # 0.3 + 0.35
+
+
+def test_a_score_that_is_not_a_number_is_refused_and_none_at_all_is_one():
+    row = ("id0", 1.0, 2.0, 1e3, 2e3)
+    assert events_from_arrow(detections_table([(*row, None)])).score.tolist() == [1.0]
+    with pytest.raises(DataError, match=r"1 of 2 rows .* not a number"):
+        events_from_arrow(detections_table([(*row, 0.5), (*row, float("nan"))]))

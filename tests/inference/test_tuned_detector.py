@@ -9,6 +9,7 @@ import torch
 from mast_ray.boxes.batch import Detections
 from mast_ray.boxes.suppression import suppress
 from mast_ray.config.recipes import field, paper
+from mast_ray.inference.detection_rows import RowKnobs, stitched_boxes
 from mast_ray.inference.tuned_detector import (
     DoubtingDetector,
     TunedDetector,
@@ -16,6 +17,7 @@ from mast_ray.inference.tuned_detector import (
     delivered_post,
     doubts_nested,
 )
+from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
 from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
@@ -24,6 +26,7 @@ from mast_ray.self_training.operator import (
     survives_suppression,
     weighed,
 )
+from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.training.files.model_files import Card
 from mast_ray.training.files.post_processing import PostProcessing
 
@@ -78,6 +81,33 @@ def test_boxes_are_those_of_the_search_over_stored_candidates(
     pool = pool.where(is_valid(pool, Validity(min_duration_s * 100, min_bins)))
     assert 20 < len(pool.score) < num_stored
     same_boxes(found, pool)
+
+
+class Loud(torch.nn.Module):
+    """Finds the one box that holds whatever is loud in a chunk."""
+
+    def detect(self, logmel, score_floor, nms_overlap, max_detections, with_parts=False, end_frames=None):
+        corners, is_valid = torch.zeros(len(logmel), 1, 4), torch.zeros(len(logmel), 1, dtype=torch.bool)
+        for row, chunk in enumerate(logmel[:, 0]):
+            loud = (chunk > 0).nonzero()
+            if len(loud):
+                corners[row, 0] = torch.cat((loud.amin(0), loud.amax(0) + 1)).float()
+                is_valid[row] = True
+        return Detections(corners, is_valid * 0.9, is_valid)
+
+
+@pytest.mark.parametrize("post", [None, PostProcessing(0.5, 0.1, 2, 0.3)])
+def test_a_call_longer_than_a_window_is_one_with_and_without_a_tuned_card(post):
+    """Its middle pieces touch both borders of their windows, and are joined with those before and behind."""
+    recording = np.full((8, 512, 128), -1.0, np.float32)
+    recording.reshape(-1, 128)[700:3300, 40:60] = 1.0
+    detector = Loud() if post is None else TunedDetector(Loud(), post)
+    windows = WindowDetector(detector, Normalisation(0.0, 1.0), "real", InferenceKnobs(batch_size=4))
+    found = []
+    windows.begin(lambda _, boxes: found.append(boxes))
+    windows.push("a", 0, recording, is_last=True, num_frames=8 * 512)
+    windows.flush()
+    assert stitched_boxes(found, 8 * 512, RowKnobs()).boxes.tolist() == [[700, 40, 3300, 60]]
 
 
 def test_the_card_is_followed_unless_it_is_not_wanted():

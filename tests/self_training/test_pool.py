@@ -97,3 +97,14 @@ def test_groups_are_sites_and_local_hours_of_the_chunk_not_of_the_recording():
 def test_chunks_of_unknown_time_form_one_group_per_site():
     found = chunk_groups(archive(hours=(None, 23)), chunks((0, 0), (0, 900), (1, 0)))
     assert [found.names[g] for g in found.group] == ["A any hour", "A any hour", "B 01 h"]
+
+
+def test_the_hour_of_a_recorder_whose_zone_nobody_named_is_that_of_its_clock():
+    """Most names of files carry no zone: their hours are local, and tell dawn from noon all the same."""
+    known = archive(hours=(None, None), offsets=(None, None))
+    clocks = [datetime(2024, 5, 1, 6, 59, 50), datetime(2024, 5, 1, 13, 0, 0)]
+    recordings = known.recordings.append_column("start_local", pa.array(clocks, pa.timestamp("us")))
+    found = chunk_groups(
+        SimpleNamespace(recordings=recordings, rows_of=known.rows_of), chunks((0, 0), (0, 2), (1, 0))
+    )
+    assert [found.names[g] for g in found.group] == ["A 06 h", "A 07 h", "B 13 h"]

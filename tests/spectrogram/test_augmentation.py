@@ -407,6 +407,24 @@ def test_repeated_edges_carry_the_outermost_bin_into_what_a_shift_opens() -> Non
     assert objects(result) == [[50, 26, 90, 46]]
 
 
+@pytest.mark.parametrize("band", [(0, 12), (F - 12, F), (0, F), (20, 40)])
+@pytest.mark.parametrize("bins", [-4, 0, 5])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.2])
+def test_what_reaches_the_edge_of_the_band_is_repeated_and_its_box_with_it(
+    band: tuple[int, int], bins: int, factor: float
+) -> None:
+    """A copy of the call beside its box would be taught as background, as would be what nobody listened to."""
+    batch = painted((50, band[0], 90, band[1]))
+    drawn = draws(
+        shift_bins=torch.tensor([bins]),
+        zoom=torch.tensor([[1.0, factor]]),
+        zoom_about=torch.tensor([[0.0, 30.0]]),
+    )
+    result = augment(batch, drawn, replace(ALL, shift_edges="repeat"), NORMALISATION)
+    (box,) = objects(result)
+    assert measured_box(result.logmel[0, 0]) == pytest.approx(box, abs=1.01)
+
+
 def test_style_takes_mean_and_spread_of_every_bin_from_the_lender() -> None:
     own, lender = noisy(2, seed=1), noisy(2, level=1.0, seed=2) * 0.5
     full = mix_style(own, lender, torch.tensor([1.0, 0.0]), SILENCE)

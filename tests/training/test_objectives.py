@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from mast_ray.boxes.batch import ChunkBatch, pad_boxes
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes, pad_boxes
 from mast_ray.models.detector import DetectorArchitecture, MastDetector
 from mast_ray.models.masking import Masking
 from mast_ray.training.objectives import (
@@ -81,24 +81,23 @@ def test_chunk_weight_acts_on_detection_losses_and_not_on_the_contrastive_one(ob
     assert results[1]["contrastive"].item() == pytest.approx(results[0]["contrastive"].item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("has_bands", [True, False])  # of the calls of the first chunk
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1, 1)])
-def test_a_batch_in_parts_gives_the_gradient_of_the_whole(objective, sizes):
+def test_a_batch_in_parts_gives_the_gradient_of_the_whole(objective, sizes, has_bands):
     """Boxes are uneven: divided by the positives of its own part, the lone box of the last
     two would weigh ten times as much.
     """
     many = torch.tensor([[40.0 + 150 * n, 10.0 + 8 * n, 140.0 + 150 * n, 40.0 + 8 * n] for n in range(6)])
     whole = example([many, many[:4], many[:1], torch.zeros(0, 4)])
 
+    def boxes_of(rows: list[int]) -> PaddedBoxes:
+        boxes = pad_boxes([[many, many[:4], many[:1], many[:0]][r] for r in rows])
+        is_in_time = boxes.is_object & (torch.tensor(rows) == 0)[:, None] & (not has_bands)
+        return dataclasses.replace(boxes, is_ignored=is_in_time)
+
     def gradient(parts: list[list[int]]) -> torch.Tensor:
         objective.zero_grad()
-        batches = [
-            ChunkBatch(
-                whole.logmel[rows],
-                pad_boxes([[many, many[:4], many[:1], many[:0]][r] for r in rows]),
-                whole.weight[rows],
-            )
-            for rows in parts
-        ]
+        batches = [ChunkBatch(whole.logmel[rows], boxes_of(rows), whole.weight[rows]) for rows in parts]
         objective.begin_step(batches if len(batches) > 1 else [])
         for batch, rows in zip(batches, parts, strict=True):
             objective.seed_step(7, torch.tensor(rows), 4)

@@ -331,6 +331,27 @@ def test_annotation_files_are_read_as_prepare_reads_them(tmp_path, capsys):
     assert figures == (1, 1, 1)
 
 
+def test_a_table_of_short_narrow_calls_is_right_against_itself(tmp_path):
+    """On whole frames and bins a call of 15 ms lies up to a frame beside itself."""
+    rows = [
+        (f"rec{n}.wav", b + 0.0137 * n, b + 0.0137 * n + 0.015, 5000, 5100) for n in range(6) for b in (1, 2)
+    ]
+    table = raven_table(tmp_path / "same.txt", rows)
+    assert main(["evaluate", *between(table, table), "--out", str(tmp_path / "out")]) == 0
+    (row,) = ScoreSheet.from_json((tmp_path / "out/metrics.json").read_bytes()).rows
+    assert (row.num_truth, row.num_detections, row.num_true_positives) == (12, 12, 12)
+    assert row.figures["mean_iou"].estimate == pytest.approx(1.0)
+
+
+def test_lines_of_the_detections_that_cannot_be_read_are_named(tmp_path, capsys):
+    bad = "".join(f"a.wav,{n},x,1000,2000,\n" for n in range(7))
+    figures, said = evaluated(
+        tmp_path, capsys, CSV + "a.wav,1,2,1000,2000,\n" + bad, CSV + "a.wav,1,2,1000,2000,\n"
+    )
+    assert figures == (1, 1, 1)
+    assert said.count("'x' is not a number") == 5 and "2 more lines" in said
+
+
 def test_outside_what_was_listened_to_nothing_is_a_false_alarm(tmp_path, capsys):
     truth = "file,begin_s,end_s,low_hz,high_hz,clip_start_s,clip_end_s\na.wav,1,2,1000,2000,0,10\n"
     found = CSV + "a.wav,1,2,1000,2000,\na.wav,5,6,1000,2000,\na.wav,50,51,1000,2000,\n"

@@ -61,7 +61,7 @@ from mast_ray.reporting.summaries import summarise
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
 from mast_ray.self_training.trial_records import TRIALS
 from mast_ray.storage.storage import Storage
-from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS, REJECTS, SPLITS
+from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS, REJECTS, SPLITS
 
 NOT_LOOKED_INTO = ("frames/", "index/", "attempts/", "commit/", "tensorboard/", "checkpoints/")
 MOST_SITES = 24
@@ -88,6 +88,7 @@ class Found:
     side: dict[str, list[str]]  # name of a side table -> keys, shallow ones first
     sheets: dict[str, ScoreSheet]  # folder -> what was scored there
     warnings: tuple[str, ...] = ()
+    ignored: pa.Table | None = None  # where nobody looked or was sure
 
 
 def run_keys(run: Storage) -> list[str]:
@@ -128,7 +129,7 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
     return Found(
         manifests, tree("card.json"), recordings, table("labels", LABELS, ("recording_id", "begin_s", "end_s")),
         table("rejects", REJECTS, ("path", "reason")), table("splits", SPLITS, ("recording_id", "split")), detections, side,
-        sheets, warnings,
+        sheets, warnings, table("ignored", IGNORED, ("recording_id", "begin_s", "end_s")),
     )  # fmt: skip
 
 
@@ -299,7 +300,7 @@ def _scores(run: Storage, found: Found, shown: str | None, threshold: float | No
     tables = (found.detections, found.labels, found.recordings)
     if any(table is None for table in tables) or not len(found.labels):  # type: ignore[arg-type]
         return Scores(threshold=threshold)
-    return scores_of_table(*tables, found.splits, threshold)  # type: ignore[arg-type]
+    return scores_of_table(*tables, found.splits, threshold, found.ignored)  # type: ignore[arg-type]
 
 
 def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mast_ray.config.errors import MastError
 from mast_ray.evaluation.event_boxes import Blocks
-from mast_ray.evaluation.events import RecordingList, events_from_arrow, recordings_from_arrow
+from mast_ray.evaluation.events import RecordingList, events_from_arrow, recordings_from_arrow, renumbered
 from mast_ray.evaluation.intervals import Interval as Estimate
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
 from mast_ray.evaluation.review.calibration import expected_calibration_error, reliability_curve
@@ -123,9 +123,10 @@ def scores_of_table(
     recordings: pa.Table,
     splits: pa.Table | None,
     threshold: float | None,
+    ignored: pa.Table | None = None,
 ) -> Scores:
     """Scores of a table of detections on every split that was annotated; on all annotated recordings
-    together when there are no splits.
+    together when there are no splits. What lies in `ignored` regions and hits nothing is no false alarm.
     """
     known = recordings_from_arrow(recordings, only_annotated=True)
     truth = events_from_arrow(labels, known)
@@ -133,9 +134,10 @@ def scores_of_table(
     found = replace(found, chunk=np.full(len(found), -1, np.int64))  # stitched: of whole recordings
     scored: dict[str, Scored] = {}
     warnings: list[str] = []
-    for name, blocks in _blocks_of(splits, known).items():
+    for name, (own, blocks) in _blocks_of(splits, known).items():
+        regions = None if ignored is None else events_from_arrow(ignored, own)
         try:
-            one = score_tables(found, truth, blocks=blocks)
+            one = score_tables(found, renumbered(truth, own), blocks=blocks, ignored=regions)
         except MastError as error:
             warnings.append(f"{split_name(name)} was not scored: {str(error).splitlines()[0]}")
             continue
@@ -159,10 +161,12 @@ def scores_of_table(
     return replace(_shown(rows, scored, threshold, note), warnings=tuple(warnings))
 
 
-def _blocks_of(splits: pa.Table | None, known: RecordingList) -> dict[str, Blocks | None]:
-    """Split -> blocks of the annotated recordings, in the order they are reported."""
+def _blocks_of(
+    splits: pa.Table | None, known: RecordingList
+) -> dict[str, tuple[RecordingList, Blocks | None]]:
+    """Split -> its annotated recordings and their blocks, in the order they are reported."""
     if splits is None or len(splits) == 0:
-        return {ALL: None}
+        return {ALL: (known, None)}
     place = {name: row for row, name in enumerate(known.ids)}
     rows: dict[str, list[tuple[int, float, float]]] = {}
     for row in splits.to_pylist():
@@ -170,12 +174,13 @@ def _blocks_of(splits: pa.Table | None, known: RecordingList) -> dict[str, Block
             rows.setdefault(row["split"], []).append(
                 (place[row["recording_id"]], row["begin_s"], row["end_s"])
             )
-    out: dict[str, Blocks | None] = {}
+    out: dict[str, tuple[RecordingList, Blocks | None]] = {}
     for name in SPLIT_ORDER:
         if name in rows:
             recording, begin, end = zip(*rows[name], strict=True)
-            out[name] = Blocks(np.array(recording, np.int64), np.array(begin, float), np.array(end, float))
-    return out or {ALL: None}
+            own, number = np.unique(np.array(recording, np.int64), return_inverse=True)
+            out[name] = known.take(own), Blocks(number, np.array(begin, float), np.array(end, float))
+    return out or {ALL: (known, None)}
 
 
 def cell_of(estimate: Estimate) -> Interval:

@@ -48,6 +48,7 @@ from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
 ENDLESS_S = 1e7  # files of annotations do not say how long a recording is
+MOST_PROBLEMS = 5  # lines of a file that are named
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,18 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
         return _scored_in_chunks(table, config, annotations, split, detections)
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
-    found = read_events(detections, wanted.format, columns) if table is None else events_from_arrow(table)
+    found = (
+        read_events(detections, wanted.format, columns, says_problems=True)
+        if table is None
+        else events_from_arrow(table)
+    )
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
     events = truth.events
     if recordings is not None:
         events = replace(events, recordings=with_facts_of(events.recordings, recordings))
     knobs = (config.evaluate.iou, wanted.space, wanted.unlisted)
-    return score_tables(found, events, *knobs, truth.blocks, truth.ignored)
+    return score_tables(found, events, *knobs, truth.blocks, truth.ignored, truth.rounding)
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
@@ -138,14 +143,19 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
     return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), config)
 
 
-def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | None = None) -> EventTable:
+def read_events(
+    uri: str, format: str = "auto", columns: Mapping[str, str] | None = None, *, says_problems: bool = False
+) -> EventTable:
     """Detections from Parquet (file or folder) or from an annotation file of any format.
 
     Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
     """
     if not is_annotation_file(uri):
         return events_from_arrow(_table_of(uri))
-    events = events_from_annotations(_annotations_at(uri, format, columns))
+    found = _annotations_at(uri, format, columns)
+    if says_problems:
+        _say_problems(found, uri)
+    events = events_from_annotations(found)
     if len(events) and spans_whole_band(events).all():
         print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
         return without_band(events)
@@ -157,6 +167,14 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
     path = Path(uri)
     fits = path.is_dir() or has_columns(path.read_bytes(), path.name, columns or {})
     return read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+
+
+def _say_problems(found: AnnotationSet, uri: str) -> None:
+    """Lines that could not be read are left out, and never in silence."""
+    for problem in found.problems[:MOST_PROBLEMS]:
+        print(f"note: {problem}", file=sys.stderr)
+    if more := len(found.problems[MOST_PROBLEMS:]):
+        print(f"note: and {more} more lines of {uri} that could not be read", file=sys.stderr)
 
 
 def _refuse_unused_columns(wanted: TableWanted) -> None:
@@ -192,7 +210,8 @@ def read_truth(
 ) -> Truth:
     """Annotations, with the annotated recordings as their list of recordings, and the blocks of a split if named.
 
-    Files are read as `mast prepare` reads them: each box once, calls by their labels, the uncertain ignored.
+    Files are read as `mast prepare` reads them: each box once, calls by their labels, the uncertain ignored; but not put on
+    whole frames and bins, or a table of short calls would miss a good part of itself.
     """
     if uri.endswith(".parquet"):
         storage, keys = split_uri(uri)
@@ -204,8 +223,7 @@ def read_truth(
     if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)
-        for problem in found.problems[:5]:
-            print(f"note: {problem}", file=sys.stderr)
+        _say_problems(found, uri)
         return _truth_of_files(found, labels, uri)
     return truth_of_split(open_prepared(uri), split or None)
 
@@ -219,7 +237,8 @@ def _truth_of_files(found: AnnotationSet, labels: LabelsConfig, uri: str) -> Tru
     unheard = unheard_parts(chosen.calls, dict.fromkeys(paths, ENDLESS_S), labels)
     parts = [Annotation(path, *gap) for path, gaps in unheard.items() for gap in gaps]
     ignored = events_from_annotations(AnnotationSet((*chosen.uncertain, *parts), paths))
-    return Truth(events_from_annotations(chosen.calls), None, ignored if len(ignored) else None)
+    calls = events_from_annotations(chosen.calls)
+    return Truth(calls, None, ignored if len(ignored) else None, "none")
 
 
 def _refuse_split(uri: str, split: str) -> None:

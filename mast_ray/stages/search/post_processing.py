@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,7 +38,7 @@ from mast_ray.self_training.operator import (
 )
 from mast_ray.self_training.policies import Policy, group_thresholds
 from mast_ray.self_training.pool import ChunkGroups, chunk_groups, read_pool
-from mast_ray.spectrogram.grid import CHUNK_FRAMES, fractional_frames
+from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.stages.search.site_thresholds import SiteThresholds, thresholds_by_site
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
@@ -64,7 +65,8 @@ class PostSetting:
 
     @property
     def validity(self) -> Validity:
-        return Validity(float(fractional_frames(self.min_duration_s)), self.min_bins, CHUNK_FRAMES)
+        """Of detections: what fills a chunk may be the middle of a long call."""
+        return Validity(float(fractional_frames(self.min_duration_s)), self.min_bins, math.inf)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from mast_ray.self_training.trial_records import OBJECTIVE, TrialRecord
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Commit, DataFile, put_commit
-from mast_ray.tables.schemas import SPLITS
+from mast_ray.tables.schemas import IGNORED, SPLITS
 
 NOW = datetime(2024, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -99,8 +99,19 @@ def test_splits_are_scored_apart(run, season, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows, schema=SPLITS), tmp_path / "prepared" / "splits.parquet")
     data = collect_run(run, now=NOW)
     assert [row[0] for row in data.tables[0].rows] == ["validation", "in-domain test", "unseen sites"]
+    assert [row[1] for row in data.tables[0].rows] == [8, 8, 8]  # recordings of the split, of 24
     assert sum(row[2] for row in data.tables[0].rows) == len(season.labels)
     assert data.headline[3][0] == "F1, in-domain test"
+
+
+def test_where_nobody_looked_nothing_is_a_false_alarm_of_the_report_either(run, season, tmp_path):
+    names = season.recordings.column("recording_id").to_pylist()
+    rows = [{"recording_id": n, "begin_s": 0.0, "end_s": 20.0, "why": "not_gone_through"} for n in names]
+    before = collect_run(run, now=NOW).tables[0].rows[0]
+    pq.write_table(pa.Table.from_pylist(rows, schema=IGNORED), tmp_path / "prepared" / "ignored.parquet")
+    after = collect_run(run, now=NOW).tables[0].rows[0]
+    assert before[4].value < 1.0 == after[4].value  # precision
+    assert before[5].value == after[5].value  # recall
 
 
 def test_a_threshold_tuned_on_what_it_is_judged_on_is_said(run, tmp_path):
