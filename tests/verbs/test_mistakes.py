@@ -13,12 +13,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from s3_server import free_port
 
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY
 from mast_ray.storage.storage import LocalStorage
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 from mast_ray.verbs.main import main
 
 
@@ -55,6 +58,10 @@ def place(tmp_path_factory) -> Path:
     (root / "half_model").mkdir()
     (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
     (root / "file").write_text("x")
+    detection = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "begin_s": 1.0, "end_s": 2.0, "low_hz": 900.0, "high_hz": 1100.0, "score": 0.5}  # fmt: skip
+    recording = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "duration_s": 12.0, "sample_rate_hz": 16_000}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([detection], schema=DETECTIONS), root / "found.parquet")
+    pq.write_table(pa.Table.from_pylist([recording], schema=RECORDINGS), root / "heard.parquet")
     return root
 
 
@@ -103,6 +110,16 @@ MISTAKES = [
     (["show", "{p}/file", "-o", "{p}/x.png"], DATA, ["file"]),
     (["report", "{p}/empty"], DATA, ["empty"]),
     (["plan"], CONFIG, ["--hours"]),
+    (["plan", "--hours", "ten"], CONFIG, ["--hours", "ten", "mast plan --help"]),
+    (["detect", "{p}/audio"], CONFIG, ["--out", "mast detect --help"]),
+    (["prepare", "{p}/audio", "--out", "{p}/o17", "--dataset", "birds"], CONFIG, ["birds", "birdset"]),
+    (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
+    (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
+    (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
+    (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
+    (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
+    (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/nowhere", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
+    (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/empty", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
 ]  # fmt: skip
 
