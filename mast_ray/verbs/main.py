@@ -230,6 +230,8 @@ def _report_os_error(error: OSError) -> int:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             _say(f"error: no permission for{where}: choose a folder you may write to")
             return DATA
+        case errno.EPIPE if _is_stdout_gone():
+            return TEMPORARY  # `mast ... | head`: there is nobody to tell
         case errno.EEXIST:  # where a folder is to be made
             _say(f"error:{where or ' the output'} is a file, not a folder: choose another path")
             return DATA
@@ -239,6 +241,14 @@ def _report_os_error(error: OSError) -> int:
         case _:
             _say(f"error: {shown(error)}\nrun again with --debug for the traceback")
             return TEMPORARY
+
+
+def _is_stdout_gone() -> bool:
+    try:
+        print(end="", flush=True)
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def runner_named(name: str):

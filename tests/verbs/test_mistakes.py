@@ -5,6 +5,7 @@ documented exit code, never a traceback.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -170,6 +171,23 @@ def test_a_folder_without_permission_is_named(place, capsys):
     locked.mkdir(mode=0o500)
     assert main(["prepare", str(place / "audio"), "--out", str(locked / "x"), "--runner", "here"]) == DATA
     assert "permission" in capsys.readouterr().err
+
+
+class Closed(io.StringIO):
+    """What `| head` leaves of standard output."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_a_reader_that_has_seen_enough_is_told_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert main(["plan", "--hours", "10"]) == TEMPORARY
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ""
 
 
 def test_debug_shows_the_traceback(place):
