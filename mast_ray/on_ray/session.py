@@ -22,12 +22,13 @@ import ray.data
 
 import mast_ray
 from mast_ray.config.chatter import chatter_is_apart, keep
-from mast_ray.config.errors import TemporaryError
+from mast_ray.config.errors import ConfigError, TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.on_ray.head_watch import last_words, silence_of, watched_head
 from mast_ray.on_ray.warm_workers import warm_workers
 from mast_ray.storage.spread import Resources
 
+log = logging.getLogger("mast.runner")
 QUIET = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # worker prints would appear twice
     "RAY_DEDUP_LOGS": "1",
@@ -47,6 +48,9 @@ CHATTER = re.compile(
     r"|Dataset dataset_\w+ execution finished|Progress bars disabled"
     r"|mpg123|Illegal Audio-MPEG-Header|OMP_NUM_THREADS|gpuGetDeviceCount|Train context|\[FailurePolicy\] RETRY|find_unused_parameters=True"
 )
+
+
+_is_own = False  # the Ray this process is in was started by it, on this machine alone
 
 
 @contextmanager
@@ -74,12 +78,14 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
         # "local", or Ray would join whatever cluster somebody has started on this machine
         else {"address": "local", "num_cpus": num_cpus, "include_dashboard": False}
     )
+    global _is_own
     is_quiet = not os.environ.get("MAST_DEBUG")
     if is_quiet:
         logging.getLogger(TOKENS).addFilter(_is_no_good_news)  # the same one is added once
     with nullcontext() if address else warm_workers():
         with last_words(), _without_stderr() if is_quiet else nullcontext():
             _start(options)
+        _is_own = not address
         if is_quiet:
             _show_our_lines_only()
         with interruptible():  # Ray's start has set handlers of its own
@@ -87,6 +93,7 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
                 with watched_head(ray.get_runtime_context().gcs_address, _raylet_ended):
                     yield
             finally:
+                _is_own = False
                 ray.shutdown()
 
 
@@ -125,6 +132,32 @@ def cluster_resources() -> Resources:
     """Of the running cluster."""
     found = ray.cluster_resources()
     return Resources(found.get("CPU", 1.0), found.get("GPU", 0.0))
+
+
+def refuse_more_than_there_is(num_workers: int, cpus_each: float, gpus_each: float) -> None:
+    """A cluster may grow until all workers fit; Ray on this machine alone never does, and would wait for ever, in silence."""
+    found = cluster_resources()
+    if num_workers * cpus_each <= found.num_cpus and num_workers * gpus_each <= found.num_gpus:
+        return
+    there = f"{found.num_gpus:g} GPUs and {found.num_cpus:g} cores"
+    wanted = (
+        f"{num_workers} workers with {f'{gpus_each:g} GPU and ' if gpus_each else ''}{cpus_each:g} cores each"
+    )
+    if not _is_own:
+        log.warning("%s are asked for, the cluster has %s now: waiting until it has grown", wanted, there)
+        return
+    if gpus_each and not found.num_gpus:
+        raise ConfigError(
+            "cluster.use_gpu=yes, but this machine has no GPU, and Ray would wait for one for ever:\n"
+            "leave it out to work on the CPU, or set RAY_ADDRESS to a cluster that has some"
+        )
+    fit = found.num_cpus // cpus_each
+    fit = int(min(fit, found.num_gpus // gpus_each) if gpus_each else fit)
+    remedy = f"cluster.num_workers={fit}" if fit else f"cluster.cpus_per_worker={found.num_cpus:g}"
+    raise ConfigError(
+        f"{wanted} are asked for, this machine has {there}, and Ray would wait for more for ever:\n"
+        f"use --set {remedy}, or set RAY_ADDRESS to a cluster that has more"
+    )
 
 
 def refuse_silence(address: str, timeout_s: float = 10.0) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from mast_ray.config.errors import TemporaryError
 from mast_ray.config.tree import ClusterConfig
-from mast_ray.on_ray.session import cluster_resources, ray_session
+from mast_ray.on_ray.session import cluster_resources, ray_session, refuse_more_than_there_is
 
 Function = Callable[[Any], Any]
 
@@ -26,6 +26,7 @@ def run_tasks(
     """
     with ray_session():
         num_gpus = 1 if cluster_resources().wants_gpus(cluster.use_gpu) else 0
+        refuse_more_than_there_is(1, cluster.cpus_per_worker, num_gpus)
         remote = ray.remote(
             num_cpus=cluster.cpus_per_worker, num_gpus=num_gpus, max_retries=cluster.max_failures
         )(_run)

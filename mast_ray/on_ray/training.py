@@ -27,7 +27,7 @@ from mast_ray.config.tree import ClusterConfig
 from mast_ray.on_ray.beside import BesideOnRay, room_beside, start_scorer
 from mast_ray.on_ray.dealing import Pool, datasets_of, deal_of_worker
 from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
-from mast_ray.on_ray.session import cluster_resources, ray_session
+from mast_ray.on_ray.session import cluster_resources, ray_session, refuse_more_than_there_is
 from mast_ray.on_ray.told_errors import Heard
 from mast_ray.on_ray.units import raise_told, told
 from mast_ray.on_ray.warm_workers import start_server
@@ -58,6 +58,7 @@ def train_on_workers(
     with ray_session():
         start_server()
         use_gpu = cluster_resources().wants_gpus(cluster.use_gpu)
+        refuse_more_than_there_is(_least_workers(cluster), cluster.cpus_per_worker, 1.0 if use_gpu else 0.0)
         heard = Told(_heard_of_session(), attempt)
         room = room_beside(cluster, cluster_resources(), use_gpu) if make_scorer is not None else None
         scorer = None
@@ -188,6 +189,12 @@ def _num_workers(cluster: ClusterConfig) -> int | tuple[int, int]:
     if 0 < cluster.min_workers < cluster.num_workers:
         return cluster.min_workers, cluster.num_workers
     return cluster.num_workers
+
+
+def _least_workers(cluster: ClusterConfig) -> int:
+    """With how many a training begins."""
+    wanted = _num_workers(cluster)
+    return wanted if isinstance(wanted, int) else wanted[0]
 
 
 def _last_line(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from mast_ray.config.errors import (
     RunActiveError,
     TemporaryError,
 )
-from mast_ray.on_ray.session import quiet_ray_data
+from mast_ray.on_ray.session import quiet_ray_data, refuse_more_than_there_is
 from mast_ray.storage.spread import Spread
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.unit_runner import UnitReport, Work, run_unit
@@ -69,6 +69,7 @@ def run_units(
     """
     if not units:
         return
+    refuse_more_than_there_is(1, spread.num_cpus, spread.num_gpus)  # with one of them it goes on, if slowly
     quiet_ray_data()
     commit_here = stage.has_conditional_put()
     options = {

@@ -218,6 +218,7 @@ def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
     first = detections.select(["recording_id", "path", "site", "utc_offset_s"])
     rows = {row["path"]: row for row in first.group_by(["path"], use_threads=False).aggregate(
         [("recording_id", "first"), ("site", "first"), ("utc_offset_s", "first")]).to_pylist()}  # fmt: skip
+    paths = set(rows)
     sites: dict[str, set[str]] = {}
     for path, row in rows.items():
         sites.setdefault(path.rpartition("/")[0], set()).add(row["site_first"] or "")
@@ -239,6 +240,11 @@ def recordings_of_audio(detections: pa.Table, audio: Storage) -> pa.Table:
                 "num_channels": info.num_channels, "num_bytes": info.num_bytes,
             }
         )  # fmt: skip
+    if paths and paths.isdisjoint(row["path"] for row in found):
+        raise DataError(
+            f"none of the recordings with detections lies in {audio.url} (e.g. {min(paths)}):\n"
+            "give the folder that was searched, from which these paths lead on"
+        )
     return pa.Table.from_pylist(found, schema=RECORDINGS)
 
 

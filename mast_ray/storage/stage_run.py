@@ -102,8 +102,11 @@ def stage_run(
 
 
 def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
-    """Work that was done with other settings cannot be mixed with new; the first run leaves its own."""
-    if stage.put_if_absent(BEGUN, json.dumps(mine, indent=1, sort_keys=True).encode()):
+    """Work that was done with other settings cannot be mixed with new; the first run leaves its own. One that did no
+    work (a model of the wrong kind was named) has nothing to be mixed with.
+    """
+    record = json.dumps(mine, indent=1, sort_keys=True).encode()
+    if stage.put_if_absent(BEGUN, record):
         return
     try:
         begun = dict(json.loads(stage.read_bytes(BEGUN)))
@@ -113,7 +116,9 @@ def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
             "delete that file if they are the present ones, or choose another --out"
         ) from error
     different = [name for name in mine if begun.get(name) != mine[name]]
-    if different:
+    if different and all(entry.key == BEGUN or entry.key.startswith("lease/") for entry in stage.list()):
+        stage.write_atomic(BEGUN, record)
+    elif different:
         name = different[0]
         raise ConfigError(
             f"{stage.url} was begun with {name}={begun.get(name)!r}, now it is {mine[name]!r}:\n"

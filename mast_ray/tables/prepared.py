@@ -142,7 +142,7 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
         what = (
             "is not finished: run the same `mast prepare` again"
             if unfinished
-            else "holds no prepared archive"
+            else "holds no prepared archive: give a folder that `mast prepare` wrote"
         )
         raise DataError(f"{storage.url} {what}\n(there is no manifest.json)")
     if manifest.stage == JOIN:

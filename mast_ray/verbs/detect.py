@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mast_ray.config.errors import OK
+from mast_ray.config.errors import OK, ConfigError
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 from mast_ray.training.files.shipped import FIRST_LOOK
 
@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
         num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)
         print(f"the detections of {num_forgotten:,} missing recordings are deleted")
         return OK
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise ConfigError(f"--threshold {args.threshold:g} is no score: give a number between 0 and 1")
     model = folder_of_model(args.model, args)
     if model != args.model:
         print(f"model: {model}")

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
 
 USES_CONFIG = True
@@ -35,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
     from mast_ray.tables.preparing.site_table import site_table_of
 
+    if args.sample < 0:
+        raise ConfigError(f"--sample {args.sample}: give how many headers to read, 0 for all")
     archive = open_storage(args.archive, args.config.storage)
     listing = list_archive(archive)
     paths = [item.path for item in listing.items]

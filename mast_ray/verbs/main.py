@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from mast_ray import __version__
 from mast_ray.config.chatter import chatter_apart, chatter_file
-from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, MastError
+from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, ConfigError, MastError
 from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
 from mast_ray.verbs.gpu import folder_of_model
@@ -99,10 +99,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses wrong arguments without repeating the keys in them."""
+    """Refuses wrong arguments like any other mistake, without a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(shown(message))
+        raise ConfigError(f"{message}\n`{self.prog} --help` explains its arguments")
 
 
 def run_verb(verb: str, argv: list[str] | None = None) -> int:
@@ -200,7 +200,6 @@ BUCKET_VARIABLES = {"storage.endpoint_url": "AWS_ENDPOINT_URL", "storage.region"
 
 def _name_bucket(sets: list[str]) -> None:
     """Whose bucket it is, for verbs that have no other settings: where everything that opens one looks."""
-    from mast_ray.config.errors import ConfigError
     from mast_ray.config.loading import parse_set
 
     for key, value in parse_set(sets).items():
@@ -231,12 +230,25 @@ def _report_os_error(error: OSError) -> int:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             _say(f"error: no permission for{where}: choose a folder you may write to")
             return DATA
+        case errno.EPIPE if _is_stdout_gone():
+            return TEMPORARY  # `mast ... | head`: there is nobody to tell
+        case errno.EEXIST:  # where a folder is to be made
+            _say(f"error:{where or ' the output'} is a file, not a folder: choose another path")
+            return DATA
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
             _say(f"error:{where or ' path'}: {error.strerror}: check the path")
             return DATA
         case _:
             _say(f"error: {shown(error)}\nrun again with --debug for the traceback")
             return TEMPORARY
+
+
+def _is_stdout_gone() -> bool:
+    try:
+        print(end="", flush=True)
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def runner_named(name: str):
@@ -248,7 +260,6 @@ def runner_named(name: str):
 
 def config_of(recipe: str | None, config_file: str | None, sets: list[str]):
     """Recipe, then YAML file, then --set, each over the one before."""
-    from mast_ray.config.errors import ConfigError
     from mast_ray.config.loading import apply_overrides, config_from_yaml, parse_set
     from mast_ray.config.recipes import RECIPES
 

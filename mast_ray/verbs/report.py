@@ -71,5 +71,7 @@ def run(args: argparse.Namespace) -> int:
         target, name = storage, "report.html"
     target.write_atomic(name, text)
     hint = "" if args.audio else " (no spectrograms: give --audio ROOT)"
+    if args.audio and not data.examples:
+        hint = f" (none of the recordings could be read in {args.audio}: give the folder that was searched)"
     print(f"{target.url}/{name}: {len(text) / 1e6:.1f} MB, {len(data.examples)} examples{hint}")
     return 0

@@ -5,8 +5,10 @@ import logging
 import pytest
 import ray
 
-from mast_ray.config.errors import TemporaryError
+from mast_ray.config.errors import ConfigError, TemporaryError
+from mast_ray.on_ray import session
 from mast_ray.on_ray.session import TOKENS, print_our_lines, ray_session
+from mast_ray.storage.spread import Resources
 
 
 def test_progress_is_shown_and_rays_chatter_is_not(capsys):
@@ -59,3 +61,27 @@ def test_a_ray_that_dies_on_the_way_up_is_said_in_two_lines_and_may_be_tried_aga
     assert (
         len(str(said.value).splitlines()) == 2 and len(starts) == 2
     )  # the second start of a busy machine is quicker
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "remedy"),
+    [
+        ((2.0, 0.0), (1, 1.0, 1.0), "has no GPU"),
+        ((2.0, 0.0), (4, 1.0, 0.0), "--set cluster.num_workers=2"),
+        ((16.0, 1.0), (8, 1.0, 1.0), "--set cluster.num_workers=1"),
+        ((2.0, 0.0), (1, 8.0, 0.0), "--set cluster.cpus_per_worker=2"),
+    ],
+)
+def test_what_ray_on_this_machine_would_wait_for_for_ever_is_refused_and_a_cluster_may_grow(
+    there, wanted, remedy, monkeypatch, caplog
+):
+    monkeypatch.setattr(session, "cluster_resources", lambda: Resources(*there))
+    monkeypatch.setattr(session, "_is_own", True)
+    with pytest.raises(ConfigError, match=remedy) as refused:
+        session.refuse_more_than_there_is(*wanted)
+    assert len(str(refused.value).splitlines()) <= 3
+    session.refuse_more_than_there_is(1, 2.0, there[1])  # fits
+    monkeypatch.setattr(session, "_is_own", False)
+    with caplog.at_level(logging.WARNING):
+        session.refuse_more_than_there_is(*wanted)
+    assert "waiting until it has grown" in caplog.text

@@ -57,10 +57,21 @@ def test_two_runs_cannot_hold_one_folder_and_a_run_inside_another_needs_no_lease
 def test_work_with_other_settings_is_not_mixed(tmp_path):
     stage = open_storage(tmp_path)
     with stage_run(stage, "train", tiny(), "k", INPUTS, {"seed": 1, "rate": 0.1}):
-        pass
+        stage.write_atomic("commit/one", b"work")
     with pytest.raises(ConfigError, match=r"was begun with rate=0\.1, now it is 0\.2"):
         finish(stage, settings={"seed": 1, "rate": 0.2})
     assert finish(stage, settings={"seed": 1, "rate": 0.1})
+
+
+def test_a_mistake_before_any_work_does_not_decide_what_the_folder_is_for(tmp_path):
+    stage = open_storage(tmp_path)
+    with (
+        pytest.raises(DataError),
+        stage_run(stage, "pseudo_label", tiny(), "k", INPUTS, {"model": "an encoder"}),
+    ):
+        raise DataError("holds autoencoder weights")
+    assert finish(stage, settings={"model": "a detector"})
+    assert json.loads((tmp_path / "begun.json").read_text()) == {"model": "a detector"}
 
 
 def test_a_manifest_survives_the_round_trip_and_a_foreign_one_is_nobodys(tmp_path):

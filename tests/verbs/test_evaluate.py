@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +96,19 @@ def test_own_detections_against_a_raven_table_with_intervals_and_files(truth, fo
     }  # no formula in a CSV
     curve = list(csv.DictReader((out / "thresholds.csv").open()))
     assert [float(row["threshold"]) for row in curve] == pytest.approx([0.4, 0.9], abs=1e-5)
+
+
+def test_annotated_recordings_that_were_not_searched_are_named(truth, found, tmp_path, capsys):
+    folder = tmp_path / "found"
+    (folder / "detections").mkdir(parents=True)
+    shutil.copy(found, folder / "detections/all.parquet")
+    for num_searched, said in ((6, ""), (4, "2 annotated recordings (e.g. card/rec4.wav)")):
+        rows = [{"recording_id": f"id{n}", "path": f"rec{n}.wav"} for n in range(num_searched)]
+        pq.write_table(pa.Table.from_pylist(rows, schema=RECORDINGS), folder / "recordings.parquet")
+        assert main(["evaluate", *between(folder, truth)]) == 0
+        warned = capsys.readouterr().err
+        assert ("warning" in warned) == bool(said) and said in warned
+    assert "4 calls in them count as missed" in warned
 
 
 def test_threshold_tuned_on_another_table_is_frozen(truth, found, tmp_path, capsys):

@@ -5,6 +5,7 @@ documented exit code, never a traceback.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -13,12 +14,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from s3_server import free_port
 
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY
 from mast_ray.storage.storage import LocalStorage
+from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 from mast_ray.verbs.main import main
 
 
@@ -55,6 +59,10 @@ def place(tmp_path_factory) -> Path:
     (root / "half_model").mkdir()
     (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
     (root / "file").write_text("x")
+    detection = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "begin_s": 1.0, "end_s": 2.0, "low_hz": 900.0, "high_hz": 1100.0, "score": 0.5}  # fmt: skip
+    recording = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "duration_s": 12.0, "sample_rate_hz": 16_000}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([detection], schema=DETECTIONS), root / "found.parquet")
+    pq.write_table(pa.Table.from_pylist([recording], schema=RECORDINGS), root / "heard.parquet")
     return root
 
 
@@ -103,6 +111,16 @@ MISTAKES = [
     (["show", "{p}/file", "-o", "{p}/x.png"], DATA, ["file"]),
     (["report", "{p}/empty"], DATA, ["empty"]),
     (["plan"], CONFIG, ["--hours"]),
+    (["plan", "--hours", "ten"], CONFIG, ["--hours", "ten", "mast plan --help"]),
+    (["detect", "{p}/audio"], CONFIG, ["--out", "mast detect --help"]),
+    (["prepare", "{p}/audio", "--out", "{p}/o17", "--dataset", "birds"], CONFIG, ["birds", "birdset"]),
+    (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
+    (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
+    (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
+    (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
+    (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
+    (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/nowhere", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
+    (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/empty", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
 ]  # fmt: skip
 
@@ -153,6 +171,23 @@ def test_a_folder_without_permission_is_named(place, capsys):
     locked.mkdir(mode=0o500)
     assert main(["prepare", str(place / "audio"), "--out", str(locked / "x"), "--runner", "here"]) == DATA
     assert "permission" in capsys.readouterr().err
+
+
+class Closed(io.StringIO):
+    """What `| head` leaves of standard output."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_a_reader_that_has_seen_enough_is_told_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert main(["plan", "--hours", "10"]) == TEMPORARY
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ""
 
 
 def test_debug_shows_the_traceback(place):

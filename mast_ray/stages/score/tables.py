@@ -8,11 +8,13 @@ prepared archive, labels.parquet, or files of any format. Detections of chunks (
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -23,6 +25,7 @@ from mast_ray.evaluation.events import (
     RecordingList,
     events_from_annotations,
     events_from_arrow,
+    numbers_in,
     recordings_from_arrow,
     renumbered,
     spans_whole_band,
@@ -39,6 +42,7 @@ from mast_ray.reporting.detection_tables import (
     read_detections,
     read_parquet,
     read_recordings,
+    recordings_beside,
     split_uri,
 )
 from mast_ray.self_training.pool import pool_of_table
@@ -81,8 +85,34 @@ def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, di
     sheet = ScoreSheet(
         wanted.detections, wanted.annotations, "", threshold, config.evaluate.iou, wanted.space,
         config.evaluate.average_precision, tuple(rows), left_out(scored.values()),
+        _not_searched(wanted.detections, scored.values()),
     )  # fmt: skip
     return sheet, scored
+
+
+def _not_searched(detections: str, scored: Iterable[Scored]) -> tuple[str, ...]:
+    """A warning of annotated recordings that the folder of a `mast detect` does not count among those it has read."""
+    beside = None if is_annotation_file(detections) else recordings_beside(detections)
+    if beside is None:
+        return ()
+    searched = recordings_from_arrow(read_recordings(beside))
+    names, num_calls = [], 0
+    for one in scored:
+        truth = one.rows()[1]
+        missing = np.ones(len(truth.recordings), bool)
+        with suppress(
+            DataError
+        ):  # names that may be several recordings: found by their detections, or nobody knows
+            found = numbers_in(truth.recordings, searched)
+            missing[found[found >= 0]] = False
+            names += [truth.recordings.paths[row] for row in np.flatnonzero(missing)]
+            num_calls += int(missing[truth.recording].sum())
+    if not names:
+        return ()
+    return (
+        f"{len(names):,} annotated recordings (e.g. {names[0]}) are not among those that {detections} has read: "
+        f"{num_calls:,} calls in them count as missed",
+    )
 
 
 def _threshold(wanted: TableWanted, config: Config) -> Threshold:
