@@ -39,6 +39,7 @@ from mast_ray.reporting.detection_tables import (
     read_detections,
     read_parquet,
     read_recordings,
+    recordings_beside,
     split_uri,
 )
 from mast_ray.self_training.pool import pool_of_table
@@ -47,6 +48,7 @@ from mast_ray.tables.labels.spans import unheard_parts
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
+SHOWN_PROBLEMS = 5
 ENDLESS_S = 1e7  # files of annotations do not say how long a recording is
 
 
@@ -113,7 +115,9 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
         return _scored_in_chunks(table, config, annotations, split, detections)
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
-    found = read_events(detections, wanted.format, columns) if table is None else events_from_arrow(table)
+    found = (
+        read_events(detections, wanted.format, columns) if table is None else _events_at(detections, table)
+    )
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
     events = truth.events
@@ -121,6 +125,18 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
         events = replace(events, recordings=with_facts_of(events.recordings, recordings))
     knobs = (config.evaluate.iou, wanted.space, wanted.unlisted)
     return score_tables(found, events, *knobs, truth.blocks, truth.ignored)
+
+
+def _events_at(uri: str, table: pa.Table) -> EventTable:
+    """Detections with all recordings that `mast detect` went through, where it lists them: one without a detection is not
+    another of its name.
+    """
+    listed = recordings_beside(uri)
+    if listed:
+        events = events_from_arrow(table, recordings_from_arrow(read_recordings(listed)))
+        if len(events) == len(table):
+            return events
+    return events_from_arrow(table)
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
@@ -156,7 +172,15 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
     """Annotation files of one side; a mapping of columns is for the side that has them."""
     path = Path(uri)
     fits = path.is_dir() or has_columns(path.read_bytes(), path.name, columns or {})
-    return read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+    found = read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+    for problem in found.problems[:SHOWN_PROBLEMS]:
+        print(f"note: {problem}", file=sys.stderr)
+    if found.problems:
+        print(
+            f"note: {uri}: {len(found.problems)} rows or files cannot be used and are left out",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _refuse_unused_columns(wanted: TableWanted) -> None:
@@ -204,8 +228,6 @@ def read_truth(
     if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)
-        for problem in found.problems[:5]:
-            print(f"note: {problem}", file=sys.stderr)
         return _truth_of_files(found, labels, uri)
     return truth_of_split(open_prepared(uri), split or None)
 
