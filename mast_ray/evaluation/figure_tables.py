@@ -164,7 +164,8 @@ def without_nan(value: Any) -> Any:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        if abs(value) >= 1000:  # seconds of a whole day, of which six digits are tenths
-            return f"{value:.3f}".rstrip("0").rstrip(".") if math.isfinite(value) else ""
-        return f"{value:.6g}" if math.isfinite(value) else ""
+        if not math.isfinite(value):
+            return ""
+        # six digits of a figure; a time of some hours to the millisecond all the same
+        return f"{value:.6g}" if abs(value) < 1000.0 else f"{value:.3f}".rstrip("0").rstrip(".")
     return defused(str(value))

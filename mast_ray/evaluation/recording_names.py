@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.annotations.paths import RecordingIndex
+from mast_ray.recordings.annotations.paths import (
+    RecordingIndex,
+    is_of_other_folder,
+    num_shared_parts,
+)
 
 Ints = NDArray[np.int64]
 SHOWN_NAMES = 3
@@ -20,23 +24,33 @@ SHOWN_NAMES = 3
 def numbers_by_path(paths: Sequence[str], others: Sequence[str]) -> Ints:
     """For every path of `others` its number in `paths`; -1: not there.
 
-    Paths need not be equal: `D:\\card\\x.WAV` is `site/x.WAV` when only one recording ends so. Several recordings that
-    would all become one are an error: `ridge/x.wav` and `river/x.wav` are not both `x.wav`.
+    Paths need not be equal: `D:\\card\\x.WAV` is `site/x.WAV` when only one recording ends so. `ridge/x.wav` is not
+    `river/x.wav` where the same table has that one too, or another of its folder. Several recordings that would all become
+    one are an error: `ridge/x.wav` and `river/x.wav` are not both `x.wav`, nor is `x.wav` one of them.
     """
-    index = RecordingIndex(paths)
+    index, own = RecordingIndex(paths), RecordingIndex(others)
     place = {path: row for row, path in enumerate(paths)}
-    found = [index.find(path) for path in others]
     meant: dict[str, set[str]] = defaultdict(set)
-    for path, name in zip(others, found, strict=True):
-        if name is not None:
+    for path in others:
+        name = index.find(path)
+        if name is None and len(several := index.could_be(path)) > 1:
+            raise DataError(
+                f"{path} of one table can be {len(several)} recordings of the other ({_some(several)}):\n"
+                "write the folder of every recording in both, as in ridge/x.wav"
+            )
+        if name is not None and not (is_of_other_folder(path, name) and own.rules_out(name, path)):
             meant[name].add(path)
+    row_of: dict[str, int] = {}
     for name, same in meant.items():
+        nearest = max(num_shared_parts(path, name) for path in same)
+        same -= {p for p in same if is_of_other_folder(p, name) and num_shared_parts(p, name) < nearest}
         if len(same) > 1:
             raise DataError(
                 f"{len(same)} recordings of one table ({_some(sorted(same))}) would all be {name} of the other:\n"
                 "write the folder of every recording in both, as in ridge/x.wav"
             )
-    return np.array([-1 if name is None else place[name] for name in found], np.int64)
+        row_of |= dict.fromkeys(same, place[name])
+    return np.array([row_of.get(path, -1) for path in others], np.int64)
 
 
 def refuse_strangers(rows: Ints, truth: Sequence[str], detections: Sequence[str]) -> None:

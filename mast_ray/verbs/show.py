@@ -16,11 +16,17 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.recordings.annotations.paths import own_stems
+from mast_ray.recordings.annotations.paths import num_shared_parts, own_stems
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, open_recording
-from mast_ray.reporting.detection_tables import chosen_threshold, of_run, read_detections
+from mast_ray.reporting.detection_tables import (
+    chosen_threshold,
+    of_run,
+    read_detections,
+    read_recordings,
+    recordings_beside,
+)
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
@@ -128,11 +134,12 @@ def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list
     if table.suffix == ".parquet" or (table.is_dir() and any(table.rglob("*.parquet"))):
         found = _parquet_boxes(table, recording)
     else:
-        annotations = read_annotations(table).annotations
+        read = read_annotations(table)
+        annotations = read.annotations
         if table.is_file() and {a.path for a in annotations} == {own_stems(table.name)[0]}:
             chosen = {a.path for a in annotations}  # names no file: it is of what is shown, whatever its name
         else:
-            chosen = _paths_of(recording, (a.path for a in annotations), table)
+            chosen = _paths_of(recording, read.annotated_paths, table)
         found = [
             FigureBox(a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label, a.score)
             for a in annotations
@@ -142,12 +149,19 @@ def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list
 
 
 def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
-    """Paths of a table that mean a recording: the end of its own path, or its name where that is clear."""
-    place = recording.resolve().with_suffix("").as_posix().lower()
-    same = {path for path in paths if PurePosixPath(path).stem.lower() == recording.stem.lower()}
-    own = {path for path in same if f"{place}/".endswith(f"/{PurePosixPath(path).with_suffix('')}/".lower())}
-    if own or len(same) <= 1:
-        return own or same
+    """The path of a table that means a recording: the one that has most of its folders, or its name where that is clear."""
+    place = recording.resolve()
+    likeness: dict[str, tuple[bool | int, ...]] = {}
+    for path in paths:
+        name = PurePosixPath(path).name
+        if recording.stem.lower() in (name.lower(), PurePosixPath(name).stem.lower()):
+            shared = num_shared_parts(path, place.as_posix())
+            is_whole = shared == len(PurePosixPath(path).parts)
+            is_same = name in (place.name, place.stem)  # x.flac is not x.wav, nor X.wav where both are there
+            likeness[path] = (shared, is_whole, is_same)
+    same = {path for path, alike in likeness.items() if alike == max(likeness.values())}
+    if len({path.removesuffix(place.suffix) for path in same}) <= 1:
+        return same
     raise DataError(
         f"{table} holds boxes of {len(same)} recordings called {recording.name} ({', '.join(sorted(same)[:3])}):\n"
         "show the recording where it lies, in the folder of its site"
@@ -167,7 +181,9 @@ def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
             f"{table} is no table of detections ({error}):\ngive one that `mast detect` wrote"
         ) from error
     rows = [row for row in found.to_pylist() if row["path"]]
-    chosen = _paths_of(recording, (row["path"] for row in rows), table)
+    listed = recordings_beside(str(table))  # those without a detection too: another of that name is not meant
+    silent = read_recordings(listed).column("path").to_pylist() if listed else []
+    chosen = _paths_of(recording, {*silent, *(row["path"] for row in rows)}, table)
     return [
         FigureBox(row["begin_s"], row["end_s"], row["low_hz"], row["high_hz"], "", row["score"])
         for row in rows

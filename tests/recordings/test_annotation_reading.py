@@ -94,6 +94,20 @@ def test_several_files_without_file_offset_are_refused():
         events(text)
 
 
+def test_a_row_without_file_offset_among_several_files_is_left_out_and_told():
+    text = "Begin Time (s)\tEnd Time (s)\tBegin Path\tBegin File\tFile Offset (s)\n1\t2\td/a.wav\ta.wav\t1\n61\t62\t\tb.wav\t\n62\t63\t\tb.wav\t2\n"
+    found = parse_annotations(text.encode(), "t.txt", index=RecordingIndex(["d/a.wav", "d/b.wav"]))
+    assert [(a.path, a.begin_s) for a in found.annotations] == [("d/a.wav", 1.0), ("d/b.wav", 2.0)]
+    assert len(found.problems) == 1 and "line 3: no File Offset" in found.problems[0]
+
+
+def test_na_of_r_is_an_empty_cell():
+    text = "sound.files,start,end,bottom.freq,top.freq,score\nx.wav,1,2,NA,NA,NA\ny.wav,NA,NA,NA,NA,NA\n"
+    found = parse_annotations(text.encode(), "t.csv")
+    assert [(a.path, a.begin_s, a.low_hz, a.score) for a in found.annotations] == [("x.wav", 1.0, None, None)]
+    assert found.annotated_paths == {"x.wav", "y.wav"} and not found.problems
+
+
 def test_rows_that_make_no_sense_are_reported_with_their_line():
     text = (
         RAVEN

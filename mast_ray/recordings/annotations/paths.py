@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 _SCHEME_OR_DRIVE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://|[A-Za-z]:|~)")
+_MACHINE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:|~)$")  # the first part of a path of some machine
 # What programs append to a recording's name to name its table, longest first.
 _TABLE_ENDINGS = re.compile(
     r"(\.Table\.\d+\.selections|\.BirdNET\.selection\.table|\.BirdNET\.results|\.selection\.table|\.selections|_selections|_labels?|\.labels?)$",
@@ -55,18 +56,17 @@ class RecordingIndex:
         """The one recording a reference can mean, or None; `near` is the folder of the
         table, relative to the root.
         """
+        written = reference
         reference = reference.strip().strip("\"'").replace("\\", "/")
         if not reference or "\0" in reference:
             return None
         is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
         if not is_foreign:
-            for candidate in (posixpath.join(near, reference), reference):
+            for candidate in (posixpath.join(near, reference), reference, written):
                 candidate = posixpath.normpath(candidate)
                 if candidate in self.paths:
                     return candidate
-        parts = [part for part in reference.split("/") if part not in ("", ".")]
-        if ".." in parts:
-            parts = parts[-1:]
+        parts = _below_parents(reference)
         named = self._telling(parts[:-1]) or [part for part in near.split("/") if _NO_CALLS.match(part)]
         for keys in (parts, [*parts[:-1], _without_suffix(parts[-1])] if parts else []):
             for start in range(len(keys)):
@@ -75,11 +75,23 @@ class RecordingIndex:
                     return found if _lies_in(found, named) else None
         return None
 
+    def could_be(self, reference: str) -> list[str]:
+        """All recordings whose paths end as a reference reads, whatever their suffix."""
+        tail = _folded("/".join(_below_parents(reference.strip().replace("\\", "/"))))
+        return list(dict.fromkeys(self._by_tail.get(tail) or self._by_tail.get(_without_suffix(tail)) or ()))
+
+    def rules_out(self, reference: str, path: str) -> bool:
+        """Whether a reference is of another folder than a recording of its name: one that these recordings know."""
+        return not _lies_in(path, self._telling(_parts(reference)[:-1]))
+
     def owner_of(self, table_path: str) -> str | None:
         """The recording a table belongs to by its own name (`x.Table.1.selections.txt` -> `x.wav`)."""
         table = PurePosixPath(table_path)
         near = "" if str(table.parent) == "." else str(table.parent)
-        for stem in own_stems(table.name):
+        for stem in (
+            table.stem,
+            *own_stems(table.name),
+        ):  # a_labels.txt is of a_labels.wav where there is one
             if (found := self._unique(_folded(stem), near)) is not None:
                 return found if _lies_in(found, self._telling(near.split("/"))) else None
         return None
@@ -110,7 +122,7 @@ def of_other_folders(found: Mapping[str, str | None]) -> tuple[set[str], list[st
     several: dict[str, list[str]] = {}
     for path, references in meant.items():
         depth = len(_parts(path))
-        shared = {reference: _num_shared(reference, path) for reference in references}
+        shared = {reference: num_shared_parts(reference, path) for reference in references}
         best = max(shared.values())
         above: dict[str, str] = {}  # folder above the archive -> a reference
         for reference, number in shared.items():
@@ -141,7 +153,12 @@ def _parts(reference: str) -> list[str]:
     return [part for part in _folded(reference.replace("\\", "/")).split("/") if part not in ("", ".")]
 
 
-def _num_shared(reference: str, path: str) -> int:
+def is_of_other_folder(reference: str, path: str) -> bool:
+    """Whether two paths of one name part before either ends: `ridge/x.wav` and `river/x.wav`, not `x.wav` and `river/x.wav`."""
+    return num_shared_parts(reference, path) < min(len(_parts(reference)), len(_parts(path)))
+
+
+def num_shared_parts(reference: str, path: str) -> int:
     """How many parts two paths have in common from their ends on; names were found to be the same, whatever their suffix."""
     number = 1
     for own, other in zip(reversed(_parts(reference)[:-1]), reversed(_parts(path)[:-1]), strict=False):
@@ -179,15 +196,18 @@ def own_stems(table_name: str) -> list[str]:
 
 
 def safe_reference(reference: str) -> str:
-    """A reference when there is no listing to look it up in: relative and below
-    the root, else its name alone.
+    """A reference when there is no listing to look it up in, relative to any root: its folders stay, because
+    `D:\\ridge\\x.wav` and `D:\\river\\x.wav` are two recordings.
     """
-    reference = reference.replace("\0", "").strip().strip("\"'").replace("\\", "/")
+    parts = _below_parents(reference.replace("\0", "").strip().strip("\"'").replace("\\", "/"))
+    return "/".join(parts[1:] if len(parts) > 1 and _MACHINE.match(parts[0]) else parts)
+
+
+def _below_parents(reference: str) -> list[str]:
+    """The parts of a reference after its last `..`."""
     parts = [part for part in reference.split("/") if part not in ("", ".")]
-    is_foreign = reference.startswith("/") or _SCHEME_OR_DRIVE.match(reference) is not None
-    if is_foreign or ".." in parts:
-        parts = parts[-1:]
-    return "/".join(part for part in parts if part != "..")
+    above = max((place for place, part in enumerate(parts) if part == ".."), default=-1)
+    return parts[above + 1 :]
 
 
 def list_files(root: str | os.PathLike[str]) -> list[str]:

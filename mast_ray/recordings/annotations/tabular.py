@@ -88,11 +88,11 @@ def _unquoted(cell: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """`1234.5`, `1234,5` or `1.234,5`; None for an empty cell. Raises ValueError for anything else, NaN
-    included.
+    """`1234.5`, `1234,5` or `1.234,5`; None for an empty cell, and for the `NA` that R writes into one. Raises ValueError
+    for anything else, NaN included.
     """
     text = text.strip()
-    if not text:
+    if text in ("", "NA"):
         return None
     written = text
     if "," in text:

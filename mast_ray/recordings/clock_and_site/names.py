@@ -31,7 +31,7 @@ _YEAR_FIRST = {
 }
 _DSG = re.compile(rf"HMS_{_TWO}_{_TWO}_{_TWO}__DMY_{_TWO}_{_TWO}_{_TWO}(?!\d)")
 _DSG_YEAR_FIRST = re.compile(r"YMD_(\d{4})_(\d{2})_(\d{2})_HMS_(\d{2})_(\d{2})_(\d{2})")
-_SOUNDTRAP = re.compile(r"^\d{3,5}\.(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})$")
+_SOUNDTRAP = re.compile(r"^\d{3,10}\.(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})$")
 _SHORT_YEAR = re.compile(r"(?<![\dA-Za-z])(\d{2})(\d{2})(\d{2})_(\d{2})(\d{2})(\d{2})(?!\d)")
 _HEXADECIMAL = re.compile(r"^[0-9A-Fa-f]{8}T?$")
 _EPOCH_MS = re.compile(r"(?<![\dA-Za-z.])(\d{13})(?!\d)")

@@ -10,6 +10,7 @@ that was moved, a row without it is a box that was drawn.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +33,11 @@ from mast_ray.recordings.annotations.model import (
     Span,
     merge_annotations,
 )
+from mast_ray.recordings.annotations.paths import marks_no_calls
 from mast_ray.recordings.annotations.reading import read_annotations, read_listened
 from mast_ray.recordings.annotations.writing import write_annotations
 from mast_ray.reporting.exports.rows import detection_id
+from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.stages.review.found_boxes import FoundBoxes
 
@@ -127,7 +130,8 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
     tables = place / TABLES if has_own_layout else place
     parts = []
     if not has_own_layout or tables.exists():
-        parts.append(read_annotations(tables, recordings=paths))
+        read = read_annotations(tables, recordings=paths)
+        parts.append(_said_by_layout(read, tables / REJECTED, paths) if has_own_layout else read)
     if has_own_layout:
         parts.append(read_listened(place / LISTENED, recordings=paths))
     read = merge_annotations(parts)
@@ -156,6 +160,23 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
     return Imported(tuple(replace(action, queue="import") for action in actions), tuple(problems))
 
 
+def _said_by_layout(read: AnnotationSet, rejected: Path, paths: Sequence[str]) -> AnnotationSet:
+    """In our own layout tables repeat the folders of recordings: that one lies in `negative/` makes its boxes no rejected ones."""
+    wrong = read_annotations(rejected, recordings=paths).annotations if rejected.exists() else ()
+    is_wrong = {(a.path, *_corners(a)) for a in wrong}
+    events = [
+        replace(a, said="call")
+        if marks_no_calls(f"{posixpath.dirname(a.path)}/") and (a.path, *_corners(a)) not in is_wrong
+        else a
+        for a in read.annotations
+    ]
+    return replace(read, annotations=tuple(events))
+
+
+def _corners(a: Annotation) -> tuple[float, float, float | None, float | None]:
+    return a.begin_s, a.end_s, a.low_hz, a.high_hz
+
+
 def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> list[Action]:
     """What one row says: nothing, a verdict, or a verdict and a name."""
     recording = found.recordings[found.row_of_path[annotation.path]]
@@ -176,14 +197,16 @@ def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> lis
         return [replace(plain, action="reject")]
     moved = low_hz is not None and not _is_same(annotation, found, row)
     first = replace(plain, action="change" if moved else "accept")
-    if annotation.label == found.label[row]:
+    # what `mast export` writes for a detection without a name is none
+    if annotation.label in (found.label[row], found.label[row] or DEFAULT_LABEL):
         return [first]
     return [first, replace(plain, action="name", label=annotation.label)]
 
 
 def _detection_of(annotation: Annotation, found: FoundBoxes) -> int | None:
     """The detection a row names, or whose corners it has to the last digit."""
-    named = {key.lower(): value for key, value in annotation.extra.items()}.get("detection", "")
+    extra = {key.lower(): value for key, value in annotation.extra.items()}
+    named = extra.get("detection") or extra.get("detection_id", "")  # of this export, or of `mast export`
     if named in found.row_of_id:
         row = found.row_of_id[named]
         return row if found.recordings[found.recording[row]].path == annotation.path else None

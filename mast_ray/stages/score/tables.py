@@ -51,8 +51,8 @@ from mast_ray.tables.labels.spans import unheard_parts
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
+SHOWN_PROBLEMS = 5
 ENDLESS_S = 1e7  # files of annotations do not say how long a recording is
-MOST_PROBLEMS = 5  # lines of a file that are named
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,7 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
     found = (
-        read_events(detections, wanted.format, columns, says_problems=True)
-        if table is None
-        else events_from_arrow(table)
+        read_events(detections, wanted.format, columns) if table is None else _events_at(detections, table)
     )
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
@@ -156,6 +154,18 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
         events = replace(events, recordings=with_facts_of(events.recordings, recordings))
     knobs = (config.evaluate.iou, wanted.space, wanted.unlisted)
     return score_tables(found, events, *knobs, truth.blocks, truth.ignored, truth.rounding)
+
+
+def _events_at(uri: str, table: pa.Table) -> EventTable:
+    """Detections with all recordings that `mast detect` went through, where it lists them: one without a detection is not
+    another of its name.
+    """
+    listed = recordings_beside(uri)
+    if listed:
+        events = events_from_arrow(table, recordings_from_arrow(read_recordings(listed)))
+        if len(events) == len(table):
+            return events
+    return events_from_arrow(table)
 
 
 def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: str, uri: str) -> Scored:
@@ -173,9 +183,7 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
     return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), config)
 
 
-def read_events(
-    uri: str, format: str = "auto", columns: Mapping[str, str] | None = None, *, says_problems: bool = False
-) -> EventTable:
+def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | None = None) -> EventTable:
     """Detections from Parquet (file or folder) or from an annotation file of any format.
 
     Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
@@ -183,8 +191,6 @@ def read_events(
     if not is_annotation_file(uri):
         return events_from_arrow(_table_of(uri))
     found = _annotations_at(uri, format, columns)
-    if says_problems:
-        _say_problems(found, uri)
     events = events_from_annotations(found)
     if len(events) and spans_whole_band(events).all():
         print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
@@ -196,15 +202,15 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
     """Annotation files of one side; a mapping of columns is for the side that has them."""
     path = Path(uri)
     fits = path.is_dir() or has_columns(path.read_bytes(), path.name, columns or {})
-    return read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
-
-
-def _say_problems(found: AnnotationSet, uri: str) -> None:
-    """Lines that could not be read are left out, and never in silence."""
-    for problem in found.problems[:MOST_PROBLEMS]:
+    found = read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+    for problem in found.problems[:SHOWN_PROBLEMS]:
         print(f"note: {problem}", file=sys.stderr)
-    if more := len(found.problems[MOST_PROBLEMS:]):
-        print(f"note: and {more} more lines of {uri} that could not be read", file=sys.stderr)
+    if found.problems:
+        print(
+            f"note: {uri}: {len(found.problems)} rows or files cannot be used and are left out",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _refuse_unused_columns(wanted: TableWanted) -> None:
@@ -253,7 +259,6 @@ def read_truth(
     if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)
-        _say_problems(found, uri)
         return _truth_of_files(found, labels, uri)
     return truth_of_split(open_prepared(uri), split or None)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+import review_run
 from review_run import PATHS, write_run
 
 from mast_ray.config.errors import DataError
@@ -157,3 +158,30 @@ def test_a_call_of_several_rounds_is_exported_once(found, tmp_path):
     second.act("accept", "random", [new.ids[0]])
     assert export_corrections(second.states(), new, tmp_path / "out", "raven", (end,)).num_calls == 1
     assert export_corrections(second.states(), new, tmp_path / "out2", "raven").num_calls == 2
+
+
+def test_boxes_of_a_recording_in_a_folder_called_negative_come_back_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(review_run, "PATHS", ("negative/x.wav", "noise/y.wav", "ridge/z.wav"))
+    run, audio = write_run(tmp_path)
+    found = load_boxes(detections_of(str(run)), open_storage(audio), 0.5)
+    session = ReviewSession(found, tmp_path / "one", "Ana")
+    session.act("accept", "random", [found.ids[0], found.ids[9], found.ids[17]])
+    session.act("reject", "random", [found.ids[1], found.ids[10]])
+    export_corrections(session.states(), found, tmp_path / "out", "raven")
+    other = ReviewSession(found, tmp_path / "two", "Ana")
+    other.add(import_corrections(tmp_path / "out", found, "Ana").actions)
+    assert told(other) == told(session)
+
+
+def test_what_mast_export_wrote_can_be_corrected_and_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(review_run, "LABELS", (None, None, "Rana"))
+    run, audio = write_run(tmp_path)
+    detections = detections_of(str(run))
+    found = load_boxes(detections, open_storage(audio), 0.0)
+    assert run_verb("export", [detections, "--to", "raven", "--out", str(tmp_path / "raven")]) == 0
+    for path in (tmp_path / "raven").rglob("*.txt"):
+        path.write_text(path.read_text().replace("\t1.000000\t", "\t1.100000\t"))  # the first box of each
+    actions = import_corrections(tmp_path / "raven", found, "Ana").actions
+    assert sorted(a.action for a in actions) == ["accept"] * 21 + ["change"] * 3
+    assert {a.begin_s for a in actions if a.action == "change"} == {1.1}
+    assert {a.label for a in actions} == {"", "Rana"}  # `call` is no name

@@ -9,6 +9,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.evaluation.breakdown import cells_of_hours
 from mast_ray.evaluation.review.sheet import band_edges_of, draw_review, num_above
+from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import HERE, ON_RAY
@@ -16,6 +17,7 @@ from mast_ray.stages.score import review_parts
 from mast_ray.stages.score.review_parts import Detections
 from mast_ray.stages.score.tables import read_events
 from mast_ray.tables.schemas import DETECTIONS
+from mast_ray.verbs.main import main
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +93,18 @@ def test_ids_are_those_of_sheets_and_of_reviews(tmp_path):
         detection_id("a.wav", 1.0, 2.0, LOW_HZ, HIGH_HZ),  # as a review shows it
         detection_id("a.wav", 3.0, 4.0, 500.0, 900.0),
     }
+
+
+def test_a_sheet_of_a_recording_of_hours_is_read_back_as_its_boxes(tmp_path, capsys):
+    begin_s = [0.5, 999.994, 12345.66, 86399.123]
+    rows = [
+        {"recording_id": "a", "path": "a.wav", "begin_s": b, "end_s": b + 0.06, "low_hz": 1234.567, "high_hz": 2000.0,
+         "score": 0.9}
+        for b in begin_s
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "found.parquet")
+    assert main(["calibrate", str(tmp_path / "found.parquet"), "--out", str(tmp_path / "sheet")]) == 0
+    read = read_annotations(tmp_path / "sheet" / "review.csv").annotations
+    assert [a.begin_s for a in read] == pytest.approx(begin_s, abs=1e-3)
+    assert [a.end_s - a.begin_s for a in read] == pytest.approx([0.06] * 4, abs=1e-3)
+    assert [a.low_hz for a in read] == pytest.approx([1234.567] * 4, abs=1e-3)

@@ -53,10 +53,11 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         )
     label = columns.get("label") or pick(lookup, LABEL_COLUMNS)
     score = columns.get("score") or pick(lookup, SCORE_COLUMNS)
-    file, offset = pick(lookup, ("begin path", "begin file")), pick(lookup, ("file offset (s)",))
+    named = [lookup[name] for name in ("begin path", "begin file") if name in lookup]
+    offset = pick(lookup, ("file offset (s)",))
     delta = pick(lookup, ("delta time (s)",))
     taken = {lookup[name] for name in _OWN_COLUMNS if name in lookup} | {label, score}
-    files = {values.get(file, "") for _, values in table.rows} if file else set()
+    files = {_file_of(values, named) for _, values in table.rows} if named else set()
     if len(files) > 1 and offset is None:
         raise DataError(
             f"{source}: selections of {len(files)} files without 'File Offset (s)':\nadd that column in Raven and export again"
@@ -79,11 +80,13 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             if begin_s is None or end_s is None or end_s < begin_s:
                 raise ValueError("begin or end time is missing or in the wrong order")
             offset_s = number(values.get(offset or "", ""))
-            if offset_s is not None and file and abs(offset_s - begin_s) > SAME_TIME_S:
+            if offset_s is None and len(files) > 1:
+                raise ValueError("no File Offset, and the times of several files run on")
+            if offset_s is not None and named and abs(offset_s - begin_s) > SAME_TIME_S:
                 begin_s, end_s = offset_s, offset_s + (end_s - begin_s)
             low_hz, high_hz = _band(values, lookup)
             annotation = Annotation(
-                path=values.get(file or "", ""),
+                path=_file_of(values, named),
                 begin_s=begin_s,
                 end_s=end_s,
                 low_hz=low_hz,
@@ -109,6 +112,11 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         for twin, event in kept.items()
     )
     return Parsed(events, tuple(sorted(files)) if files else ("",), tuple(problems))
+
+
+def _file_of(values: Mapping[str, str], columns: Sequence[str]) -> str:
+    """What the first of these columns says that says anything: tables put together have the one here, the other there."""
+    return next((values[name] for name in columns if values[name]), "")
 
 
 def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float | None, float | None]:
