@@ -169,7 +169,10 @@ def plain_yaml(text: str, origin: str) -> Any:
         for token in yaml.scan(text):
             if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
                 line = token.start_mark.line + 1
-                raise ConfigError(f"{origin} uses YAML's & and * (line {line}): write the values out")
+                raise ConfigError(
+                    f"{origin} uses YAML's & and * (line {line}): write the values out,\n"
+                    'and names that begin with one of them in quotes, e.g. ["*warbler"]'
+                )
             depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
             if depth > DEEPEST_YAML:
                 raise ConfigError(f"{origin} is nested {depth} deep: settings are section.key=value")

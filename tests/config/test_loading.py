@@ -260,3 +260,9 @@ def test_an_average_over_squares_that_never_moves_is_refused_before_the_optimize
     with pytest.raises(ConfigError, match=rf"{section}\.beta2=1\.0 is not valid"):
         apply_overrides(Config(), {f"{section}.beta2": 1.0})
     assert apply_overrides(Config(), {f"{section}.beta2": 0.0})
+
+
+def test_a_pattern_that_begins_with_a_star_is_taken_in_quotes_and_asked_for_in_them():
+    with pytest.raises(ConfigError, match=r'in quotes, e\.g\. \["\*warbler"\]'):
+        parse_set(["labels.include=[*warbler]"])
+    assert parse_set(['labels.include=["*warbler", Turdus*]']) == {"labels.include": ["*warbler", "Turdus*"]}

@@ -1,4 +1,4 @@
-"""What of its boxes a training will not learn, said before it begins."""
+"""What a training will not learn, said before it begins: boxes that no point learns, and an encoder that stays as it was drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 from torch import nn
 
 from mast_ray.boxes.assignment import is_learned
+from mast_ray.config.stage_knobs import DetectorTrainConfig
+from mast_ray.config.tree import ModelConfig
 from mast_ray.tables.reading.reader import ChunkReader
+from mast_ray.training.assembly import groups_of
+from mast_ray.training.engine import Objective
 from mast_ray.training.objectives import DetectionObjective
 
 log = logging.getLogger("mast.training")
@@ -41,4 +45,26 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
             "--set model.adapter=hybrid --set model.finest_level=auto looks closer",
             100 * lost,
             *levels[0].stride,
+        )
+
+
+def warn_of_random_encoder(
+    objective: Objective, knobs: DetectorTrainConfig, model: ModelConfig, section: str
+) -> None:
+    """Say it when a training from nothing leaves a part of its encoder as it was drawn: what is kept frozen is meant to be
+    pretrained.
+    """
+    trained = {name for group in groups_of(objective, knobs, model) for name in group.names}
+    sizes = {name: value.numel() for name, value in objective.named_parameters() if value.requires_grad}
+    frozen = sum(size for name, size in sizes.items() if "encoder." in name and name not in trained)
+    if frozen:
+        log.warning(
+            "nothing is pretrained, and %.1f M weights of the encoder stay as they were drawn (%s.unfrozen_blocks=%d): "
+            "start from something (--encoder, --start), or train all of it, "
+            "--set %s.unfrozen_blocks=99 --set %s.backbone_multiplier=1",
+            frozen / 1e6,
+            section,
+            knobs.unfrozen_blocks,
+            section,
+            section,
         )

@@ -22,7 +22,7 @@ from mast_ray.inference.chunk_detector import Inputs
 from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation, judged_by
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.stages.train.box_checks import durations_of, warn_of_unlearned_boxes
+from mast_ray.stages.train.box_checks import durations_of, warn_of_random_encoder, warn_of_unlearned_boxes
 from mast_ray.stages.train.data import chunk_reader, training_data
 from mast_ray.stages.train.export import card_of, export, run_files
 from mast_ray.stages.train.student import (
@@ -172,6 +172,8 @@ class DetectorTask:
             load_detector_weights(objective, self.init_detector, config)
         if worker.rank == 0:
             warn_of_unlearned_boxes(objective, reader)
+            if not (self.init_encoder or self.init_detector):
+                warn_of_random_encoder(objective, knobs, config.model, self.section)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, inputs, worker)
         schedule = schedule_of(knobs, data.samples_per_epoch)

@@ -10,7 +10,7 @@ from small_archive import make_prepared
 
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import paper, tiny
-from mast_ray.stages.train.box_checks import warn_of_unlearned_boxes
+from mast_ray.stages.train.box_checks import warn_of_random_encoder, warn_of_unlearned_boxes
 from mast_ray.stages.train.summary import TrainSummary, result_text
 from mast_ray.stages.train.work import DetectorTask, identity_of
 from mast_ray.tables.prepared import open_prepared
@@ -82,3 +82,28 @@ def test_a_training_that_nothing_chose_by_names_no_best_step():
     told = result_text(TrainSummary(2, 8, 11, 0, -1), "out")
     assert told == "done: 2 steps over 11 chunks; the last weights, as nothing chose\nout"
     assert "best at step 2: f1 0.5" in result_text(TrainSummary(2, 8, 11, 0, 2, {"f1": 0.5}), "out")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_said"),
+    [
+        ({"detector.unfrozen_blocks": 1}, True),
+        ({"detector.unfrozen_blocks": 99}, False),
+        (
+            {
+                "detector.unfrozen_blocks": 1,
+                "detector.unfreeze_every_epochs": 1,
+                "detector.unfreeze_blocks": 1,
+            },
+            False,
+        ),
+        ({"detector.unfrozen_blocks": 1, "model.name": "vit_scratch"}, False),
+        ({"detector.unfrozen_blocks": 1, "model.name": "resnet_fpn"}, False),
+    ],
+)
+def test_an_encoder_that_stays_as_it_was_drawn_is_said_with_what_to_do(caplog, knobs, is_said):
+    config = apply_overrides(tiny(), knobs)
+    with caplog.at_level("WARNING", logger="mast.training"):
+        warn_of_random_encoder(detection(config, config.detector), config.detector, config.model, "detector")
+    assert ("stay as they were drawn (detector.unfrozen_blocks=1)" in caplog.text) == is_said
+    assert ("--set detector.unfrozen_blocks=99" in caplog.text) == is_said
