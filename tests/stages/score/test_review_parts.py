@@ -91,3 +91,13 @@ def test_ids_are_those_of_sheets_and_of_reviews(tmp_path):
         detection_id("a.wav", 1.0, 2.0, LOW_HZ, HIGH_HZ),  # as a review shows it
         detection_id("a.wav", 3.0, 4.0, 500.0, 900.0),
     }
+
+
+def test_lines_that_cannot_be_read_are_named_once(tmp_path, capsys):
+    table = tmp_path / "found.csv"
+    table.write_text(
+        "file,begin_s,end_s,low_hz,high_hz,score\na.wav,1,2,1000,2000,0.5\na.wav,1,x,1000,2000,0.5\n"
+    )
+    found = Detections.at(str(table), HERE, ClusterConfig())
+    assert found.limits()[0] == 1 and len(found.drawn(5, 0)) == 1
+    assert capsys.readouterr().err.count("line 3: 'x' is not a number") == 1
