@@ -83,7 +83,10 @@ class Detections:
 
     @classmethod
     def at(cls, uri: str, runner: Runner, cluster: ClusterConfig) -> Detections:
-        if uri.endswith(".parquet") or is_annotation_file(uri):
+        if is_annotation_file(uri):
+            read_events(uri, says_problems=True)  # once, however often it is gone through
+            return cls((Slice(uri),), HERE, cluster)
+        if uri.endswith(".parquet"):
             return cls((Slice(uri),), HERE, cluster)
         keys = split_uri(uri)[1]
         slices = tuple(

@@ -145,7 +145,9 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
     found = (
-        read_events(detections, wanted.format, columns) if table is None else _events_at(detections, table)
+        read_events(detections, wanted.format, columns, says_problems=True)
+        if table is None
+        else _events_at(detections, table)
     )
     if recordings is not None and not all(found.recordings.paths) and all(recordings.ids):
         found = renumbered(found, recordings)  # a table that knows ids only
@@ -183,7 +185,9 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
     return score_chunks(archive, chunks, pool_of_table(table, archive, chunks), config)
 
 
-def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | None = None) -> EventTable:
+def read_events(
+    uri: str, format: str = "auto", columns: Mapping[str, str] | None = None, *, says_problems: bool = False
+) -> EventTable:
     """Detections from Parquet (file or folder) or from an annotation file of any format.
 
     Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
@@ -191,6 +195,8 @@ def read_events(uri: str, format: str = "auto", columns: Mapping[str, str] | Non
     if not is_annotation_file(uri):
         return events_from_arrow(_table_of(uri))
     found = _annotations_at(uri, format, columns)
+    if says_problems:
+        _say_problems(found, uri)
     events = events_from_annotations(found)
     if len(events) and spans_whole_band(events).all():
         print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
@@ -202,7 +208,11 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
     """Annotation files of one side; a mapping of columns is for the side that has them."""
     path = Path(uri)
     fits = path.is_dir() or has_columns(path.read_bytes(), path.name, columns or {})
-    found = read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+    return read_annotations(uri, format, columns=columns if fits else None)  # type: ignore[arg-type]
+
+
+def _say_problems(found: AnnotationSet, uri: str) -> None:
+    """What cannot be read is left out, and never in silence."""
     for problem in found.problems[:SHOWN_PROBLEMS]:
         print(f"note: {problem}", file=sys.stderr)
     if found.problems:
@@ -210,7 +220,6 @@ def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) ->
             f"note: {uri}: {len(found.problems)} rows or files cannot be used and are left out",
             file=sys.stderr,
         )
-    return found
 
 
 def _refuse_unused_columns(wanted: TableWanted) -> None:
@@ -259,6 +268,7 @@ def read_truth(
     if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)
+        _say_problems(found, uri)
         return _truth_of_files(found, labels, uri)
     return truth_of_split(open_prepared(uri), split or None)
 

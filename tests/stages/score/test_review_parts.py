@@ -108,3 +108,13 @@ def test_a_sheet_of_a_recording_of_hours_is_read_back_as_its_boxes(tmp_path, cap
     assert [a.begin_s for a in read] == pytest.approx(begin_s, abs=1e-3)
     assert [a.end_s - a.begin_s for a in read] == pytest.approx([0.06] * 4, abs=1e-3)
     assert [a.low_hz for a in read] == pytest.approx([1234.567] * 4, abs=1e-3)
+
+
+def test_lines_that_cannot_be_read_are_named_once(tmp_path, capsys):
+    table = tmp_path / "found.csv"
+    table.write_text(
+        "file,begin_s,end_s,low_hz,high_hz,score\na.wav,1,2,1000,2000,0.5\na.wav,1,x,1000,2000,0.5\n"
+    )
+    found = Detections.at(str(table), HERE, ClusterConfig())
+    assert found.limits()[0] == 1 and len(found.drawn(5, 0)) == 1
+    assert capsys.readouterr().err.count("line 3: 'x' is not a number") == 1
