@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
+from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
@@ -216,9 +216,11 @@ def fitted_epochs(
 ) -> dict[str, Any]:
     """Few corrections are shown more often, many within the minutes there are."""
     most = max(1, int(minutes * 60 * chunks_per_s / max(num_chunks, 1)))
-    epochs = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS, most)
+    wanted = min(max(math.ceil(WANTED_PASSES / max(num_chunks, 1)), knobs.epochs), MOST_EPOCHS)
+    epochs = min(max(wanted, lengthened(knobs, num_chunks).epochs), most)
     found: dict[str, Any] = rescaled_epochs(knobs, epochs)
-    return found | {"validate_every_epochs": max(epochs / 2, 1.0)}
+    # min_steps has been heard: asked again, it would put back what the minutes cut
+    return found | {"validate_every_epochs": max(epochs / 2, 1.0), "min_steps": 0}
 
 
 def compare(

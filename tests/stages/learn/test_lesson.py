@@ -5,6 +5,7 @@ import pytest
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import tiny
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.stages.learn.archive import HELD_OUT_SHARE, _neighbourhoods, _together, lesson_of, sides_by_name
@@ -127,6 +128,15 @@ def test_few_chunks_are_shown_more_often_and_many_within_the_minutes():
     assert fitted_epochs(knobs, 60, 5.0, 1.0)["epochs"] == 5  # a slower machine
     assert few["epochs"] > knobs.epochs and many["epochs"] == 1
     assert few["warmup_epochs"] == pytest.approx(knobs.warmup_epochs * few["epochs"] / knobs.epochs)
+
+
+def test_min_steps_does_not_put_back_what_the_minutes_cut():
+    knobs = tiny().self_train.stage2
+    assert knobs.min_steps > 0
+    short, enough = (fitted_epochs(knobs, 19, minutes, 0.5) for minutes in (0.2, 60.0))
+    after = [lengthened(knobs.model_copy(update=found), 19).epochs for found in (short, enough)]
+    assert after == [short["epochs"], enough["epochs"]] and short["epochs"] == 1
+    assert enough["epochs"] >= lengthened(knobs, 19).epochs > 1  # where there is time, all of them
 
 
 def test_the_next_round_has_the_next_number():
