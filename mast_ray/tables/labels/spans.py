@@ -16,7 +16,8 @@ from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S
 
-TASK = "annotate"  # the marker that `mast label-budget plan` writes into its task files
+# the markers of our own task files (`mast label-budget plan`) and of where to listen first (`mast listen`)
+TASKS = frozenset({"annotate", "listen"})
 SHORTEST_GAP_S = FRAME_SHIFT_S
 Interval = tuple[float, float]
 
@@ -31,7 +32,7 @@ def with_listened(found: AnnotationSet, listened: AnnotationSet) -> AnnotationSe
     return replace(
         found,
         annotations=tuple(
-            a for a in found.annotations if a.label != TASK or a.path not in listened.annotated_paths
+            a for a in found.annotations if a.label not in TASKS or a.path not in listened.annotated_paths
         ),
         annotated_paths=found.annotated_paths | listened.annotated_paths,
         unresolved=tuple(dict.fromkeys((*found.unresolved, *listened.unresolved))),
