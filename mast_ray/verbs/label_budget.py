@@ -146,6 +146,7 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
         print(f"note: only {len(plan)} of {args.num} chunks could be chosen without overlap")
     print(f"wrote {len(names)} files in {args.out}")
     if audio is not None:
-        print("annotate clips/audio in place of the selections 'annotate', then bring them back:\n  mast prepare "
+        print("annotate clips/audio in place of the selections 'annotate' (take them away where there is nothing), then bring them back:\n"
+              "  mast prepare "
               f"{args.out}/clips/audio --annotations {args.out}/clips/tasks/raven --table {args.out}/clips/recordings.csv --out ...")  # fmt: skip
     return 0

@@ -6,7 +6,8 @@ OUT/tasks/                       task files for the original recordings: one tim
 OUT/clips/audio/*.wav            the chunks themselves, an archive of their own: an annotated clip is wholly annotated
 OUT/clips/tasks/, recordings.csv the same tasks on the clips, and the sites and times of the clips
 
-A selection "annotate" that stays in the table has no band, so it is never trained on as a call. Annotated clips come back with
+A selection "annotate" that stays in the table has no band, so it is never trained on as a call; one that stays alone says that nobody
+has begun. Annotated clips come back with
 `mast prepare OUT/clips/audio --annotations OUT/clips/tasks/raven --table OUT/clips/recordings.csv`.
 """
 

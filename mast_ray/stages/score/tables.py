@@ -278,7 +278,7 @@ def _truth_of_files(found: AnnotationSet, labels: LabelsConfig, uri: str) -> Tru
     refuse_no_calls(found, chosen, uri)
     if any(chosen.counts[role] for role in chosen.counts if role != "call") or chosen.notes:
         print("\n".join(chosen.lines()), file=sys.stderr)
-    paths = found.annotated_paths
+    paths = chosen.calls.annotated_paths
     unheard = unheard_parts(chosen.calls, dict.fromkeys(paths, ENDLESS_S), labels)
     parts = [Annotation(path, *gap) for path, gaps in unheard.items() for gap in gaps]
     ignored = events_from_annotations(AnnotationSet((*chosen.uncertain, *parts), paths))

@@ -19,7 +19,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.tables.labels.cleaning import LabelNote, note_of, possible_boxes, single_boxes
-from mast_ray.tables.labels.spans import listens_for_all, outside_spans
+from mast_ray.tables.labels.spans import TASKS, listens_for_all, outside_spans
 
 Role = Literal["call", "uncertain", "no_animal", "left_out"]
 SHOWN_LABELS = 12
@@ -35,7 +35,7 @@ NO_ANIMAL = _names(
     """
     noise, noises, background, background noise, ambient, ambient noise, silence, silent, nothing, empty, no audio,
     no call, nocall, no calls, no animal, no animals, no bird, no birds, no bat, no bats, no sound, no event,
-    no class of interest, not of interest, negative, false positive, false positives, false alarm, fp, annotate,
+    no class of interest, not of interest, negative, false positive, false positives, false alarm, fp, annotate, listen,
     rain, rainfall, heavy rain, light rain, wind, thunder, storm, water, stream, river, waves, surf,
     airplane, aeroplane, plane, aircraft, helicopter, car, cars, truck, vehicle, vehicles, traffic, motorbike,
     motorcycle, motor, boat, ship, vessel, engine, engines, machine, machinery, chainsaw, siren, gun, gunshot,
@@ -115,15 +115,33 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
     for annotation in possible:
         role = role_of(annotation.label, knobs)
         by_role["uncertain" if role == "call" and annotation.said == "uncertain" else role].append(annotation)
+    tasks = open_tasks(found, knobs)
+    notes += note_of(
+        "are tasks (annotate, listen) in tables without anything else: what nobody has begun is not gone through",
+        tasks,
+    )
+    waiting = {a.path for a in tasks}
     calls, merged = single_boxes(by_role["call"])
     by_role["call"] = calls
     return ChosenLabels(
-        replace(found, annotations=tuple(calls)),
+        replace(
+            found,
+            annotations=tuple(calls),
+            annotated_paths=found.annotated_paths - waiting,
+            spans=tuple(span for span in found.spans if span.path not in waiting),
+        ),
         tuple(by_role["uncertain"]),
         {role: Counter(a.label for a in own) for role, own in by_role.items()},
         (*notes, *merged),
         not listens_for_all(knobs.listened_for, knobs),
     )
+
+
+def open_tasks(found: AnnotationSet, knobs: LabelsConfig) -> list[Annotation]:
+    """Task markers of recordings that have nothing else: who finds nothing there takes the marker away."""
+    markers = {name for name in TASKS if role_of(name, knobs) != "call"}
+    begun = {a.path for a in found.annotations if _plain(a.label) not in markers}
+    return [a for a in found.annotations if a.path not in begun]
 
 
 def refuse_no_calls(found: AnnotationSet, chosen: ChosenLabels, source: str) -> None:

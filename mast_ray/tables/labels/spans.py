@@ -16,19 +16,24 @@ from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.spectrogram.grid import FRAME_SHIFT_S
 
+# the markers of our own task files (`mast label-budget plan`) and of where to listen first (`mast listen`)
+TASKS = frozenset({"annotate", "listen"})
 SHORTEST_GAP_S = FRAME_SHIFT_S
 Interval = tuple[float, float]
 
 
 def with_listened(found: AnnotationSet, listened: AnnotationSet) -> AnnotationSet:
     """Annotations with a table of what was gone through: it is the whole truth about that, recordings without a
-    box included; a recording it does not name was not gone through at all.
+    box included; a recording it does not name was not gone through at all. A task in one that it names is done.
     """
     spans = list(listened.spans)
     unnamed = found.annotated_paths - listened.annotated_paths
     spans += [Span(path, 0.0, 0.0) for path in sorted(unnamed)]
     return replace(
         found,
+        annotations=tuple(
+            a for a in found.annotations if a.label not in TASKS or a.path not in listened.annotated_paths
+        ),
         annotated_paths=found.annotated_paths | listened.annotated_paths,
         unresolved=tuple(dict.fromkeys((*found.unresolved, *listened.unresolved))),
         problems=(*found.problems, *listened.problems),

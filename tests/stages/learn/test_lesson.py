@@ -140,5 +140,14 @@ def test_the_fewest_steps_of_a_recipe_do_not_take_longer_than_the_minutes():
     assert steps * knobs.batch_size <= 0.5 * 60 * 2.0
 
 
+def test_min_steps_does_not_put_back_what_the_minutes_cut():
+    knobs = tiny().self_train.stage2
+    assert knobs.min_steps > 0
+    short, enough = (fitted_epochs(knobs, 19, minutes, 0.5) for minutes in (0.2, 60.0))
+    after = [lengthened(knobs.model_copy(update=found), 19).epochs for found in (short, enough)]
+    assert after == [short["epochs"], enough["epochs"]] and short["epochs"] == 1
+    assert enough["epochs"] >= lengthened(knobs, 19).epochs > 1  # where there is time, all of them
+
+
 def test_the_next_round_has_the_next_number():
     assert [next_name(name) for name in ("run", "run-2", "a/demo-9/")] == ["run-2", "run-3", "a/demo-10"]

@@ -8,6 +8,7 @@ from mast_ray.config.recipes import field, paper
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls, role_of
 from mast_ray.tables.labels.cleaning import single_boxes
+from mast_ray.tables.labels.spans import with_listened
 
 
 def knobs(**settings):
@@ -107,3 +108,20 @@ def test_of_the_same_box_twice_the_label_is_kept_whichever_has_it():
     assert kept == [box(1, 2, None, None, "wren")]
     kept, notes = single_boxes([box(1, 2, 20000, 30000, "bat"), box(1, 2, 20000, 30000, "myotis")])
     assert kept == [box(1, 2, 20000, 30000, "bat")] and notes[0].count == 1
+
+
+@pytest.mark.parametrize("marker", ["annotate", "listen"])
+def test_a_task_that_nobody_has_begun_is_not_gone_through(marker):
+    tasks = (
+        Annotation("open.wav", 0.0, 10.24, 500, 8000, marker),
+        Annotation("begun.wav", 0.0, 10.24, 500, 8000, marker),
+        Annotation("begun.wav", 1.0, 2.0, 1000, 2000, "wren"),
+    )
+    paths = frozenset({"open.wav", "begun.wav", "silent.wav"})
+    chosen = chosen_labels(AnnotationSet(tasks, paths), knobs())
+    assert chosen.calls.annotated_paths == {"begun.wav", "silent.wav"}
+    assert [a.label for a in chosen.calls.annotations] == ["wren"]
+    assert any("nobody has begun" in line and "open.wav" in line for line in chosen.lines())
+    assert chosen_labels(AnnotationSet(tasks, paths), knobs(no_animal="keep")).calls.annotated_paths == paths
+    heard = with_listened(AnnotationSet(tasks, paths), AnnotationSet(annotated_paths=paths))
+    assert chosen_labels(heard, knobs()).calls.annotated_paths == paths
