@@ -187,3 +187,10 @@ def test_a_first_look_at_a_bucket_stays_in_the_bucket(monkeypatch, capsys):
         places = [word for word in step.argv if word.startswith("s3:")]
         assert len(places) >= 2 and all(word.startswith("s3://field/") for word in places)
     assert "s3://field/first/report.html" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(DATA, False), (CONFIG, False), (75, True)])
+def test_a_mistake_at_the_first_step_leaves_nothing_behind(code, is_kept, tmp_path):
+    steps = [Step("first", "prepare", ()), Step("second", "train", ())]
+    assert run_steps(steps, lambda verb, argv: code, tmp_path / "out") == code
+    assert (tmp_path / "out").exists() == is_kept
