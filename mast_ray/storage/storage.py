@@ -73,6 +73,8 @@ def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Stor
                 "write s3://BUCKET/PREFIX, and give the keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return S3Storage(bucket, prefix.strip("/"), settings or StorageConfig())
+    if text.startswith("s3:/"):  # taken for a path, it would be a folder of that name here
+        raise DataError(f"{text} is no address of a bucket: write s3://BUCKET/PREFIX")
     if "://" in text and not text.startswith("file://"):
         raise DataError(f"{text}: only local paths and s3:// are supported")
     return LocalStorage(str(Path(text.removeprefix("file://")).expanduser().absolute()))

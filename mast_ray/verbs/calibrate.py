@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -110,7 +109,7 @@ def _sheet(rows: Sequence[Drawn], seed: int) -> bytes:
 
 
 def _report(args: argparse.Namespace, found: Detections) -> int:
-    verdicts = read_verdicts(Path(args.verdicts))
+    verdicts = read_verdicts(args.verdicts)
     if not verdicts.is_drawn:
         raise DataError(
             f"{args.verdicts} was not drawn by `mast calibrate`: chosen examples say little about the rest\n"

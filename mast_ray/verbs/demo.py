@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.verbs.pipeline import Step, method_table, run_steps
 
 HELP = """Make a small synthetic archive of four sites and several days (nothing is downloaded; its species and sites are not those
@@ -107,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.on_ray.session import ray_session
     from mast_ray.verbs.main import run_verb
 
+    if "://" in args.out:
+        raise ConfigError(f"--out {args.out}: the demo writes to a folder of this machine, e.g. --out demo")
     out = Path(args.out)
     steps = demo_steps(out, args.hours, args.seed, args.workers, args.whole)
     minutes = sum(step.expected_s for step in steps) / 60

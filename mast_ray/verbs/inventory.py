@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mast_ray.recordings.annotations.formats.yolo import ImageScale
-    from mast_ray.storage.storage import open_storage
+    from mast_ray.storage.storage import open_beside, open_storage
     from mast_ray.tables.labels.choice import chosen_labels
     from mast_ray.tables.labels.matching import AnnotationSource, annotations_of
     from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
@@ -59,5 +58,6 @@ def run(args: argparse.Namespace) -> int:
     if labels is not None:
         print("\n".join(labels.lines()))
     if args.json:
-        Path(args.json).write_text(json.dumps(vars(inventory), indent=1))
+        folder, name = open_beside(args.json, args.config.storage)
+        folder.write_atomic(name, json.dumps(vars(inventory), indent=1).encode())
     return 0

@@ -181,6 +181,7 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
                             help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
     module.add_arguments(parser)
     args = parser.parse_args(argv)
+    _refuse_buckets(verb, args)
     args.held = held or ExitStack()
     if getattr(module, "USES_CONFIG", False):
         args.config = config_of(args.recipe, args.config_file, args.sets)
@@ -193,6 +194,16 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
         folders = [folder_of_model(one, args) for one in (given if isinstance(given, list) else [given])]
         setattr(args, name, folders if isinstance(given, list) else folders[0])
     return module, args
+
+
+def _refuse_buckets(verb: str, args: argparse.Namespace) -> None:
+    """An address that is taken for a path would be a folder called s3: here."""
+    for name, value in vars(args).items():
+        if isinstance(value, Path) and value.parts[:1] == ("s3:",):
+            raise ConfigError(
+                f"{name} of `mast {verb}` is a file or folder of this machine, not in a bucket "
+                f"({str(value).replace('s3:/', 's3://', 1)}):\ncopy it from or to there, e.g. with `aws s3 cp`"
+            )
 
 
 BUCKET_VARIABLES = {"storage.endpoint_url": "AWS_ENDPOINT_URL", "storage.region": "AWS_DEFAULT_REGION"}

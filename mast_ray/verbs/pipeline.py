@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mast_ray.config.errors import OK, PARTIAL
+from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, OK, PARTIAL
 from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 from mast_ray.storage.storage import Storage, open_storage
@@ -84,6 +84,7 @@ def run_steps(
             return f"{place} {so_far()}"
 
         print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {step.command}", flush=True)
+        code = INTERRUPTED
         try:
             with _said_now_and_then(place_and_time, step.expected_s):
                 code = run_verb(step.verb, list(step.argv))
@@ -91,7 +92,8 @@ def run_steps(
             sys.stdout.flush()
             taken.append((step, now() - started))
             spent[step.title] = spent.get(step.title, 0.0) + taken[-1][1]
-            stage.write_atomic(RECORD, json.dumps(spent, indent=1).encode())
+            if spent.keys() - {step.title} or code not in (CONFIG, DATA):  # a mistake leaves nothing behind
+                stage.write_atomic(RECORD, json.dumps(spent, indent=1).encode())
         if code not in (OK, PARTIAL):
             print(
                 f"\nstopped at step {number} of {len(steps)} ({step.title}), exit code {code}",

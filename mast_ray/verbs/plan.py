@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 
 from mast_ray.config.errors import ConfigError
+from mast_ray.storage.storage import open_beside
 from mast_ray.tables.assumed_rates import Rates
 from mast_ray.tables.planning import Archive, Hardware, StagePlan, plan_stages
 
@@ -95,7 +95,8 @@ def _rates(args: argparse.Namespace) -> Rates:
 
 def _json_object(path: str, option: str) -> dict:
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        folder, name = open_beside(path)
+        found = json.loads(folder.read_bytes(name))
     except ValueError as error:
         raise ConfigError(f"{option} {path} is not JSON: {error}") from error
     if not isinstance(found, dict):

@@ -132,12 +132,13 @@ def _export(args: argparse.Namespace, session: ReviewSession) -> int:
     if args.reviewer:
         states = {session.reviewer: states[session.reviewer]}
     out = export_corrections(states, session.found, Path(args.export), args.format, ended_rounds(args.run))
-    if not out.num_calls + out.num_rejected:
+    if not out.files:
         raise DataError(
             f"nothing was judged yet in {session.folder}:\nreview some boxes first: mast review {args.run}"
         )
     print(
-        f"{args.export}: {out.num_calls} calls, {out.num_rejected} rejected, {out.num_disputed} disputed and left out"
+        f"{args.export}: {out.num_calls} calls, {out.num_rejected} rejected, {out.num_disputed} disputed and left out; "
+        f"{out.num_looked_at} recordings with stretches that were gone through"
     )
     print(
         f"train on them: mast prepare AUDIO --annotations {args.export}/{TABLES} --listened {args.export}/{LISTENED}"

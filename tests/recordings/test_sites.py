@@ -41,6 +41,9 @@ def test_a_listing_is_reduced_to_its_recordings_in_order():
         ("ridge/x.wav", "AM1", "none", ""),
         ("x.wav", "", "auto", ""),
         ("project\\ridge\\x.wav", "", "folder", "ridge"),
+        ("audio/007/2023-05/x.wav", "", "folder", "007"),
+        ("007/x.wav", "", "auto", ""),
+        ("ridge/007/x.wav", "", "folder", "ridge"),
     ],
 )
 def test_a_site_comes_from_where_the_policy_says(path, prefix, site_from, want):

@@ -171,3 +171,26 @@ def test_run_says_before_training_that_there_is_nothing_to_mix_in(tmp_path, caps
     assert main.run_verb("run", [*given, *out]) == DATA
     assert "self_train.curriculum=stage2_only" in capsys.readouterr().err
     assert not (tmp_path / "run/detector").exists()
+
+
+def test_a_first_look_at_a_bucket_stays_in_the_bucket(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(
+        "mast_ray.verbs.listen.run_steps", lambda steps, run_verb, stage: asked.append((steps, stage)) or 0
+    )
+    where = ("--set", "storage.endpoint_url=http://127.0.0.1:1")
+    assert main.main(["listen", "s3://field/audio", "--out", "s3://field/first/", *where]) == 0
+    ((steps, stage),) = asked
+    assert stage.url == "s3://field/first"
+    for step in steps:
+        assert "storage.endpoint_url=http://127.0.0.1:1" in step.argv
+        places = [word for word in step.argv if word.startswith("s3:")]
+        assert len(places) >= 2 and all(word.startswith("s3://field/") for word in places)
+    assert "s3://field/first/report.html" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(DATA, False), (CONFIG, False), (75, True)])
+def test_a_mistake_at_the_first_step_leaves_nothing_behind(code, is_kept, tmp_path):
+    steps = [Step("first", "prepare", ()), Step("second", "train", ())]
+    assert run_steps(steps, lambda verb, argv: code, tmp_path / "out") == code
+    assert (tmp_path / "out").exists() == is_kept

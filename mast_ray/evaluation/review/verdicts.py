@@ -20,6 +20,7 @@ from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.review.review_state import ReviewedBox
 from mast_ray.recordings.annotations.formats.generic_csv import NO, YES
 from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
+from mast_ray.storage.storage import open_beside
 
 COLUMNS = ("detection_id", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet", "verdict")
 _ID = re.compile("[0-9a-f]{16}")
@@ -68,9 +69,10 @@ def has_verdicts(path: Path) -> bool:
     }
 
 
-def read_verdicts(path: Path) -> Verdicts:
+def read_verdicts(path: Path | str) -> Verdicts:
     """Read a verdict table; a row whose verdict is neither yes, no nor undecided is refused by line."""
-    table = parse_table(decoded(path.read_bytes(), str(path)), str(path))
+    folder, name = open_beside(str(path))
+    table = parse_table(decoded(folder.read_bytes(name), str(path)), str(path))
     names = {name.lower(): name for name in table.columns}
     if "verdict" not in names or "score" not in names:
         raise DataError(

@@ -27,6 +27,7 @@ _UNINFORMATIVE = re.compile(
     r"(19|20)\d{2}([-_.]?\d{2}){0,2}|\d{1,3})$",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"\d{1,3}")
 CLASS_FOLDER = re.compile(
     r"^(pos|positives?|neg|negatives?|noises?|background|calls?|no[ _-]?calls?|present|presence|absent|absence|fps?|tps?|"
     r"(true|false)[ _-]?(positives?|negatives?|alarms?)|unknown|others?|labell?ed|unlabell?ed|annotated)$",
@@ -38,7 +39,7 @@ def site_of(path: str, prefix: str, site_from: SiteFrom) -> str:
     """Site of a recording; `prefix` is what its name has before the time. "" when there is nothing to go by.
 
     Folders that are dates, card numbers or generic words (audio, data, ...) name no site and are passed over; "auto"
-    passes over classes (positive, noise, ...) as well.
+    passes over classes (positive, noise, ...) as well. "folder" takes a number where there is nothing better.
     """
     folder = _folder_of_site(path.replace("\\", "/").rpartition("/")[0], site_from)
     match site_from:
@@ -58,6 +59,8 @@ def _folder_of_site(folder: str, site_from: SiteFrom) -> str:
     for part in reversed(_parts(folder)):
         if not _UNINFORMATIVE.match(part) and not (site_from == "auto" and CLASS_FOLDER.match(part)):
             return part
+    if site_from == "folder":  # asked for: where no folder has a name, a number is one
+        return next((part for part in reversed(_parts(folder)) if _NUMBER.fullmatch(part)), "")
     return ""
 
 

@@ -52,6 +52,7 @@ class Exported(NamedTuple):
     num_calls: int
     num_rejected: int
     num_disputed: int  # left out
+    num_looked_at: int  # recordings with stretches that were gone through
 
 
 def export_corrections(
@@ -61,8 +62,8 @@ def export_corrections(
     format: ExchangeFormat,
     rounds: Sequence[str] = (),
 ) -> Exported:
-    """Write what reviewers agree on; as many for as against is nobody's word and left out. `rounds`: when earlier rounds
-    of learning ended; of a place that several rounds judged, the last one's word is written.
+    """Write what reviewers agree on, if there is anything; as many for as against is nobody's word and left out.
+    `rounds`: when earlier rounds of learning ended; of a place that several rounds judged, the last one's word is written.
     """
     agreed = last_words(agreed_boxes(states), rounds)
     kept = [one for one in agreed if not one.is_disputed and one.box.path in found.row_of_path]
@@ -74,6 +75,9 @@ def export_corrections(
         if (spans := looked_at(states).get(key))
     }
     facts = {r.path: AudioFacts(r.duration_s, SEEN_RATE_HZ) for r in found.recordings}
+    num_disputed = sum(one.is_disputed for one in agreed)
+    if not (calls or rejected or looked):
+        return Exported((), 0, 0, num_disputed, 0)
     files = [
         *_write(calls, looked, out / TABLES, "calls", format, facts),
         *_write(rejected, {}, out / TABLES / REJECTED, "rejected", format, facts),
@@ -81,7 +85,7 @@ def export_corrections(
     rows = [(path, span.begin_s, span.end_s) for path, spans in looked.items() for span in spans]
     (out / LISTENED).parent.mkdir(parents=True, exist_ok=True)
     (out / LISTENED).write_bytes(csv_bytes(("file", "begin_s", "end_s"), rows))
-    return Exported((*files, out / LISTENED), len(calls), len(rejected), sum(a.is_disputed for a in agreed))
+    return Exported((*files, out / LISTENED), len(calls), len(rejected), num_disputed, len(looked))
 
 
 def _write(

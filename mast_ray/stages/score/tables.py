@@ -36,7 +36,7 @@ from mast_ray.evaluation.score_sheet import ScoreSheet, Threshold, chosen_thresh
 from mast_ray.evaluation.scoring import By, Scored, left_out, score_chunks, score_tables
 from mast_ray.evaluation.split_truth import Truth, truth_of_split
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
-from mast_ray.recordings.annotations.reading import has_columns, read_annotations
+from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES, has_columns, read_annotations
 from mast_ray.reporting.detection_tables import (
     model_threshold,
     read_detections,
@@ -270,6 +270,11 @@ def read_truth(
         found = _annotations_at(uri, format, columns)
         _say_problems(found, uri)
         return _truth_of_files(found, labels, uri)
+    if uri.lower().endswith(ANNOTATION_SUFFIXES):
+        raise ConfigError(
+            f"{uri}: tables of annotations are read from this machine:\n"
+            "copy them here, or give the prepared archive that was made with them"
+        )
     return truth_of_split(open_prepared(uri), split or None)
 
 

@@ -140,6 +140,16 @@ def test_the_verb_exports_and_imports(place, found, tmp_path, capsys):
     assert json.loads(line)["detection_id"] == found.ids[0] and json.loads(line)["queue"] == "import"
     empty = [*common, "--corrections", str(tmp_path / "e"), "--export", str(tmp_path / "x")]
     assert run_verb("review", empty) == 3
+    assert not (tmp_path / "x").exists()
+    path = found.recordings[0].path
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent/listened.csv").write_text(f"file,begin_s,end_s\n{path},0,10\n")
+    silent = [*common, "--corrections", str(tmp_path / "s"), "--reviewer", "Bo"]
+    assert run_verb("review", [*silent, "--import", str(tmp_path / "silent")]) == 0
+    assert (
+        run_verb("review", [*silent, "--export", str(tmp_path / "y")]) == 0
+    )  # gone through, and nothing there
+    assert path in (tmp_path / "y/listened.csv").read_text()
 
 
 def test_nothing_to_import_is_said(found, tmp_path):
