@@ -15,7 +15,7 @@ from mast_ray.config.loading import (
     parse_set,
 )
 from mast_ray.config.recipes import RECIPES
-from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened
+from mast_ray.config.stage_knobs import ALL_BLOCKS, DetectorTrainConfig, lengthened
 from mast_ray.config.tree import Config
 
 
@@ -175,6 +175,9 @@ def test_epochs_that_a_user_sets_count_as_they_are():
     assert apply_overrides(field, {"detector.epochs": 3}).detector.min_steps == 0
     assert apply_overrides(field, {"detector.epochs": 3, "detector.min_steps": 9}).detector.min_steps == 9
     assert apply_overrides(field, {"pretrain.epochs": 3}).detector.min_steps == 1800
+    assert (field.detector.unfrozen_blocks, field.detector.backbone_multiplier) == (ALL_BLOCKS, 1.0)
+    paper = RECIPES["paper"]().detector
+    assert (paper.unfrozen_blocks, paper.backbone_multiplier) == (4, 0.1)  # as printed
     tiny = RECIPES["tiny"]()
     assert (tiny.detector.min_steps, tiny.self_train.stage2.min_steps) == (0, 60)
 

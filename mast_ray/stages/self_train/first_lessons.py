@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from mast_ray.config.loading import apply_overrides
+from mast_ray.config.stage_knobs import ALL_BLOCKS
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.stages.runner import Runner
 from mast_ray.stages.self_train.plan import plan_text
@@ -22,7 +23,6 @@ from mast_ray.training.files.model_files import read_card
 log = logging.getLogger("mast.self_train")
 
 FOLDER, TEACHER, LEARNED = "first_lessons", "teacher", "round1/stage1"
-_ALL_BLOCKS = 10**6
 
 
 def is_untrained(detector: str, config: Config) -> bool:
@@ -40,7 +40,7 @@ def lessons_config(config: Config) -> Config:
         "batch_size": own.batch_size,
         "ema_decay": own.ema_decay,
         "backbone_multiplier": 1.0,
-        "unfrozen_blocks": _ALL_BLOCKS,
+        "unfrozen_blocks": ALL_BLOCKS,
         "unfreeze_start_epoch": 0.0,
         "unfreeze_every_epochs": 0.0,
         "unfreeze_blocks": 0,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
+from mast_ray.config.stage_knobs import ALL_BLOCKS
 from mast_ray.config.tree import Config
 
 Start = Literal[
@@ -38,7 +39,7 @@ class Method:
 
 
 # Everything trains at the full rate when nothing is pretrained, as in the other detectors from scratch.
-_ALL_TRAINS = {"detector.unfrozen_blocks": 10**6, "detector.backbone_multiplier": 1.0}
+_ALL_TRAINS = {"detector.unfrozen_blocks": ALL_BLOCKS, "detector.backbone_multiplier": 1.0}
 
 _ALL = (
     Method("pieces", "What stands out, put together by the labels", "baseline", "nothing", {"model.name": "pieces"}),

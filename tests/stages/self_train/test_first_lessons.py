@@ -7,6 +7,7 @@ from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.recipes import RECIPES
+from mast_ray.config.stage_knobs import ALL_BLOCKS
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.first_lessons import FOLDER, TEACHER, is_untrained, lessons_config
 from mast_ray.stages.train import pieces as teaching
@@ -35,7 +36,7 @@ def test_lessons_are_trained_as_from_nothing_for_as_long_as_stage_1():
     assert (lessons.rounds, lessons.curriculum, lessons.student) == (1, "stage1_only", "fresh")
     assert lessons.stage1.epochs == config.self_train.stage1.epochs
     assert lessons.stage1.learning_rate == config.detector.learning_rate
-    assert lessons.stage1.backbone_multiplier == 1.0 and lessons.stage1.unfrozen_blocks > 100
+    assert lessons.stage1.backbone_multiplier == 1.0 and lessons.stage1.unfrozen_blocks == ALL_BLOCKS
     assert not lessons.stage1.unfreeze_every_epochs, "all blocks train from the start"
 
 
