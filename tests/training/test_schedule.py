@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.config.recipes import field
+from mast_ray.config.recipes import field, paper
 from mast_ray.training.schedule import (
     NEVER,
     Schedule,
@@ -57,7 +57,7 @@ def test_validation_comes_every_n_epochs_and_at_the_end():
 
 
 def test_the_papers_three_tables_unfreeze_as_printed():
-    config = field()
+    config = paper()
     supervised, stage1, stage2 = map(
         unfreezing_of, (config.detector, config.self_train.stage1, config.self_train.stage2)
     )
@@ -68,6 +68,8 @@ def test_the_papers_three_tables_unfreeze_as_printed():
     assert [stage2.epoch_of_block(block, 12) for block in range(12)] == [9.0] * 6 + [3.0] * 6
     assert supervised.epoch_of_stem(12) == math.inf and stage1.epoch_of_stem(12) == 50.0
     assert Unfreezing().epoch_of_block(0, 12) == 0.0
+    everything = unfreezing_of(field().detector)  # of the largest encoder too
+    assert everything.epoch_of_block(0, 32) == everything.epoch_of_stem(32) == 0.0
 
 
 def test_schedules_come_from_config_sections():
