@@ -67,6 +67,12 @@ def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording], unit:
     return [Leak(kind, split, len(set(ids)), ids[0]) for (kind, split), ids in sorted(found.items())]
 
 
+def heard_before(before: Iterable[BlockRow], rows: Iterable[BlockRow]) -> list[str]:
+    """Recordings that are held out now and were in the pool when they were dealt before, unlabelled."""
+    pool = {row.recording_id for row in before if row.in_pool and not row.split}
+    return sorted({row.recording_id for row in rows if row.split in HELD_OUT} & pool)
+
+
 def leakage_rate(rows: Iterable[BlockRow], split: str = "test") -> float:
     """Share of a held-out split's blocks that share audio with a training block."""
     rows = list(rows)

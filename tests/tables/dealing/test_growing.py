@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mast_ray.config.tree import SplitConfig
-from mast_ray.tables.dealing.leaks import audit_leaks
+from mast_ray.tables.dealing.leaks import audit_leaks, heard_before
 from mast_ray.tables.dealing.splits import BlockRow, Recording, deal_splits
 
 
@@ -59,3 +59,12 @@ def test_copies_that_meet_in_time_are_told_as_leaks_and_others_are_not():
     assert audit_leaks(apart, recordings) == []
     met = [apart[0], BlockRow("r001", 500.0, 1200.0, "test", False)]
     assert {leak.kind for leak in audit_leaks(met, recordings)} == {"duplicate", "pool_duplicate"}
+
+
+def test_recordings_of_the_pool_that_get_labels_and_are_held_out_are_named():
+    labelled, unlabelled = [recording(n) for n in range(10)], [recording(n) for n in range(10, 30)]
+    before = deal_splits([*labelled, *(replace(r, is_annotated=False) for r in unlabelled)], SplitConfig(), 0)
+    assert heard_before([], before) == []
+    rows = deal_splits([*labelled, *unlabelled], SplitConfig(), 0, before)
+    held = {row.recording_id for row in rows if row.split in ("val", "test")}
+    assert heard_before(before, rows) == sorted(held & {r.recording_id for r in unlabelled}) != []
