@@ -27,6 +27,7 @@ from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.soundscapes.call_store import use_call_store, write_call_store
 from mast_ray.soundscapes.clips import isolated_calls, read_clips
+from mast_ray.soundscapes.damage import DAMAGE_BEGUN
 from mast_ray.soundscapes.render import Event, RecordingPlan, SoundscapeSpec, plan_archive, render_blocks
 from mast_ray.soundscapes.sites import draw_site
 from mast_ray.storage.spread import process_pool
@@ -62,12 +63,18 @@ def write_archive(
     plans = plan_archive(spec)
     known = _known_events(out)
     damaged = {row["path"] for row in read_rows(out / "damaged.csv")}
-    todo = [plan for plan in plans if not _is_there(plan, out, plan.path in known, plan.path in damaged)]
+    half_damaged = {row["path"] for row in read_rows(out / DAMAGE_BEGUN)}  # by a run that was interrupted
+    todo = [
+        plan
+        for plan in plans
+        if plan.path in half_damaged or not _is_there(plan, out, plan.path in known, plan.path in damaged)
+    ]
     done = len(plans) - len(todo)
     progress(done, len(plans))
     for _ in _rendered(todo, out, num_processes):
         done += 1
         progress(done, len(plans))
+    (out / DAMAGE_BEGUN).unlink(missing_ok=True)
     known |= _known_events(out)
     _write_rows(
         out / "truth.csv",
@@ -177,6 +184,8 @@ def write_recording(plan: RecordingPlan, out: Path) -> None:
         if plan.is_annotated:
             table = out / "annotations" / f"{target.stem}.Table.1.selections.txt"
             _write_text(table, _raven_table(plan, events))
+        if target.is_dir():  # put there as damage
+            target.rmdir()
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)

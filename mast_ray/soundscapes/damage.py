@@ -42,6 +42,7 @@ DAMAGE_KINDS = tuple(REASON_OF_KIND)
 SALVAGEABLE_KINDS = frozenset(
     ("truncated", "data_size_zero", "data_size_unknown", "zero_tail", "nan_samples", "flac_flip")
 )
+DAMAGE_BEGUN = "damaged.csv.tmp"  # what is about to be damaged: an interrupted run leaves it, and the next renders these anew
 _AUDIO_SUFFIXES = (".wav", ".flac")
 _BOMB_S = 3600  # 115 MB of silence in a few kilobytes
 
@@ -68,7 +69,7 @@ def damage_archive(
     chosen = sorted(paths[i] for i in rng.permutation(len(paths))[:count])
     order = rng.permutation(count)
     damaged = [(path, kinds[int(place) % len(kinds)]) for path, place in zip(chosen, order, strict=True)]
-    partial = record.with_suffix(".csv.tmp")
+    partial = root / DAMAGE_BEGUN
     with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("path", "kind"))
@@ -121,7 +122,8 @@ def damaged_bytes(path: Path, kind: str, rng: np.random.Generator) -> bytes:
         case "nan_samples":
             floats = (samples / np.float32(32768)).astype(np.float32)
             floats[int(len(floats) * middle) :: 7] = np.nan
-            return _encoded(floats, rate, "WAV", "FLOAT")
+            # not by libsndfile, which writes the time of day beside floats: the same seed gives the same bytes
+            return _wav_header(rate, 1, floats.nbytes, format_tag=3, sample_bytes=4) + floats.tobytes()
         case "flac_flip":
             flac = bytearray(_encoded(samples, rate, "FLAC", "PCM_16"))
             at = int(len(flac) * middle)
@@ -140,13 +142,15 @@ def _bomb() -> bytes:
     return _encoded(np.zeros(_BOMB_S * 16_000, np.int16), 16_000, "FLAC", "PCM_16")
 
 
-def _wav_header(sample_rate_hz: int, num_channels: int, data_size: int) -> bytes:
-    """44 bytes before 16-bit samples, as a recorder would write them."""
+def _wav_header(
+    sample_rate_hz: int, num_channels: int, data_size: int, format_tag: int = 1, sample_bytes: int = 2
+) -> bytes:
+    """44 bytes before samples (16-bit unless told), as a recorder would write them."""
     riff_size = min(36 + data_size, 0xFFFFFFFF)
-    block = 2 * num_channels
+    block = sample_bytes * num_channels
     return struct.pack(
-        "<4sI4s4sIHHIIHH4sI", b"RIFF", riff_size, b"WAVE", b"fmt ", 16, 1, num_channels, sample_rate_hz,
-        sample_rate_hz * block, block, 16, b"data", data_size,
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", riff_size, b"WAVE", b"fmt ", 16, format_tag, num_channels, sample_rate_hz,
+        sample_rate_hz * block, block, 8 * sample_bytes, b"data", data_size,
     )  # fmt: skip
 
 

@@ -77,6 +77,13 @@ SALVAGED = {
     "data size 0": (wav(BODY, declared_bytes=0), Reason.DATA_SIZE_ZERO, 3.0),
     "data size FFFFFFFF": (wav(BODY, declared_bytes=0xFFFFFFFF), Reason.DATA_SIZE_UNKNOWN, 3.0),
     "data size of a sox pipe": (wav(BODY, declared_bytes=0x7FFFF000), Reason.DATA_SIZE_UNKNOWN, 3.0),
+    "data size as it was a minute before": (wav(BODY, declared_bytes=32_000), Reason.DATA_SIZE_UNKNOWN, 3.0),
+    "aifc of floats cut in the middle": (
+        encoded(noise(), container="AIFF", subtype="FLOAT")[:96_000], Reason.TRUNCATED, 1.49
+    ),
+    "aifc of mu-law cut in the middle": (
+        encoded(noise(), container="AIFF", subtype="ULAW")[:24_000], Reason.TRUNCATED, 1.49
+    ),
     "zero tail": (wav(BODY[:48_000] + bytes(48_000)), Reason.ZERO_TAIL, 1.5),
     "not a number after two seconds": (with_nan(32_000), Reason.NON_FINITE, 2.0),
     "flac with one flipped byte": (flipped(FLAC, len(FLAC) // 2), Reason.CORRUPT_STREAM, 19.0),
@@ -108,14 +115,32 @@ def test_a_damaged_file_is_salvaged_and_says_so(name):
         wav(
             BODY[:-16_000] + bytes(16_000)
         ),  # half a second of digital silence is a faded clip, not an unwritten tail
+        wav(BODY, after=bytes(50_000)),
+        wav(BODY + b"\1", after=chunk(b"LIST", b"INFO" + bytes(50_000))),
         wav(BODY, rate_hz=8_000),
         encoded(noise(), container="FLAC"),
         encoded(noise(), container="OGG"),
         encoded(noise(), container="OGG", subtype="OPUS"),
         encoded(noise(), container="MP3"),
         encoded(noise(), container="AIFF"),
+        encoded(noise(), container="AIFF", subtype="FLOAT"),
+        encoded(noise(), container="AIFF", subtype="ULAW"),
     ],
-    ids=["wav", "wav with a chunk behind", "short silence", "8 kHz", "flac", "vorbis", "opus", "mp3", "aiff"],
+    ids=[
+        "wav",
+        "wav with a chunk behind",
+        "short silence",
+        "zeros behind",
+        "odd size",
+        "8 kHz",
+        "flac",
+        "vorbis",
+        "opus",
+        "mp3",
+        "aiff",
+        "aifc of floats",
+        "aifc of mu-law",
+    ],
 )
 def test_a_whole_file_is_not_flagged(content):
     reason, duration_s = outcome(content)

@@ -14,6 +14,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import open_recording
+from mast_ray.soundscapes import damage
 from mast_ray.soundscapes.archive import write_archive
 from mast_ray.soundscapes.damage import (
     DAMAGE_KINDS,
@@ -180,6 +181,26 @@ def test_damaged_recordings_are_not_repaired_by_running_again(damaged):
     folder, _ = damaged
     spec = replace(SPEC, num_days=2, recordings_per_day=4, recording_s=4.0, density_per_min=0.0)
     assert write_archive(spec, folder).num_written == 0
+
+
+def test_damage_that_was_interrupted_is_done_by_the_same_command(damaged, tmp_path, monkeypatch):
+    folder, done = damaged
+    spec = replace(SPEC, num_days=2, recordings_per_day=4, recording_s=4.0, density_per_min=0.0)
+    write_archive(spec, tmp_path / "again")
+    damage_file, count = damage.damage_file, iter(range(100))
+
+    def interrupted(*args):
+        if next(count) == 12:
+            raise KeyboardInterrupt
+        damage_file(*args)
+
+    monkeypatch.setattr(damage, "damage_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        damage_archive(tmp_path / "again", share=0.95, seed=3)
+    monkeypatch.undo()
+    write_archive(spec, tmp_path / "again")
+    assert damage_archive(tmp_path / "again", share=0.95, seed=3) == done
+    assert contents(tmp_path / "again") == contents(folder)
 
 
 def test_no_share_damages_nothing(archive):

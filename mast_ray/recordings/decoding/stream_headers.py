@@ -14,6 +14,12 @@ from mast_ray.recordings.decoding.headers import Body, Header, check_rate_and_ch
 from mast_ray.recordings.decoding.mp3_frames import first_mp3_frame
 
 MAX_CHUNKS = 4096
+AIFC_SAMPLE_BYTES = {
+    **dict.fromkeys((b"NONE", b"sowt", b"twos", b"in24", b"in32", b"42ni", b"23ni"), None),
+    **dict.fromkeys((b"fl32", b"FL32"), 4),
+    **dict.fromkeys((b"fl64", b"FL64"), 8),
+    **dict.fromkeys((b"raw ", b"ulaw", b"ULAW", b"alaw", b"ALAW"), 1),
+}  # uncompressed codecs -> bytes per sample (None: from the bit depth)
 MAX_LEADING_BYTES = 1 << 20  # junk tolerated between an ID3 tag and the first frame
 
 
@@ -35,8 +41,10 @@ def aiff_header(file: BinaryIO, start: bytes, num_bytes: int) -> Header:
         int(math.ldexp(mantissa, (exponent & 0x7FFF) - 16383 - 63)) if exponent & 0x7FFF < 16383 + 63 else 0
     )
     check_rate_and_channels(rate_hz, num_channels, 1, 1 << 31)
-    if start[8:12] == b"AIFF" or common[18:22] in (b"NONE", b"sowt", b"twos"):
-        body = replace(body, frame_bytes=num_channels * max(1, (bits + 7) // 8))
+    codec = b"NONE" if start[8:12] == b"AIFF" else common[18:22]
+    if codec in AIFC_SAMPLE_BYTES:
+        sample_bytes = AIFC_SAMPLE_BYTES[codec] or max(1, (bits + 7) // 8)
+        body = replace(body, frame_bytes=num_channels * sample_bytes)
     header = replace(
         header, sample_rate_hz=rate_hz, num_channels=num_channels, declared_frames=declared, body=body
     )

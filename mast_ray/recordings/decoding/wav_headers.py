@@ -16,6 +16,7 @@ from mast_ray.recordings.decoding.headers import Body, Header, check_rate_and_ch
 MAX_CHUNKS = 4096
 MAX_METADATA_BYTES = 1 << 20
 ZERO_TAIL_S = 1.0  # a live microphone never gives a whole second of exact zeros
+LEAST_BEHIND_BYTES = 1 << 14  # less behind the samples is padding or a tag
 UNKNOWN_SIZES = (0x7FFFF000, 0xFFFFFFFF)  # and all between: what pipes and interrupted recorders write
 FIXED_SIZE_CODECS = {
     1: None,
@@ -95,7 +96,16 @@ def _wav_body(
     if not is_large and wrapped >= 1 << 32 and wrapped % (1 << 32) < MAX_METADATA_BYTES:
         detail = "more than 4 GiB of sound: the size in the header has overflowed"
         return Body(offset, available - wrapped % (1 << 32), None), Fault(Reason.DATA_SIZE_UNKNOWN, detail)
+    if wrapped >= LEAST_BEHIND_BYTES and _is_sound(read_at(file, offset + declared, 6), declared % 2):
+        detail = f"the header says {declared} bytes of sound, {wrapped} more follow"
+        return Body(offset, available, None), Fault(Reason.DATA_SIZE_UNKNOWN, detail)
     return Body(offset, min(declared, available), None), None
+
+
+def _is_sound(behind: bytes, padding: int) -> bool:
+    """Whether what follows the samples is more of them: neither a chunk, which has a name of four letters, nor zeros."""
+    names = [behind[at : at + 4] for at in {0, padding}]
+    return all(any(name) and not all(32 <= byte < 127 for byte in name) for name in names)
 
 
 def _wav_with_format(

@@ -50,18 +50,27 @@ def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording], unit:
     for kind, is_source in (("", _is_train), ("pool_", _is_pool)):
         for row in _overlapping(rows, is_source):
             found[f"{kind}overlap", row.split].append(row.recording_id)
-        sharers: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for row in rows:
-            if is_source(row):
-                for key in keys_of(of[row.recording_id], unit if not kind else ""):
-                    sharers[key].add(row.recording_id)
+        spans = _spans(rows, is_source)
+        sharers: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for rid in spans:
+            for key in keys_of(of[rid], unit if not kind else ""):
+                sharers[key].append(rid)
         for row in rows:
             if row.split not in HELD_OUT:
                 continue
             for bond, value in keys_of(of[row.recording_id], unit if row.split in ("val", "test") else ""):
-                if sharers.get((bond, value), set()) - {row.recording_id}:
+                if any(
+                    rid != row.recording_id and (bond != "copy" or _meets(row, spans[rid]))
+                    for rid in sharers.get((bond, value), ())
+                ):
                     found[f"{kind}{_KIND.get(bond, bond)}", row.split].append(row.recording_id)
     return [Leak(kind, split, len(set(ids)), ids[0]) for (kind, split), ids in sorted(found.items())]
+
+
+def heard_before(before: Iterable[BlockRow], rows: Iterable[BlockRow]) -> list[str]:
+    """Recordings that are held out now and were in the pool when they were dealt before, unlabelled."""
+    pool = {row.recording_id for row in before if row.in_pool and not row.split}
+    return sorted({row.recording_id for row in rows if row.split in HELD_OUT} & pool)
 
 
 def leakage_rate(rows: Iterable[BlockRow], split: str = "test") -> float:
@@ -81,20 +90,21 @@ def _is_pool(row: BlockRow) -> bool:
 
 def _overlapping(rows: list[BlockRow], is_source) -> list[BlockRow]:
     """Held-out blocks that overlap in time with a source block of the same recording."""
+    merged = _spans(rows, is_source)
+    return [row for row in rows if row.split in HELD_OUT and _meets(row, merged.get(row.recording_id, ()))]
+
+
+def _spans(rows: list[BlockRow], is_source) -> dict[str, list[tuple[float, float]]]:
+    """Recording -> stretches of its source blocks."""
     sources: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if is_source(row):
             sources[row.recording_id].append((row.begin_s, row.end_s))
-    merged = {rid: _merged(sorted(spans)) for rid, spans in sources.items()}
-    return [
-        row
-        for row in rows
-        if row.split in HELD_OUT
-        and any(
-            begin < row.end_s - 1e-6 and end > row.begin_s + 1e-6
-            for begin, end in merged.get(row.recording_id, ())
-        )
-    ]
+    return {rid: _merged(sorted(spans)) for rid, spans in sources.items()}
+
+
+def _meets(row: BlockRow, spans: Iterable[tuple[float, float]]) -> bool:
+    return any(begin < row.end_s - 1e-6 and end > row.begin_s + 1e-6 for begin, end in spans)
 
 
 def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:

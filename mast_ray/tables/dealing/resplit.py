@@ -12,7 +12,7 @@ from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
 from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
 from mast_ray.tables.backgrounds import stored_backgrounds
-from mast_ray.tables.dealing.splits import BlockRow
+from mast_ray.tables.dealing.splits import BlockRow, rows_of_table
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write_split
 
@@ -41,7 +41,8 @@ def resplit(uri: str, config: Config) -> SplitSummary:
         try:
             summary = write_split(prepared.storage, changed, *tables)
         except BaseException:
-            write_split(prepared.storage, as_prepared, *tables)
+            # as it was, and not dealt once more: an archive that has grown would not come out as it had been
+            write_split(prepared.storage, as_prepared, *tables, dealt=rows_of_table(prepared.splits))
             _write(prepared, as_prepared, prepared.manifest.counts)
             raise
         _write(prepared, changed, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.tree import SplitConfig
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_SHIFT_S, fractional_hops, seconds_of_hops
+from mast_ray.tables.dealing.bonds import Recording, bound_together, keys_of
 from mast_ray.tables.local_time import local_seconds
 from mast_ray.tables.schemas import SPLITS
 
@@ -38,20 +38,6 @@ class BlockRow(NamedTuple):
     end_s: float
     split: str
     in_pool: bool
-
-
-@dataclass(frozen=True)
-class Recording:
-    """What dealing needs to know of a recording."""
-
-    recording_id: str
-    site: str
-    local_date: str  # YYYY-MM-DD, "" when unknown
-    duration_s: float
-    num_chunks: int
-    is_annotated: bool
-    fingerprint: str
-    group: str = ""  # recordings that must not be parted
 
 
 def recordings_of(table: pa.Table) -> list[Recording]:
@@ -187,8 +173,15 @@ def _dealt(
         case "recording" | "group" | "day" | "site":
             return _whole(free, unit, knobs, rng, kept)
         case "block":
-            new = [row for r in free if r.recording_id not in of_kept for row in _blocks(r, knobs, rng)]
-            return kept + new
+            copies = _parted_copies(free, kept)
+            rows = kept + [row for of_copy in copies.values() for row in of_copy]
+            dealt: dict[str, list[BlockRow]] = {}  # sound -> the blocks of the first that has it
+            for r in free:
+                if r.recording_id in of_kept or r.recording_id in copies:
+                    continue
+                own = dealt.setdefault(r.fingerprint or r.recording_id, _blocks(r, knobs, rng))
+                rows += [row._replace(recording_id=r.recording_id) for row in own]
+            return rows
         case "chunk":
             return kept + _chunk_rows([r for r in free if r.recording_id not in of_kept], knobs, rng)
 
@@ -200,9 +193,11 @@ def _whole(
     their blocks count in the shares.
     """
     rows_of = Counter(row.recording_id for row in kept)
+    copies = _parted_copies(free, kept)
     parts = [row for row in kept if rows_of[row.recording_id] > 1]
-    whole = [r for r in free if rows_of[r.recording_id] <= 1]
-    groups = _bound_together(whole, unit)
+    parts += [row for of_copy in copies.values() for row in of_copy]
+    whole = [r for r in free if rows_of[r.recording_id] <= 1 and r.recording_id not in copies]
+    groups = bound_together(whole, unit)
     _check_units(groups, whole, unit, knobs)
     known = _names_before(whole, groups, kept)
     first = len(set(groups))
@@ -221,13 +216,28 @@ def _whole(
 
 
 def _names_before(free: list[Recording], groups: list[int], kept: list[BlockRow]) -> dict[int, str]:
-    """Group -> where it was dealt before; one that was parted then, and may not be now, is dealt anew."""
+    """Group -> where it was dealt before. One that was parted then, and may not be now, goes where models have learned
+    most of it: to training before validation, to validation before the test.
+    """
     name_of = {row.recording_id: row.split for row in kept}
     found: dict[int, set[str]] = defaultdict(set)
     for recording, group in zip(free, groups, strict=True):
         if recording.recording_id in name_of:
             found[group].add(name_of[recording.recording_id])
-    return {group: next(iter(names)) for group, names in found.items() if len(names) == 1}
+    return {group: min(names, key=DEALT.index) for group, names in found.items()}
+
+
+def _parted_copies(free: list[Recording], kept: list[BlockRow]) -> dict[str, list[BlockRow]]:
+    """New recordings with the sound of one that was parted into blocks before: the same blocks in the same splits."""
+    rows_of: dict[str, list[BlockRow]] = defaultdict(list)
+    for row in kept:
+        rows_of[row.recording_id].append(row)
+    parted = {r.fingerprint: rows_of[r.recording_id] for r in free if len(rows_of[r.recording_id]) > 1}
+    return {
+        r.recording_id: [row._replace(recording_id=r.recording_id) for row in parted[r.fingerprint]]
+        for r in free
+        if r.fingerprint in parted and r.fingerprint and not rows_of[r.recording_id]
+    }
 
 
 def _names_by_share(
@@ -263,36 +273,6 @@ def _names_by_share(
         given[name] += group_size[group]
         name_of[group] = name
     return [name_of[group] for group in groups]
-
-
-def _bound_together(recordings: list[Recording], unit: str) -> list[int]:
-    """A number per recording, equal for those that must go into one split: the same audio under two names, one group
-    of the user's, and one day or one site where these are dealt.
-    """
-    number = list(
-        range(len(recordings))
-    )  # of each recording's set; the smallest row of the set stands for it
-    first: dict[tuple[str, str], int] = {}
-
-    def root(row: int) -> int:
-        while number[row] != row:
-            row = number[row]
-        return row
-
-    for row, recording in enumerate(recordings):
-        for key in keys_of(recording, unit):
-            a, b = root(first.setdefault(key, row)), root(row)
-            number[max(a, b)] = min(a, b)
-    places: dict[int, int] = {}
-    return [places.setdefault(root(row), len(places)) for row in range(len(recordings))]
-
-
-def keys_of(recording: Recording, unit: str = "") -> list[tuple[str, str]]:
-    """What binds a recording to others: (kind, value)."""
-    keys = [("copy", recording.fingerprint), ("group", recording.group)]
-    keys += [("day", recording.local_date)] if unit == "day" else []
-    keys += [("site", recording.site)] if unit == "site" else []
-    return [key for key in keys if key[1]]
 
 
 def _check_units(groups: list[int], free: list[Recording], unit: str, knobs: SplitConfig) -> None:

@@ -26,7 +26,7 @@ from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, Outcome, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
-from mast_ray.tables.dealing.leaks import Leak, audit_leaks, leakage_rate
+from mast_ray.tables.dealing.leaks import Leak, audit_leaks, heard_before, leakage_rate
 from mast_ray.tables.dealing.splits import (
     BlockRow,
     Recording,
@@ -163,6 +163,14 @@ def write_split(
     """
     dealt_from = recordings_of(recordings)
     rows = deal_splits(dealt_from, config.split, config.seed, before) if dealt is None else dealt
+    heard = [] if config.split.transductive else heard_before(before, rows)
+    if heard:
+        log.warning(
+            "%d recordings that were in the pool have labels now and are held out (e.g. %s): a model that was pretrained or "
+            "self-trained on that pool has heard them; train it again before it is tested on them",
+            len(heard),
+            heard[0],
+        )
     splits = splits_table(rows).replace_schema_metadata({SPLIT_KEY: sections_hash(config, *DEALT_BY)})
     moments = pool_moments(index, recordings, splits)
     above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)

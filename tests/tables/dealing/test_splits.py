@@ -342,14 +342,14 @@ def test_a_recording_that_was_dealt_in_blocks_keeps_them_when_whole_recordings_a
     assert seconds["train"] / sum(seconds.values()) == pytest.approx(0.7, abs=0.03)  # blocks count too
 
 
-def test_a_group_that_was_parted_is_dealt_anew_and_a_label_that_is_gone_is_pool():
+def test_a_group_that_was_parted_goes_to_training_and_a_label_that_is_gone_is_pool():
     old = [recording(n) for n in range(10)]
     first = deal_splits(old, SplitConfig(), 0)
     names = splits_of(first)
     train, test = (next(r for r in old if names[r.recording_id] == name) for name in ("train", "test"))
     bound = [replace(r, group="bird") if r in (train, test) else r for r in old]
     rows = deal_splits(bound, SplitConfig(), 0, first)
-    assert splits_of(rows)[train.recording_id] == splits_of(rows)[test.recording_id]
+    assert splits_of(rows)[train.recording_id] == splits_of(rows)[test.recording_id] == "train"
     unlabelled = [replace(r, is_annotated=False) if r is train else r for r in old]
     row = next(
         r for r in deal_splits(unlabelled, SplitConfig(), 0, first) if r.recording_id == train.recording_id

@@ -19,7 +19,8 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
-from mast_ray.tables.dealing.resplit import resplit
+from mast_ray.tables.dealing.resplit import deal_as, resplit
+from mast_ray.tables.dealing.splits import rows_of_table
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.schemas import LABELS, RECORDINGS, REJECTS, SPLITS, frames_schema
 from mast_ray.verbs.main import main
@@ -237,6 +238,22 @@ def test_a_refused_split_leaves_the_old_one_whole(prepared_dir, tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         resplit(str(tmp_path / "out"), apply_overrides(field(), {"split.ood_sites": ("nowhere",)}))
     assert content(tmp_path / "out") == before and open_prepared(tmp_path / "out").splits.num_rows
+
+
+def test_a_refused_split_leaves_an_archive_that_has_grown_as_it_was_dealt(prepared_dir, tmp_path):
+    """What was dealt in several runs is not what one run deals: training recordings became held out without a word."""
+    shutil.copytree(prepared_dir, tmp_path / "out")
+    out = str(tmp_path / "out")
+    other = {"train": "test", "test": "train"}
+    rows = [
+        row._replace(split=other.get(row.split, row.split))
+        for row in rows_of_table(open_prepared(out).splits)
+    ]
+    deal_as(out, rows, field())
+    before = content(tmp_path / "out")
+    with pytest.raises(ConfigError, match="nowhere"):
+        resplit(out, apply_overrides(field(), {"split.ood_sites": ("nowhere",)}))
+    assert content(tmp_path / "out") == before
 
 
 def test_an_unfinished_folder_is_not_opened(tmp_path):
