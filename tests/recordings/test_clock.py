@@ -221,6 +221,9 @@ def test_a_column_of_utc_times_is_not_local_time():
 def test_a_mistake_in_a_site_table_is_told_with_its_line():
     with pytest.raises(DataError, match=r"t.csv, line 2: 'Europe/Berln' is not a time zone"):
         parse_site_table("file,timezone\nx.wav,Europe/Berln\n", "t.csv")
+    for impossible in ("+25:00", "UTC-30", "+8000", "+480"):  # the last one in minutes
+        with pytest.raises(DataError, match=r"t.csv, line 2: .* is not a time zone"):
+            parse_site_table(f"file,timezone\nx.wav,{impossible}\n", "t.csv")
     with pytest.raises(DataError, match=r"t.csv, line 3: '521'"):
         parse_site_table("site,latitude,longitude\na,52.1,13\nb,521,13\n", "t.csv")
 

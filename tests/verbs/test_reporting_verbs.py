@@ -195,6 +195,9 @@ def test_a_clock_without_a_zone_is_still_a_local_hour_and_marked_as_such(unzoned
         ("2024-05-06", 2, "local, zone unknown")
     ]
     assert "2 recordings are local, zone unknown" in capsys.readouterr().err
+    page = unzoned / "report.html"
+    assert main(["report", str(unzoned), "--out", str(page)]) == 0
+    assert "in no hour and date" not in page.read_text()  # they are, by their own clock
 
 
 def test_zone_and_sites_are_said_afterwards_without_detecting_again(unzoned, capsys):

@@ -31,27 +31,32 @@ def write_annotations(
 ) -> list[Path]:
     """Write to a local file, or (Raven and Audacity) one table per recording into
     a folder; returns the files.
+    """
+    tables = files_to_write(annotations, path, format)
+    for file, one in tables.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(annotations_as_text(one, format, facts=facts), encoding="utf-8", newline="")
+    return list(tables)
+
+
+def files_to_write(
+    annotations: AnnotationSet, path: str | os.PathLike[str], format: WriteFormat
+) -> dict[Path, AnnotationSet]:
+    """Each file that `write_annotations` writes, and what goes into it.
 
     A path with a suffix is a file, one without (or a folder that exists) is a folder in which the folders of
     the recordings are repeated.
     """
     target = Path(path)
     if target.suffix and not target.is_dir():
-        tables = {target: annotations}
-    elif format in _ENDINGS:
+        return {target: annotations}
+    if format in _ENDINGS:
         by_path = annotations.by_path()
         names = _table_names(sorted(by_path), format)
-        tables = {
-            target / names[path]: AnnotationSet(own, frozenset({path})) for path, own in by_path.items()
-        }
-    else:
-        raise DataError(
-            f"{target}: {format} is one file for all recordings:\ngive the output a suffix, .csv or .json"
-        )
-    for file, one in tables.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(annotations_as_text(one, format, facts=facts), encoding="utf-8", newline="")
-    return list(tables)
+        return {target / names[path]: AnnotationSet(own, frozenset({path})) for path, own in by_path.items()}
+    raise DataError(
+        f"{target}: {format} is one file for all recordings:\ngive the output a suffix, .csv or .json"
+    )
 
 
 def annotations_as_text(

@@ -28,6 +28,7 @@ from mast_ray.recordings.decoding.headers import Header
 
 TimeSource = Literal["table", "guano", "header", "filename", "none"]
 DISAGREEMENT = timedelta(seconds=60)
+FARTHEST = timedelta(hours=14)  # from UTC: Kiritimati
 AHEAD = timedelta(days=2)  # of now: zones, and the clock of this machine, may differ by a day
 
 _AUDIOMOTH = re.compile(
@@ -153,11 +154,13 @@ def to_utc(
 
 def zone_named(zone: str) -> tzinfo:
     """An IANA zone, `UTC`, or a fixed offset such as +08:00 or UTC-5."""
-    if match := _FIXED_OFFSET.match(zone.strip()):
-        sign, hours, minutes = match.groups()
-        size = timedelta(hours=int(hours), minutes=int(minutes or 0))
-        return timezone(-size if sign == "-" else size)
     try:
+        if match := _FIXED_OFFSET.match(zone.strip()):
+            sign, hours, minutes = match.groups()
+            size = timedelta(hours=int(hours), minutes=int(minutes or 0))
+            if int(minutes or 0) > 59 or size > FARTHEST:
+                raise ValueError("no place on earth is that far from UTC")
+            return timezone(-size if sign == "-" else size)
         return UTC if zone.strip().upper() in ("UTC", "GMT", "Z") else ZoneInfo(zone.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ConfigError(

@@ -47,6 +47,7 @@ from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split, keys_of, pair_keys
 
+PLAN = "plan.csv"
 FORMATS = ("raven", "audacity", "aoef")
 _ENDINGS = {"raven": ".Table.1.selections.txt", "audacity": ".txt"}
 Floats = NDArray[np.float64]
@@ -165,7 +166,14 @@ def write_plan(
     audio: Storage | None,
     formats: Sequence[str] = FORMATS,
 ) -> list[str]:
-    """Write plan, task files and (with the audio) clips; returns the names of what was written."""
+    """Write plan, task files and (with the audio) clips; returns the names of what was written.
+
+    The plan itself comes last: where it stands, somebody may have annotated its task files.
+    """
+    if out.stat(PLAN) is not None:
+        raise DataError(
+            f"{out.url} holds a plan, whose task files may be annotated by now:\ngive another --out, so that nothing is lost"
+        )
     facts = {row["recording_id"]: row for row in prepared.recordings.to_pylist()}
     path_of = {choice.recording_id: facts[choice.recording_id]["path"] for choice in plan}
     columns = ("order", "chunk_id", "path", "site", "begin_s", "end_s", "start_local", "strategy", "reason")
@@ -174,16 +182,16 @@ def write_plan(
          _local(facts[c.recording_id], c.begin_s), c.strategy, c.reason)
         for n, c in enumerate(plan, 1)
     ]  # fmt: skip
-    out.write_atomic("plan.csv", csv_bytes(columns, rows))
     tasks = plan_as_annotations(plan, path_of)
     known = audio_facts(prepared.recordings)
     inside = tuple(
         replace(a, end_s=min(a.end_s, known[a.path].duration_s)) if a.path in known else a
         for a in tasks.annotations
     )
-    names = ["plan.csv", *write_tasks(replace(tasks, annotations=inside), out, "tasks", formats, known)]
+    names = [PLAN, *write_tasks(replace(tasks, annotations=inside), out, "tasks", formats, known)]
     if audio is not None:
         names += _write_clips(plan, facts, out, audio, formats)
+    out.write_atomic(PLAN, csv_bytes(columns, rows))
     return names
 
 
@@ -252,9 +260,14 @@ def _end_s(choice: Choice, facts: dict[str, dict[str, Any]]) -> float:
 
 
 def _local(record: dict[str, Any], begin_s: float) -> str:
-    """2024-05-05T05:30:12.340+07:00; empty where the clock is unknown, in UTC where only the offset is."""
+    """2024-05-05T05:30:12.340+07:00, without an offset where the zone is unknown, in UTC where only that is known; empty
+    without a clock.
+    """
     start: datetime | None = record["start_utc"]
     if start is None:
-        return ""
+        clock: datetime | None = record["start_local"]
+        return (
+            "" if clock is None else (clock + timedelta(seconds=begin_s)).isoformat(timespec="milliseconds")
+        )
     zone = UTC if record["utc_offset_s"] is None else timezone(timedelta(seconds=int(record["utc_offset_s"])))
     return (start + timedelta(seconds=begin_s)).astimezone(zone).isoformat(timespec="milliseconds")

@@ -6,10 +6,11 @@ import json
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mast_ray.reporting.activity import clock_name
+from mast_ray.reporting.activity import clock_name, local_start_s
 from mast_ray.reporting.report.collect_studies import flat
 from mast_ray.reporting.report.contents import Effort, RejectReason, ResultTable
 from mast_ray.storage.stage_folders import text_hash
@@ -49,7 +50,7 @@ def effort_of(recordings: pa.Table | None, rejects: pa.Table | None) -> Effort |
 
 
 def clock_warnings(recordings: pa.Table) -> list[str]:
-    undated = recordings.column("start_utc").null_count
+    undated = int(np.isnan(local_start_s(recordings)).sum())
     flags = Counter(
         f for text in recordings.column("time_flags").to_pylist() if text for f in text.split(",")
     )

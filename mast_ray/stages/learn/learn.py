@@ -242,7 +242,14 @@ def compare(
     old, new = rows["before"], rows["after"]
     assert old is not None and new is not None
     gain = found["after"].gains_over(found["before"], config)["val"]["f1"]
-    return Compared(old.figures["f1"], new.figures["f1"], gain, old.num_truth, old.num_recordings)
+    return Compared(old.figures["f1"], new.figures["f1"], gain, num_held_out(archive), old.num_recordings)
+
+
+def num_held_out(archive: Prepared) -> int:
+    """Calls that both are judged by, each once: scores count one in every chunk that shows it."""
+    held = archive.splits.filter(pc.equal(archive.splits.column("split"), "val")).column("recording_id")
+    rows = pc.is_in(archive.labels.column("recording_id"), held.combine_chunks())
+    return int(pc.sum(rows, min_count=0).as_py())
 
 
 def compared_text(one: Compared) -> str:

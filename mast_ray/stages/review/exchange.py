@@ -34,8 +34,8 @@ from mast_ray.recordings.annotations.model import (
     merge_annotations,
 )
 from mast_ray.recordings.annotations.paths import marks_no_calls
-from mast_ray.recordings.annotations.reading import read_annotations, read_listened
-from mast_ray.recordings.annotations.writing import write_annotations
+from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES, read_annotations, read_listened
+from mast_ray.recordings.annotations.writing import files_to_write, write_annotations
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
@@ -78,27 +78,43 @@ def export_corrections(
     num_disputed = sum(one.is_disputed for one in agreed)
     if not (calls or rejected or looked):
         return Exported((), 0, 0, num_disputed, 0)
-    files = [
-        *_write(calls, looked, out / TABLES, "calls", format, facts),
-        *_write(rejected, {}, out / TABLES / REJECTED, "rejected", format, facts),
+    parts = [
+        part
+        for part in (
+            _part(calls, looked, out / TABLES, "calls", format),
+            _part(rejected, {}, out / TABLES / REJECTED, "rejected", format),
+        )
+        if part is not None
     ]
+    _refuse_leftovers(out / TABLES, [file for part in parts for file in files_to_write(*part, format)])
+    files = [file for part in parts for file in write_annotations(*part, format, facts=facts)]
     rows = [(path, span.begin_s, span.end_s) for path, spans in looked.items() for span in spans]
     (out / LISTENED).parent.mkdir(parents=True, exist_ok=True)
     (out / LISTENED).write_bytes(csv_bytes(("file", "begin_s", "end_s"), rows))
     return Exported((*files, out / LISTENED), len(calls), len(rejected), num_disputed, len(looked))
 
 
-def _write(
+def _refuse_leftovers(tables: Path, files: Iterable[Path]) -> None:
+    """A table of an earlier export that this one does not write would be read beside it: calls that were rejected since."""
+    there = {path for path in tables.rglob("*") if path.name.endswith(ANNOTATION_SUFFIXES)}
+    if left := sorted(there - set(files)):
+        raise DataError(
+            f"{tables} holds {len(left)} tables that do not belong to the corrections as they are now (e.g. {left[0].name}):\n"
+            "they would be read as calls: give --export a new folder, or take them away first"
+        )
+
+
+def _part(
     events: Sequence[Annotation],
     looked: Mapping[str, Iterable],
     folder: Path,
     name: str,
     format: ExchangeFormat,
-    facts: Mapping[str, AudioFacts],
-) -> list[Path]:
+) -> tuple[AnnotationSet, Path] | None:
+    """What is written, and where; None where there is nothing."""
     paths = frozenset({event.path for event in events} | set(looked))
     if not paths:
-        return []
+        return None
     # a recording that was judged here and there, and looked through nowhere, has a clip of no length
     spans = tuple(
         Span(path, part.begin_s, part.end_s) if part else Span(path, 0.0, 0.0)
@@ -106,7 +122,7 @@ def _write(
         for part in (looked.get(path) or (None,))
     )
     target = folder / f"{name}.aoef.json" if format == "aoef" else folder
-    return write_annotations(AnnotationSet(tuple(events), paths, spans=spans), target, format, facts=facts)
+    return AnnotationSet(tuple(events), paths, spans=spans), target
 
 
 def _annotation(one: AgreedBox) -> Annotation:

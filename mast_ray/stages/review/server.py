@@ -78,7 +78,7 @@ class ReviewServer:
                 answer = await handler(request)
             except web.HTTPException as error:
                 answer = web.Response(status=error.status, text=error.reason)
-            except (MastError, UnreadableRecording, ValueError) as error:
+            except (MastError, UnreadableRecording, ValueError, OverflowError) as error:
                 answer = web.json_response({"error": str(error)}, status=400)
             except OSError as error:
                 log.error("%s", error)

@@ -71,10 +71,11 @@ class ReviewSession:
         self.verdict = np.zeros(len(found), np.int8)  # of CODES
         self.met_at_random = np.zeros(len(found), bool)
         self._before: dict[int, str] = {}  # detections where an earlier round has judged or drawn a box
+        self._told_before: dict[str, int] = {}  # the same the other way round
         self._others: dict[Path, tuple[tuple[int, int], tuple[Action, ...]]] = {}
         self._enter(standing(log.actions))
         self._before = judged_before(found, self.boxes.values(), rounds)
-        self._told_before = frozenset(self._before.values())
+        self._told_before = {name: row for row, name in self._before.items()}
         for row in self._before:
             self._show(row)
 
@@ -347,6 +348,8 @@ class ReviewSession:
         if row is not None:
             self.met_at_random[row] = box is not None and box.queue == "random"
             self._show(row)
+        elif box_id in self._told_before:  # the last press of an earlier round was taken back
+            self._show(self._told_before[box_id])
 
     def _show(self, row: int) -> None:
         said = self._said_of(row)
@@ -375,6 +378,7 @@ class ReviewSession:
         for action in press:
             recording = self.found.row_of_path.get(action.path, -1)
             row, own = self.found.row_of_id.get(action.box_id), self.boxes.get(action.box_id)
+            row = self._told_before.get(action.box_id) if row is None else row
             if action.action == "looked":
                 out.append({"looked": recording, "begin_s": action.begin_s, "end_s": action.end_s})
             elif row is not None:

@@ -1,6 +1,7 @@
 """A plan of chunks to annotate, out to task files and clips, and back in as annotations."""
 
 import csv
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -131,6 +132,28 @@ def test_task_files_open_as_annotations_of_the_recordings_and_of_the_clips(prepa
         )
     hours = {row["start_local"][11:13] for row in rows}
     assert hours == {"06", "18"} and all(row["start_local"].endswith("+02:00") for row in rows)
+
+
+def test_clips_of_a_recorder_whose_zone_is_unknown_keep_their_own_minute(prepared, tmp_path):
+    recordings = prepared.recordings.to_pylist()
+    for row in recordings:
+        row |= {"start_local": row["start_utc"].replace(tzinfo=None), "start_utc": None, "utc_offset_s": None}
+    prepared = replace(prepared, recordings=pa.Table.from_pylist(recordings, schema=RECORDINGS))
+    plan = plan_chunks(PlanInputs(prepared), 6, "time_balanced")
+    write_plan(plan, prepared, open_storage(tmp_path / "out"), open_storage(tmp_path / "audio"))
+    rows = list(csv.DictReader((tmp_path / "out/clips/recordings.csv").open()))
+    assert {row["start_time"][11:] for row in rows if row["site"] == "A"} == {"04:00:00.000", "04:00:10.240"}
+
+
+def test_a_plan_is_not_written_over_another_whose_tasks_may_be_annotated(prepared, tmp_path):
+    plan = plan_chunks(PlanInputs(prepared), 3, "time_balanced")
+    out = open_storage(tmp_path / "out")
+    write_plan(plan, prepared, out, None)
+    (table,) = (tmp_path / "out/tasks/raven/A").glob("*.txt")
+    table.write_text("annotated")
+    with pytest.raises(DataError, match="another --out"):
+        write_plan(plan[:1], prepared, out, None)
+    assert table.read_text() == "annotated"
 
 
 def test_without_unlabelled_recordings_there_is_nothing_to_plan(prepared, tmp_path):

@@ -1,5 +1,7 @@
 """Who learns from a correction and who is judged by it, what changed between two tables, and where runs lie."""
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 
@@ -10,7 +12,7 @@ from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.stages.learn.archive import HELD_OUT_SHARE, _neighbourhoods, _together, lesson_of, sides_by_name
 from mast_ray.stages.learn.changes import changes_between, is_found
-from mast_ray.stages.learn.learn import fitted_epochs
+from mast_ray.stages.learn.learn import fitted_epochs, num_held_out
 from mast_ray.stages.learn.places import next_name
 from mast_ray.training.schedule import schedule_of
 
@@ -121,6 +123,14 @@ def test_a_call_is_found_by_a_detection_of_its_own():
     calls = table(("x", 0, "wren"), ("x", 0.1, "wren"), ("y", 3, "owl"))
     assert is_found(calls, table(("x", 0, None), ("y", 8, None))).tolist() == [True, False, False]
     assert is_found(calls.slice(0, 0), calls).tolist() == []
+
+
+def test_a_held_out_call_counts_once_however_many_chunks_and_blocks_show_it():
+    splits = pa.table(
+        {"recording_id": ["a", "a", "b"], "begin_s": [0.0, 20.0, 0.0], "split": ["val", "val", "train"]}
+    )
+    labels = table(("a", 6, "x"), ("a", 22, ""), ("b", 1, "x"))
+    assert num_held_out(SimpleNamespace(splits=splits, labels=labels)) == 2
 
 
 def test_few_chunks_are_shown_more_often_and_many_within_the_minutes():

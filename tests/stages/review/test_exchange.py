@@ -195,3 +195,34 @@ def test_what_mast_export_wrote_can_be_corrected_and_imported(tmp_path, monkeypa
     assert sorted(a.action for a in actions) == ["accept"] * 21 + ["change"] * 3
     assert {a.begin_s for a in actions if a.action == "change"} == {1.1}
     assert {a.label for a in actions} == {"", "Rana"}  # `call` is no name
+
+
+@pytest.mark.parametrize("format", ["raven", "aoef"])
+def test_a_box_without_a_name_comes_back_without_one(tmp_path, monkeypatch, format):
+    monkeypatch.setattr(review_run, "LABELS", (None, None, None))
+    run, audio = write_run(tmp_path)
+    found = load_boxes(detections_of(str(run)), open_storage(audio), 0.5)
+    session = ReviewSession(found, tmp_path / "one", "Ana")
+    session.act("accept", "random", [found.ids[0]])
+    session.act("change", "uncertain", [found.ids[20]], corners=(14.5, 2000.0, 16.0, 3000.0))
+    session.act("draw", "recording", recording=2, corners=(27.0, 500.0, 29.0, 900.0))
+    export_corrections(session.states(), found, tmp_path / "out", format)
+    assert {a.label for a in read_annotations(tmp_path / "out" / TABLES).annotations} == {""}
+    other = ReviewSession(found, tmp_path / "two", "Ana")
+    other.add(import_corrections(tmp_path / "out", found, "Ana").actions)
+    assert told(other) == told(session)
+
+
+def test_tables_of_an_earlier_export_that_hold_no_longer_are_not_left_beside_the_new_ones(found, tmp_path):
+    session = ReviewSession(found, tmp_path / "c", "Ana")
+    session.act("accept", "random", [found.ids[0], found.ids[20]])
+    out = tmp_path / "out"
+    first = export_corrections(session.states(), found, out, "raven")
+    assert export_corrections(session.states(), found, out, "raven") == first  # again: the same
+    session.act("reject", "random", [found.ids[20]])  # now its recording holds no call
+    before = {path: path.read_bytes() for path in out.rglob("*.*")}
+    with pytest.raises(DataError, match="1 tables that do not belong"):
+        export_corrections(session.states(), found, out, "raven")
+    with pytest.raises(DataError, match="2 tables"):
+        export_corrections(session.states(), found, out, "aoef")  # both would be read
+    assert before == {path: path.read_bytes() for path in out.rglob("*.*")}  # nothing is half written

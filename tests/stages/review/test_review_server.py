@@ -245,6 +245,12 @@ def test_acts_come_back_changed_and_hostile_names_are_kept_as_text(talk, tmp_pat
         for wrong in ({"action": "rm"}, {"action": "accept", "boxes": "x"}, {"action": "draw", "corners": [1, 2]},
                       {"action": "accept", "boxes": ["x"], "queue": "mine"}, [1], "x"):  # fmt: skip
             assert await status(client, f"{address}act", "POST", json=wrong) == 400
+        huge = {"action": "draw", "recording": 0, "corners": [1, 1, 10**400, 5]}
+        assert await status(client, f"{address}act", "POST", json=huge) == 400
+        for begin_s in ("inf", "1e300"):
+            for what in ("picture", "sound"):
+                asked = f"{address}{what}?recording=0&begin_s={begin_s}&seconds=5"
+                assert await status(client, asked, "GET") == 400
         async with client.post(f"{address}undo", json={}) as answer:
             assert (await answer.json())["changed"][0]["verdict"] == ""
 

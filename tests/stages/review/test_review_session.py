@@ -175,6 +175,18 @@ def test_what_an_earlier_round_said_is_not_asked_again(found, folder):
     assert session.box_json(4)["verdict"] == "right" and session.figures()["precision"]["num"] == 0
 
 
+def test_the_last_press_of_an_earlier_round_can_be_taken_back_and_is_open_again(found, folder):
+    ReviewSession(found, folder, "Ana").act("accept", "random", [found.ids[4]])
+    new = as_another_model_finds_them(found)
+    session = ReviewSession(new, folder, "Ana", rounds=(datetime.now(UTC).isoformat(),))
+    assert session.verdict[4] == 1 and session.figures()["num_judged"] == 1
+    (changed,) = session.undo()
+    assert (changed["id"], changed["verdict"]) == (new.ids[4], "")
+    assert session.verdict[4] == 0 and session.figures()["num_judged"] == 0
+    (changed,) = session.redo()
+    assert (changed["verdict"], session.figures()["num_judged"]) == ("right", 1)
+
+
 def test_a_box_drawn_in_this_round_stays_beside_the_detection_it_lies_on(found, folder):
     session = ReviewSession(found, folder, "Ana")
     corners = (

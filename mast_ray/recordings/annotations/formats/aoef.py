@@ -31,6 +31,9 @@ LABEL_KEYS = (
     "order",
     "genus",
 )
+BESIDE = frozenset(
+    {"Detection", "Queue", "Reviewer"}
+)  # tags that `mast review --export` writes beside a name
 ANNOTATIONS = (
     "clip_annotations", "clip_predictions", "sound_event_annotations", "sound_event_predictions",
 )  # fmt: skip
@@ -131,7 +134,8 @@ def _annotation(
     expansion = float(recording.get("time_expansion") or 1.0)
     # A prediction's tags are pairs (tag, score).
     own = [tags[tag[0] if isinstance(tag, list) else tag] for tag in entry.get("tags") or ()]
-    label_key = next((key for key in LABEL_KEYS if any(key == k for k, _ in own)), own[0][0] if own else "")
+    keys = [key for key, _ in own if key not in BESIDE]
+    label_key = next((key for key in LABEL_KEYS if key in keys), keys[0] if keys else "")
     label = next((value for key, value in own if key == label_key), "")
     features = event.get("features") or {}
     score = entry.get("score", features.get("score"))
