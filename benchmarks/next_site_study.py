@@ -239,6 +239,12 @@ ROWS |= _rows(
         )
         for name in ("last", "last_long")
     ),
+    # the paper's share of the encoder that learns: the recipe had it, and no row did
+    Row(
+        "field_frozen",
+        ("detector.unfrozen_blocks=4", "detector.backbone_multiplier=0.1"),
+        with_rows=("field",),
+    ),
     # as many passes over the experts' boxes as the recipe makes by itself
     Row("field_full", epochs(200), with_rows=("field",)),
     Row("field_lessons_full", (*LESSONS, *epochs(200)), start="energy", with_rows=("field",)),

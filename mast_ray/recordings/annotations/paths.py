@@ -88,10 +88,8 @@ class RecordingIndex:
         """The recording a table belongs to by its own name (`x.Table.1.selections.txt` -> `x.wav`)."""
         table = PurePosixPath(table_path)
         near = "" if str(table.parent) == "." else str(table.parent)
-        for stem in (
-            table.stem,
-            *own_stems(table.name),
-        ):  # a_labels.txt is of a_labels.wav where there is one
+        # a_labels.txt is of a_labels.wav where there is one
+        for stem in (table.stem, *own_stems(table.name)):
             if (found := self._unique(_folded(stem), near)) is not None:
                 return found if _lies_in(found, self._telling(near.split("/"))) else None
         return None

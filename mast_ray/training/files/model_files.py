@@ -35,12 +35,8 @@ log = logging.getLogger("mast.training")
 
 WEIGHTS, CARD = "weights.safetensors", "card.json"
 CARD_VERSION = 1
-MODELS_OF_A_RUN = (
-    "model",
-    "self_trained/model",
-    "detector",
-    "pieces",
-)  # what `mast self-train` and `mast run` leave
+# what `mast self-train` and `mast run` leave
+MODELS_OF_A_RUN = ("model", "self_trained/model", "detector", "pieces")
 _BEST = re.compile(r"^best-(\d{10})$")
 
 
