@@ -341,3 +341,10 @@ def test_tables_of_the_same_name_in_two_folders_stay_two_recordings(tmp_path):
         )
     found = read_annotations(tmp_path)
     assert found.annotated_paths == {"ridge/20240331_013000", "river/20240331_013000"}
+
+
+def test_names_with_typographic_marks_of_windows_are_kept_whole():
+    """Its three dots are a control character of Latin-1, at which a line would end."""
+    track = "0.5\t1\tRoss’s turaco… song\n2\t3\tMésange\n".encode("cp1252")
+    assert [label for *_, label in events(track)] == ["Ross’s turaco… song", "Mésange"]
+    assert [label for *_, label in events("0.5\t1\ta\u2028b\n2\t3\tc\n")] == ["a\u2028b", "c"]

@@ -12,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mast_ray.config.errors import DataError
@@ -31,21 +32,28 @@ class Table:
 
 
 def decoded(content: bytes, source: str) -> str:
-    """Text of an annotation file in UTF-8, UTF-16 or, failing these, Latin-1."""
+    """Text of an annotation file in UTF-8, UTF-16 or, failing these, as Windows of the West writes it: Latin-1 with
+    typographic quotation marks and dots where that has control characters.
+    """
     if len(content) > MAX_ANNOTATION_BYTES:
         raise DataError(f"{source}: {len(content)} bytes are too many for an annotation file:\nsplit it")
     if content[:2] == b"\x1f\x8b" or content[:4] == b"PK\x03\x04":
         raise DataError(f"{source} is a compressed archive:\nunpack it and name the folder")
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return content.decode("utf-16", errors="replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")
+    for encoding in ("utf-8-sig", "cp1252"):
+        with suppress(UnicodeDecodeError):
+            return content.decode(encoding)
+    return content.decode("latin-1")
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines as files have them; `str.splitlines` would also end one at a separator inside a label."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
+    return next((line for line in lines_of(text) if line.strip()), "")
 
 
 def delimiter_of(header: str) -> str:
