@@ -61,7 +61,9 @@ def delimiter_of(header: str) -> str:
 
 
 def parse_table(text: str, source: str) -> Table:
-    """Read header and rows; blank lines are skipped, missing cells are empty."""
+    """Read header and rows; blank lines are skipped, missing cells are empty. A row with more cells than the header
+    cannot be read: each of its numbers may stand one column further on.
+    """
     delimiter = delimiter_of(first_line(text))
     # Raven does not quote: a lone quotation mark in a tab-separated cell is part of the text.
     lines = io.StringIO(text, newline="")
@@ -78,6 +80,11 @@ def parse_table(text: str, source: str) -> Table:
                 continue
             if not columns:
                 columns = tuple(cells)
+            elif any(cells[len(columns) :]):
+                raise DataError(
+                    f"{source}, line {reader.line_num}: {len(cells)} cells, and the header names {len(columns)} columns:\n"
+                    "write decimals with a point, a text with commas in quotation marks, and from R with row.names=FALSE"
+                )
             else:
                 values = dict(zip(columns, (*cells, *("" for _ in columns[len(cells) :]))))
                 rows.append(
