@@ -8,7 +8,7 @@ import pytest
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.paths import RecordingIndex, list_files
-from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
+from mast_ray.recordings.annotations.reading import has_columns, parse_annotations, read_annotations
 
 RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tSpecies\n"
 
@@ -364,3 +364,10 @@ def test_rows_with_more_cells_than_columns_are_no_other_boxes(text):
     assert len(str(told.value).splitlines()) <= 3
     row = "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\t\t\t\n"  # empty cells are none
     assert events(RAVEN + row) == [("x", 1.5, 2.25, 500.0, 900.0, "A")]
+
+
+@pytest.mark.parametrize("padding", range(3))
+def test_the_columns_of_a_long_table_are_known_wherever_its_head_is_cut(padding):
+    """In the midst of a letter of three bytes, too."""
+    table = f"\ufefffile,T0,T1,鳥\n{'x' * padding}.wav,0,1," + "鸟" * 30_000 + "\nb.wav,1,2,鸟\n"
+    assert has_columns(table.encode(), "x.csv", {"file": "file", "label": "鳥"})

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from mast_ray.config.errors import DataError
 
 MAX_ANNOTATION_BYTES = 200 << 20
+HEAD_BYTES = 65_536
 _FORMULA = re.compile(r"^'*[=+\-@\t\r\n]")
 _DEFUSED = re.compile(r"^'+[=+\-@\t\r\n]")
 
@@ -45,6 +46,12 @@ def decoded(content: bytes, source: str) -> str:
         with suppress(UnicodeDecodeError):
             return content.decode(encoding)
     return content.decode("latin-1")
+
+
+def decoded_head(content: bytes, source: str) -> str:
+    """The same of a beginning that holds the header: whole lines, because half a letter at the end would change how all is read."""
+    head = content[:HEAD_BYTES]
+    return decoded(head[: head.rfind(b"\n") + 1] or head, source)
 
 
 def lines_of(text: str) -> list[str]:
