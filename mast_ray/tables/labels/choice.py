@@ -164,13 +164,17 @@ def role_of(label: str, knobs: LabelsConfig) -> Role:
         return "uncertain"
     if knobs.include:
         return "call" if _matches(label, knobs.include) else "left_out"
-    if knobs.no_animal == "leave_out":
-        name = _plain(label)
-        if name.removesuffix(" noise") in NO_ANIMAL:  # "boat noise", but not "frog noise"
-            return "no_animal"
-        if name in UNKNOWN:
-            return "uncertain"
+    if is_no_animal(label, knobs):
+        return "no_animal"
+    if knobs.no_animal == "leave_out" and _plain(label) in UNKNOWN:
+        return "uncertain"
     return "call"
+
+
+def is_no_animal(label: str, knobs: LabelsConfig) -> bool:
+    """Whether a name means no animal, and is not asked for all the same."""
+    name = _plain(label).removesuffix(" noise")  # "boat noise", but not "frog noise"
+    return knobs.no_animal == "leave_out" and name in NO_ANIMAL and not _matches(label, knobs.include)
 
 
 def refuse_unmatched(labels: Iterable[str], knobs: LabelsConfig) -> None:
