@@ -226,3 +226,13 @@ def test_tables_of_an_earlier_export_that_hold_no_longer_are_not_left_beside_the
     with pytest.raises(DataError, match="2 tables"):
         export_corrections(session.states(), found, out, "aoef")  # both would be read
     assert before == {path: path.read_bytes() for path in out.rglob("*.*")}  # nothing is half written
+
+
+def test_a_box_moved_in_frequency_alone_is_moved_when_it_was_moved_before(found, tmp_path):
+    session = ReviewSession(found, tmp_path / "c", "Ana")
+    session.act("change", "uncertain", [found.ids[20]], corners=(14.5, 2000.0, 16.0, 3000.0))
+    export_corrections(session.states(), found, tmp_path / "out", "raven")
+    (table,) = (tmp_path / "out" / TABLES).rglob("*.txt")
+    table.write_text(table.read_text().replace("\t3000.000\t", "\t5000.000\t"))
+    assert session.add(import_corrections(tmp_path / "out", found, "Ana").actions) == 1
+    assert [box.high_hz for box in session.boxes.values()] == [5000.0]
