@@ -121,6 +121,12 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         tasks,
     )
     waiting = {a.path for a in tasks}
+    partly = {span.path for span in found.spans} | waiting
+    notes += note_of(
+        "are tasks (annotate, listen) of a part of a recording that counts as wholly gone through: if only these parts were, "
+        "say so with --listened",
+        [a for a in found.annotations if is_task(a, knobs) and a.begin_s > 0 and a.path not in partly],
+    )
     calls, merged = single_boxes(by_role["call"])
     by_role["call"] = calls
     return ChosenLabels(
@@ -139,9 +145,13 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
 
 def open_tasks(found: AnnotationSet, knobs: LabelsConfig) -> list[Annotation]:
     """Task markers of recordings that have nothing else: who finds nothing there takes the marker away."""
-    markers = {name for name in TASKS if role_of(name, knobs) != "call"}
-    begun = {a.path for a in found.annotations if _plain(a.label) not in markers}
+    begun = {a.path for a in found.annotations if not is_task(a, knobs)}
     return [a for a in found.annotations if a.path not in begun]
+
+
+def is_task(annotation: Annotation, knobs: LabelsConfig) -> bool:
+    """Whether a box is a marker of our own task files, and no call that is asked for."""
+    return _plain(annotation.label) in TASKS and role_of(annotation.label, knobs) != "call"
 
 
 def refuse_no_calls(found: AnnotationSet, chosen: ChosenLabels, source: str) -> None:
