@@ -25,14 +25,15 @@ def numbers_by_path(paths: Sequence[str], others: Sequence[str]) -> Ints:
     """For every path of `others` its number in `paths`; -1: not there.
 
     Paths need not be equal: `D:\\card\\x.WAV` is `site/x.WAV` when only one recording ends so. `ridge/x.wav` is not
-    `river/x.wav` where the same table has that one too, or another of its folder. Several recordings that would all become
-    one are an error: `ridge/x.wav` and `river/x.wav` are not both `x.wav`, nor is `x.wav` one of them.
+    `river/x.wav` where the same table has that one too, or another of its folder; a name without any folder (that of an
+    empty Raven table) rules none out. Several recordings that would all become one are an error: `ridge/x.wav` and
+    `river/x.wav` are not both `x.wav`, nor is `x.wav` one of them.
     """
     index, own = RecordingIndex(paths), RecordingIndex(others)
     place = {path: row for row, path in enumerate(paths)}
     meant: dict[str, set[str]] = defaultdict(set)
     for path in others:
-        name = index.find(path)
+        name = index.find(path) or _without_folder(index, path)
         if name is None and len(several := index.could_be(path)) > 1:
             raise DataError(
                 f"{path} of one table can be {len(several)} recordings of the other ({_some(several)}):\n"
@@ -51,6 +52,12 @@ def numbers_by_path(paths: Sequence[str], others: Sequence[str]) -> Ints:
             )
         row_of |= dict.fromkeys(same, place[name])
     return np.array([row_of.get(path, -1) for path in others], np.int64)
+
+
+def _without_folder(index: RecordingIndex, path: str) -> str | None:
+    """The one that is called like a path and is in no folder, beside others of its table that are."""
+    name = index.find(path.replace("\\", "/").rpartition("/")[2])
+    return name if name is not None and "/" not in name else None
 
 
 def refuse_strangers(rows: Ints, truth: Sequence[str], detections: Sequence[str]) -> None:

@@ -63,6 +63,8 @@ def join_archives(uris: Sequence[str], folder: Storage, config: Config) -> Prepa
         write_manifest(folder, JOIN, config, "", {}, {"archives": urls}, datetime.now(UTC))
     joined = open_prepared(folder, config.storage)
     log.info("%s", joined_text(joined))
+    if shared := shared_text(joined):
+        log.warning("%s", shared)
     for leak in audit_leaks(rows_of_table(joined.splits), recordings_of(joined.recordings), "recording"):
         log.warning("leak: %s", leak)
     return joined
@@ -78,3 +80,26 @@ def joined_text(joined: Prepared) -> str:
     all_of = joined.moments
     lines.append(f"together ({joined.storage.url}): mean {all_of.mean:.4f}, std {all_of.std:.4f}")
     return "\n".join(lines)
+
+
+def shared_text(joined: Prepared) -> str:
+    """For people: recordings that lie in several of the archives, whose calls count once for each; "" without any."""
+    seen: set[str] = set()
+    paths: list[str] = []
+    num_labels = 0
+    for member in joined.members:
+        columns = (
+            member.recordings.column(name).to_pylist() for name in ("recording_id", "path", "fingerprint")
+        )
+        again = {
+            rid: path for rid, path, content in zip(*columns, strict=True) if content and content in seen
+        }
+        paths += again.values()
+        num_labels += sum(rid in again for rid in member.labels.column("recording_id").to_pylist())
+        seen |= set(member.recordings.column("fingerprint").to_pylist())
+    if not paths:
+        return ""
+    return (
+        f"{len(paths):,} recordings have the same audio as one of an archive before theirs (e.g. {paths[0]}): their {num_labels:,} "
+        "labels are taught and tested twice; name only one of these archives, or prepare one without them (--exclude)"
+    )

@@ -145,6 +145,8 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
     if len(plan) < args.num:
         print(f"note: only {len(plan)} of {args.num} chunks could be chosen without overlap")
     print(f"wrote {len(names)} files in {args.out}")
+    print(f"who annotates the recordings themselves ({args.out}/tasks) says what was gone through (plan.csv, or the rows of it that were): the rest is no background\n"
+          f"  mast prepare ARCHIVE --annotations {args.out}/tasks/raven --listened {args.out}/plan.csv --out ...")  # fmt: skip
     if audio is not None:
         print("annotate clips/audio in place of the selections 'annotate' (take them away where there is nothing), then bring them back:\n"
               "  mast prepare "

@@ -8,7 +8,7 @@ import pytest
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.paths import RecordingIndex, list_files
-from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
+from mast_ray.recordings.annotations.reading import has_columns, parse_annotations, read_annotations
 
 RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tSpecies\n"
 
@@ -341,3 +341,33 @@ def test_tables_of_the_same_name_in_two_folders_stay_two_recordings(tmp_path):
         )
     found = read_annotations(tmp_path)
     assert found.annotated_paths == {"ridge/20240331_013000", "river/20240331_013000"}
+
+
+def test_names_with_typographic_marks_of_windows_are_kept_whole():
+    """Its three dots are a control character of Latin-1, at which a line would end."""
+    track = "0.5\t1\tRoss’s turaco… song\n2\t3\tMésange\n".encode("cp1252")
+    assert [label for *_, label in events(track)] == ["Ross’s turaco… song", "Mésange"]
+    assert [label for *_, label in events("0.5\t1\ta\u2028b\n2\t3\tc\n")] == ["a\u2028b", "c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,begin_s,end_s,low_hz,high_hz,label\na.wav,1,5,2,5,1000,0,2000,0,wren\n",  # 1,5 s to 2,5 s
+        '"begin_s"\t"end_s"\t"low_hz"\t"high_hz"\t"label"\n"1"\t3.2\t4\t1000\t2000\t"wren"\n',  # row names of R
+        RAVEN + "1\t1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\n",
+    ],
+)
+def test_rows_with_more_cells_than_columns_are_no_other_boxes(text):
+    with pytest.raises(DataError, match=r"line 2: .* cells, and the header names") as told:
+        events(text)
+    assert len(str(told.value).splitlines()) <= 3
+    row = "1\tSpectrogram 1\t1\t1.5\t2.25\t500\t900\tA\t\t\t\n"  # empty cells are none
+    assert events(RAVEN + row) == [("x", 1.5, 2.25, 500.0, 900.0, "A")]
+
+
+@pytest.mark.parametrize("padding", range(3))
+def test_the_columns_of_a_long_table_are_known_wherever_its_head_is_cut(padding):
+    """In the midst of a letter of three bytes, too."""
+    table = f"\ufefffile,T0,T1,鳥\n{'x' * padding}.wav,0,1," + "鸟" * 30_000 + "\nb.wav,1,2,鸟\n"
+    assert has_columns(table.encode(), "x.csv", {"file": "file", "label": "鳥"})

@@ -224,3 +224,25 @@ def test_soundevent_reads_our_aoef_and_we_read_what_it_writes(tmp_path):
         (a.path, a.begin_s, a.high_hz, a.label, a.score) for a in EVENTS.annotations
     }
     assert back.annotated_paths == frozenset(PATHS)
+
+
+def test_a_prediction_with_several_names_is_called_by_the_likeliest():
+    data = {
+        "collection_type": "prediction_set",
+        "recordings": [{"uuid": "r", "path": "a.wav", "duration": 9.0}],
+        "tags": [{"id": n, "key": "species", "value": name} for n, name in enumerate(("bat", "wren", "owl"))],
+        "clips": [{"uuid": "c", "recording": "r", "start_time": 0.0, "end_time": 9.0}],
+        "clip_predictions": [{"clip": "c"}],
+        "sound_events": [
+            {
+                "uuid": "e",
+                "recording": "r",
+                "geometry": {"type": "BoundingBox", "coordinates": [1, 500, 2, 900]},
+            }
+        ],
+        "sound_event_predictions": [
+            {"sound_event": "e", "score": 0.8, "tags": [[0, 0.1], [1, 0.7], [2, 0.2]]}
+        ],
+    }
+    (found,) = parse_annotations(json.dumps({"data": data}).encode(), "x.json").annotations
+    assert (found.label, found.score) == ("wren", 0.8)

@@ -1,5 +1,7 @@
 """Several prepared archives as one: everything of each, told apart, with one statistics."""
 
+import shutil
+
 import numpy as np
 import pytest
 from small_archive import make_prepared, small_config
@@ -10,7 +12,7 @@ from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.dealing.resplit import resplit
-from mast_ray.tables.joining import join_archives, one_archive
+from mast_ray.tables.joining import join_archives, one_archive, shared_text
 from mast_ray.tables.prepared import data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -141,3 +143,13 @@ def test_a_folder_keeps_its_archives_and_names_each_once(places, tmp_path):
 def test_what_an_archive_holds_names_the_joined_one_too(places, both, tmp_path):
     other = join_archives(places[::-1], open_storage(tmp_path), small_config())
     assert data_hash(both) != data_hash(other) and data_hash(both) == data_hash(open_prepared(both.storage))
+
+
+def test_recordings_that_are_in_both_archives_are_said(places, both, tmp_path, caplog):
+    copy = tmp_path / "copy"
+    shutil.copytree(places[0], copy)
+    join_archives([places[0], str(copy)], open_storage(tmp_path / "joined"), small_config())
+    num_labels = len(open_prepared(places[0]).labels)
+    assert "4 recordings have the same audio as one of an archive before theirs" in caplog.text
+    assert num_labels and f"their {num_labels:,} labels are taught and tested twice" in caplog.text
+    assert shared_text(both) == ""

@@ -73,6 +73,18 @@ def test_a_bare_name_that_can_be_two_recordings_is_told(tmp_path, capsys):
     assert "x.wav of one table can be 2 recordings" in error and len(error.strip().splitlines()) <= 3
 
 
+def test_false_alarms_in_a_recording_with_an_empty_table_count(tmp_path, capsys):
+    """The empty table has no row that names a folder; the others of its folder have."""
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    header = "Selection\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin Path\tLabel\n"
+    (tables / "x.Table.1.selections.txt").write_text(f"{header}1\t1\t2\t1000\t2000\tridge/x.wav\twren\n")
+    (tables / "y.Table.1.selections.txt").write_text(header)
+    found = table(tmp_path / "found.csv", "ridge/x.wav", "ridge/y.wav")
+    said = evaluated(capsys, found, tables)
+    assert "2 recordings, matched per recording: 1 annotations, 2 detections, 1 right" in said
+
+
 @pytest.mark.parametrize(
     ("written", "kept"),
     [

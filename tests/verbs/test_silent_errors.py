@@ -248,3 +248,21 @@ def test_annotations_of_which_no_box_is_a_call_are_no_success(archive, tmp_path,
     assert "not one of its 2 boxes is a call" in error and "labels.no_animal=keep" in error
     assert main([*argv, "--out", str(tmp_path / "out"), "--set", "labels.no_animal=keep"]) == OK
     assert json.loads((tmp_path / "out/manifest.json").read_text())["counts"]["labels"] == 2
+
+
+@pytest.mark.parametrize(
+    ("knob", "counted"), [("leave_out", "1 detections, 1 right"), ("keep", "3 detections, 1 right")]
+)
+def test_what_another_tool_calls_no_animal_is_no_false_alarm(knob, counted, tmp_path, capsys):
+    """BirdNET writes a sure `nocall` into the table of a recording in which it found nothing."""
+    found, truth = tmp_path / "found.csv", tmp_path / "truth.csv"
+    found.write_text(
+        "Start (s),End (s),Scientific name,Common name,Confidence,File\n0,3,Troglodytes troglodytes,Wren,0.8,y.wav\n"
+        "3,6,Engine,Engine,0.9,y.wav\n0,3,nocall,nocall,1.0,x.wav\n"
+    )
+    truth.write_text("file,begin_s,end_s,low_hz,high_hz,label\nx.wav,,,,,\ny.wav,0.2,2.9,1000,2000,Wren\n")
+    knobs = ["--set", f"labels.no_animal={knob}"]
+    assert main(["evaluate", "--detections", str(found), "--annotations", str(truth), *knobs]) == 0
+    said = capsys.readouterr()
+    assert counted in said.out
+    assert ("2 detections are no animal by their name" in said.err) == (knob == "leave_out")

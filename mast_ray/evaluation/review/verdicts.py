@@ -19,7 +19,14 @@ from mast_ray.config.errors import DataError
 from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.review.review_state import ReviewedBox
 from mast_ray.recordings.annotations.formats.generic_csv import NO, YES
-from mast_ray.recordings.annotations.tabular import decoded, number, parse_table
+from mast_ray.recordings.annotations.tabular import (
+    HEAD_BYTES,
+    decoded,
+    decoded_head,
+    first_line,
+    number,
+    parse_table,
+)
 from mast_ray.storage.storage import open_beside
 
 COLUMNS = ("detection_id", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet", "verdict")
@@ -63,10 +70,8 @@ def has_verdicts(path: Path) -> bool:
     if not path.is_file() or path.suffix.lower() not in (".csv", ".tsv", ".txt"):
         return False
     with path.open("rb") as file:
-        head = file.read(65_536)
-    return "verdict" in {
-        name.strip().lower() for name in parse_table(decoded(head, path.name), path.name).columns
-    }
+        header = first_line(decoded_head(file.read(HEAD_BYTES), path.name))
+    return "verdict" in {name.strip().lower() for name in parse_table(header, path.name).columns}
 
 
 def read_verdicts(path: Path | str) -> Verdicts:

@@ -37,7 +37,13 @@ from mast_ray.recordings.annotations.paths import (
     own_stems,
     safe_reference,
 )
-from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES, decoded, first_line, parse_table
+from mast_ray.recordings.annotations.tabular import (
+    MAX_ANNOTATION_BYTES,
+    decoded,
+    decoded_head,
+    first_line,
+    parse_table,
+)
 from mast_ray.recordings.clock_and_site.sites import is_junk, recordings_among
 
 ReadFormat = Literal[
@@ -158,7 +164,7 @@ def _in_several_folders(owners: Mapping[str, set[str]]) -> list[str]:
 
 def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
     """Whether a table has every column of a mapping."""
-    header = parse_table(first_line(decoded(content[:65_536], name)), name).columns
+    header = parse_table(first_line(decoded_head(content, name)), name).columns
     return set(columns.values()) <= set(header)
 
 

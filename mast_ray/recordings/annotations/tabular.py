@@ -12,11 +12,13 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mast_ray.config.errors import DataError
 
 MAX_ANNOTATION_BYTES = 200 << 20
+HEAD_BYTES = 65_536
 _FORMULA = re.compile(r"^'*[=+\-@\t\r\n]")
 _DEFUSED = re.compile(r"^'+[=+\-@\t\r\n]")
 
@@ -31,21 +33,34 @@ class Table:
 
 
 def decoded(content: bytes, source: str) -> str:
-    """Text of an annotation file in UTF-8, UTF-16 or, failing these, Latin-1."""
+    """Text of an annotation file in UTF-8, UTF-16 or, failing these, as Windows of the West writes it: Latin-1 with
+    typographic quotation marks and dots where that has control characters.
+    """
     if len(content) > MAX_ANNOTATION_BYTES:
         raise DataError(f"{source}: {len(content)} bytes are too many for an annotation file:\nsplit it")
     if content[:2] == b"\x1f\x8b" or content[:4] == b"PK\x03\x04":
         raise DataError(f"{source} is a compressed archive:\nunpack it and name the folder")
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return content.decode("utf-16", errors="replace")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")
+    for encoding in ("utf-8-sig", "cp1252"):
+        with suppress(UnicodeDecodeError):
+            return content.decode(encoding)
+    return content.decode("latin-1")
+
+
+def decoded_head(content: bytes, source: str) -> str:
+    """The same of a beginning that holds the header: whole lines, because half a letter at the end would change how all is read."""
+    head = content[:HEAD_BYTES]
+    return decoded(head[: head.rfind(b"\n") + 1] or head, source)
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines as files have them; `str.splitlines` would also end one at a separator inside a label."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
+    return next((line for line in lines_of(text) if line.strip()), "")
 
 
 def delimiter_of(header: str) -> str:
@@ -53,7 +68,9 @@ def delimiter_of(header: str) -> str:
 
 
 def parse_table(text: str, source: str) -> Table:
-    """Read header and rows; blank lines are skipped, missing cells are empty."""
+    """Read header and rows; blank lines are skipped, missing cells are empty. A row with more cells than the header
+    cannot be read: each of its numbers may stand one column further on.
+    """
     delimiter = delimiter_of(first_line(text))
     # Raven does not quote: a lone quotation mark in a tab-separated cell is part of the text.
     lines = io.StringIO(text, newline="")
@@ -70,6 +87,11 @@ def parse_table(text: str, source: str) -> Table:
                 continue
             if not columns:
                 columns = tuple(cells)
+            elif any(cells[len(columns) :]):
+                raise DataError(
+                    f"{source}, line {reader.line_num}: {len(cells)} cells, and the header names {len(columns)} columns:\n"
+                    "write decimals with a point, a text with commas in quotation marks, and from R with row.names=FALSE"
+                )
             else:
                 values = dict(zip(columns, (*cells, *("" for _ in columns[len(cells) :]))))
                 rows.append(

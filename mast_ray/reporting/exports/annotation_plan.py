@@ -1,7 +1,7 @@
 """Which chunks of the pool to annotate next, as task files for Raven, Audacity and whombat
 (AOEF), with clips to listen to.
 
-OUT/plan.csv                     every chosen chunk in order, with its reason
+OUT/plan.csv                     every chosen chunk in order, with its reason; for `mast prepare --listened` what was gone through
 OUT/tasks/                       task files for the original recordings: one time-only selection "annotate" per chunk
 OUT/clips/audio/*.wav            the chunks themselves, an archive of their own: an annotated clip is wholly annotated
 OUT/clips/tasks/, recordings.csv the same tasks on the clips, and the sites and times of the clips
@@ -36,7 +36,7 @@ from mast_ray.evaluation.review.planner import (
     plan_annotation,
     plan_as_annotations,
 )
-from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts, Span
 from mast_ray.recordings.annotations.writing import annotations_as_text
 from mast_ray.reporting.clips import read_window, wav_bytes
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
@@ -188,7 +188,11 @@ def write_plan(
         replace(a, end_s=min(a.end_s, known[a.path].duration_s)) if a.path in known else a
         for a in tasks.annotations
     )
-    names = [PLAN, *write_tasks(replace(tasks, annotations=inside), out, "tasks", formats, known)]
+    spans = tuple(Span(a.path, a.begin_s, a.end_s) for a in inside)
+    names = [
+        PLAN,
+        *write_tasks(replace(tasks, annotations=inside, spans=spans), out, "tasks", formats, known),
+    ]
     if audio is not None:
         names += _write_clips(plan, facts, out, audio, formats)
     out.write_atomic(PLAN, csv_bytes(columns, rows))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mast_ray.config.errors import DataError
+from mast_ray.evaluation.review.corrections import Action
 from mast_ray.evaluation.review.review_state import ReviewedBox
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 
@@ -25,6 +26,14 @@ def said_json(box: ReviewedBox | None) -> dict[str, Any]:
     if box.low_hz is None:  # an imported box that only knows its time is shown over the whole band
         said |= {"low_hz": LOW_HZ, "high_hz": HIGH_HZ}
     return said
+
+
+def is_same_place(box: ReviewedBox, action: Action) -> bool:
+    """Whether a box lies where an action puts one, in time and in frequency."""
+    apart_hz = (abs((one or 0.0) - (other or 0.0)) for one, other in
+                ((box.low_hz, action.low_hz), (box.high_hz, action.high_hz)))  # fmt: skip
+    apart_s = abs(box.begin_s - action.begin_s) + abs(box.end_s - action.end_s)
+    return apart_s < SHORTEST_S and max(apart_hz) < NARROWEST_HZ
 
 
 def clean_name(text: str) -> str:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 from mast_ray.config.errors import DataError
 from mast_ray.evaluation.figure_tables import csv_bytes
+from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.review.corrections import Action
 from mast_ray.evaluation.review.review_state import (
     AgreedBox,
@@ -31,6 +32,7 @@ from mast_ray.recordings.annotations.model import (
     AnnotationSet,
     AudioFacts,
     Span,
+    least_facts,
     merge_annotations,
 )
 from mast_ray.recordings.annotations.paths import marks_no_calls
@@ -40,6 +42,7 @@ from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.stages.review.found_boxes import FoundBoxes
+from mast_ray.tables.labels.cleaning import single_boxes
 
 ExchangeFormat = Literal["raven", "aoef"]
 TABLES, REJECTED, LISTENED = "tables", "false_positives", "listened.csv"
@@ -74,7 +77,13 @@ def export_corrections(
         for row, key in enumerate(r.recording_id for r in found.recordings)
         if (spans := looked_at(states).get(key))
     }
-    facts = {r.path: AudioFacts(r.duration_s, SEEN_RATE_HZ) for r in found.recordings}
+    # what was imported may lie above what the page shows: nothing is cut
+    seen = {r.path: AudioFacts(r.duration_s, SEEN_RATE_HZ) for r in found.recordings}
+    least = least_facts([*calls, *rejected], list(seen))
+    facts = {
+        path: replace(one, sample_rate_hz=max(one.sample_rate_hz, least[path].sample_rate_hz))
+        for path, one in seen.items()
+    }
     num_disputed = sum(one.is_disputed for one in agreed)
     if not (calls or rejected or looked):
         return Exported((), 0, 0, num_disputed, 0)
@@ -130,7 +139,8 @@ def _annotation(one: AgreedBox) -> Annotation:
     extra = {"Reviewer": box.reviewer, "Queue": box.queue} | (
         {"Detection": box.detection_id} if box.detection_id else {}
     )
-    return Annotation(box.path, box.begin_s, box.end_s, box.low_hz, box.high_hz, box.label, box.score, extra)
+    label = "" if box.label == UNKNOWN else box.label  # or readers would take a call for a doubtful one
+    return Annotation(box.path, box.begin_s, box.end_s, box.low_hz, box.high_hz, label, box.score, extra)
 
 
 class Imported(NamedTuple):
@@ -161,7 +171,14 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
         )
     actions, problems = [], list(read.problems)
     problems += [f"{name} is none of the recordings" for name in read.unresolved]
+    drawn: list[Annotation] = []
+    others: list[Annotation] = []
     for annotation in read.annotations:
+        is_drawn = annotation.said == "call" and _detection_of(annotation, found) is None
+        (drawn if is_drawn else others).append(annotation)
+    once, merged = single_boxes(drawn)
+    problems += [str(note) for note in merged]
+    for annotation in (*others, *once):
         own = _actions_of(annotation, found, reviewer)
         if not own:
             problems.append(
@@ -212,13 +229,14 @@ def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> lis
         return [plain] if annotation.said == "call" else []
     name = found.ids[row]
     score = round(float(found.score[row]), 4)
-    plain = replace(plain, box_id=name, detection_id=name, score=score, label=found.label[row])
+    label = "" if found.label[row] == UNKNOWN else found.label[row]
+    plain = replace(plain, box_id=name, detection_id=name, score=score, label=label)
     if annotation.said == "no_call":
         return [replace(plain, action="reject")]
     moved = low_hz is not None and not _is_same(annotation, found, row)
     first = replace(plain, action="change" if moved else "accept")
     # what `mast export` writes for a detection without a name is none
-    if annotation.label in (found.label[row], found.label[row] or DEFAULT_LABEL):
+    if annotation.label in (found.label[row], label, label or DEFAULT_LABEL):
         return [first]
     return [first, replace(plain, action="name", label=annotation.label)]
 

@@ -39,7 +39,7 @@ from mast_ray.evaluation.review.review_state import (
     merged_spans,
     random_verdicts,
 )
-from mast_ray.stages.review.box_values import NARROWEST_HZ, SHORTEST_S, clean_name, placed_inside, said_json
+from mast_ray.stages.review.box_values import SHORTEST_S, clean_name, is_same_place, placed_inside, said_json
 from mast_ray.stages.review.found_boxes import FoundBoxes
 from mast_ray.stages.review.judged_before import judged_before
 
@@ -292,8 +292,7 @@ class ReviewSession:
             return any(
                 not box.detection_id
                 and (box.path, box.label) == (action.path, action.label)
-                and abs(box.begin_s - action.begin_s) + abs(box.end_s - action.end_s) < SHORTEST_S
-                and abs((box.low_hz or 0) - (action.low_hz or 0)) < NARROWEST_HZ
+                and is_same_place(box, action)
                 for box in self.boxes.values()
             )
         own = self.boxes.get(action.box_id)
@@ -302,10 +301,7 @@ class ReviewSession:
         if action.action == "name":
             return own.label == action.label
         if action.action == "change":
-            return (
-                own.is_changed
-                and abs(own.begin_s - action.begin_s) + abs(own.end_s - action.end_s) < SHORTEST_S
-            )
+            return own.is_changed and is_same_place(own, action)
         return own.verdict == ("wrong" if action.action == "reject" else "right")
 
     def _put(self, actions: Sequence[Action]) -> None:

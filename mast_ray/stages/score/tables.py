@@ -46,7 +46,7 @@ from mast_ray.reporting.detection_tables import (
     split_uri,
 )
 from mast_ray.self_training.pool import pool_of_table
-from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls
+from mast_ray.tables.labels.choice import chosen_labels, is_no_animal, refuse_no_calls
 from mast_ray.tables.labels.spans import unheard_parts
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -145,7 +145,7 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
     found = (
-        read_events(detections, wanted.format, columns, says_problems=True)
+        read_events(detections, wanted.format, columns, config.labels, says_problems=True)
         if table is None
         else _events_at(detections, table)
     )
@@ -186,18 +186,30 @@ def _scored_in_chunks(table: pa.Table, config: Config, annotations: str, split: 
 
 
 def read_events(
-    uri: str, format: str = "auto", columns: Mapping[str, str] | None = None, *, says_problems: bool = False
+    uri: str,
+    format: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    labels: LabelsConfig = LabelsConfig(),  # noqa: B008 (frozen)
+    *,
+    says_problems: bool = False,
 ) -> EventTable:
     """Detections from Parquet (file or folder) or from an annotation file of any format.
 
-    Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
+    What a tool itself calls no animal (BirdNET writes a sure `nocall` where it found nothing) is no detection. Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
     """
     if not is_annotation_file(uri):
         return events_from_arrow(_table_of(uri))
     found = _annotations_at(uri, format, columns)
+    calls = tuple(a for a in found.annotations if not is_no_animal(a.label, labels))
     if says_problems:
         _say_problems(found, uri)
-    events = events_from_annotations(found)
+        if num_others := len(found.annotations) - len(calls):
+            print(
+                f"note: {uri}: {num_others} detections are no animal by their name (nocall, noise, engine, ...) and are left "
+                "out; labels.no_animal=keep keeps them",
+                file=sys.stderr,
+            )
+    events = events_from_annotations(replace(found, annotations=calls))
     if len(events) and spans_whole_band(events).all():
         print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
         return without_band(events)

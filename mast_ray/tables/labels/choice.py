@@ -121,6 +121,12 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         tasks,
     )
     waiting = {a.path for a in tasks}
+    partly = {span.path for span in found.spans} | waiting
+    notes += note_of(
+        "are tasks (annotate, listen) of a part of a recording that counts as wholly gone through: if only these parts were, "
+        "say so with --listened",
+        [a for a in found.annotations if is_task(a, knobs) and a.begin_s > 0 and a.path not in partly],
+    )
     calls, merged = single_boxes(by_role["call"])
     by_role["call"] = calls
     return ChosenLabels(
@@ -139,9 +145,13 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
 
 def open_tasks(found: AnnotationSet, knobs: LabelsConfig) -> list[Annotation]:
     """Task markers of recordings that have nothing else: who finds nothing there takes the marker away."""
-    markers = {name for name in TASKS if role_of(name, knobs) != "call"}
-    begun = {a.path for a in found.annotations if _plain(a.label) not in markers}
+    begun = {a.path for a in found.annotations if not is_task(a, knobs)}
     return [a for a in found.annotations if a.path not in begun]
+
+
+def is_task(annotation: Annotation, knobs: LabelsConfig) -> bool:
+    """Whether a box is a marker of our own task files, and no call that is asked for."""
+    return _plain(annotation.label) in TASKS and role_of(annotation.label, knobs) != "call"
 
 
 def refuse_no_calls(found: AnnotationSet, chosen: ChosenLabels, source: str) -> None:
@@ -164,13 +174,17 @@ def role_of(label: str, knobs: LabelsConfig) -> Role:
         return "uncertain"
     if knobs.include:
         return "call" if _matches(label, knobs.include) else "left_out"
-    if knobs.no_animal == "leave_out":
-        name = _plain(label)
-        if name.removesuffix(" noise") in NO_ANIMAL:  # "boat noise", but not "frog noise"
-            return "no_animal"
-        if name in UNKNOWN:
-            return "uncertain"
+    if is_no_animal(label, knobs):
+        return "no_animal"
+    if knobs.no_animal == "leave_out" and _plain(label) in UNKNOWN:
+        return "uncertain"
     return "call"
+
+
+def is_no_animal(label: str, knobs: LabelsConfig) -> bool:
+    """Whether a name means no animal, and is not asked for all the same."""
+    name = _plain(label).removesuffix(" noise")  # "boat noise", but not "frog noise"
+    return knobs.no_animal == "leave_out" and name in NO_ANIMAL and not _matches(label, knobs.include)
 
 
 def refuse_unmatched(labels: Iterable[str], knobs: LabelsConfig) -> None:

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.recordings.annotations.reading import read_annotations
+from mast_ray.recordings.annotations.reading import read_annotations, read_listened
 from mast_ray.reporting.exports.annotation_plan import PlanInputs, plan_chunks, unlabelled_chunks, write_plan
 from mast_ray.spectrogram.normalisation import Moments
 from mast_ray.storage.storage import open_storage
@@ -132,6 +132,19 @@ def test_task_files_open_as_annotations_of_the_recordings_and_of_the_clips(prepa
         )
     hours = {row["start_local"][11:13] for row in rows}
     assert hours == {"06", "18"} and all(row["start_local"].endswith("+02:00") for row in rows)
+
+
+def test_what_was_not_planned_of_a_recording_is_not_gone_through(prepared, tmp_path):
+    """Ten seconds of a recording were annotated: the rest of it is no background."""
+    plan = plan_chunks(PlanInputs(prepared), 2, "time_balanced")
+    write_plan(plan, prepared, open_storage(tmp_path / "out"), None)
+    planned = {(row["path"], float(row["begin_s"]), float(row["end_s"]))
+               for row in csv.DictReader((tmp_path / "out/plan.csv").open())}  # fmt: skip
+    own = read_annotations(tmp_path / "out/tasks/tasks.aoef.json", root=tmp_path / "audio")
+    listened = read_listened(tmp_path / "out/plan.csv", root=tmp_path / "audio")
+    for found in (own, listened):
+        assert {(span.path, span.begin_s, span.end_s) for span in found.spans} == planned
+    assert not any(span.labels for span in listened.spans)
 
 
 def test_clips_of_a_recorder_whose_zone_is_unknown_keep_their_own_minute(prepared, tmp_path):

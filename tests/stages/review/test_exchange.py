@@ -9,11 +9,13 @@ import review_run
 from review_run import PATHS, write_run
 
 from mast_ray.config.errors import DataError
+from mast_ray.config.tree import LabelsConfig
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
 from mast_ray.stages.review.found_boxes import detections_of, load_boxes
 from mast_ray.stages.review.session import ReviewSession
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.labels.choice import role_of
 from mast_ray.verbs.main import run_verb
 
 
@@ -226,3 +228,48 @@ def test_tables_of_an_earlier_export_that_hold_no_longer_are_not_left_beside_the
     with pytest.raises(DataError, match="2 tables"):
         export_corrections(session.states(), found, out, "aoef")  # both would be read
     assert before == {path: path.read_bytes() for path in out.rglob("*.*")}  # nothing is half written
+
+
+def test_a_box_moved_in_frequency_alone_is_moved_when_it_was_moved_before(found, tmp_path):
+    session = ReviewSession(found, tmp_path / "c", "Ana")
+    session.act("change", "uncertain", [found.ids[20]], corners=(14.5, 2000.0, 16.0, 3000.0))
+    export_corrections(session.states(), found, tmp_path / "out", "raven")
+    (table,) = (tmp_path / "out" / TABLES).rglob("*.txt")
+    table.write_text(table.read_text().replace("\t3000.000\t", "\t5000.000\t"))
+    assert session.add(import_corrections(tmp_path / "out", found, "Ana").actions) == 1
+    assert [box.high_hz for box in session.boxes.values()] == [5000.0]
+
+
+@pytest.mark.parametrize("format", ["raven", "aoef"])
+def test_boxes_above_what_the_page_shows_are_exported_as_they_were_imported(found, tmp_path, format):
+    table = tmp_path / "table.csv"
+    rows = (f"{PATHS[0]},1,2,4000,9500,wren", f"{PATHS[0]},3,4,9000,12000,bat")
+    table.write_text("\n".join(("file,begin_s,end_s,low_hz,high_hz,label", *rows)))
+    session = ReviewSession(found, tmp_path / "c", "Ana")
+    session.add(import_corrections(table, found, "Ana").actions)
+    export_corrections(session.states(), found, tmp_path / "out", format)
+    read = read_annotations(tmp_path / "out" / TABLES).annotations
+    assert {(a.label, a.low_hz, a.high_hz) for a in read} == {("wren", 4000, 9500), ("bat", 9000, 12000)}
+
+
+def test_a_row_that_stands_twice_in_a_table_is_one_call(found, tmp_path):
+    table = tmp_path / "table.csv"
+    rows = (f"{PATHS[0]},1,2,4000,6000,wren", f"{PATHS[0]},1.0001,2,4000,6000,wren")
+    table.write_text("\n".join(("file,begin_s,end_s,low_hz,high_hz,label", *rows)))
+    read = import_corrections(table, found, "Ana")
+    assert len(read.actions) == 1 and "stand twice" in read.problems[0]
+
+
+def test_an_accepted_call_that_the_model_could_not_name_stays_a_call(tmp_path, monkeypatch):
+    """`unknown` in a table would be neither call nor background for `mast prepare`."""
+    monkeypatch.setattr(review_run, "LABELS", ("unknown", "unknown", "unknown"))
+    run, audio = write_run(tmp_path)
+    found = load_boxes(detections_of(str(run)), open_storage(audio), 0.5)
+    assert (
+        run_verb("export", [detections_of(str(run)), "--to", "raven", "--out", str(tmp_path / "raven")]) == 0
+    )
+    session = ReviewSession(found, tmp_path / "c", "Ana")
+    session.add(import_corrections(tmp_path / "raven", found, "Ana").actions)
+    export_corrections(session.states(), found, tmp_path / "out", "raven")
+    read = read_annotations(tmp_path / "out" / TABLES)
+    assert {role_of(a.label, LabelsConfig()) for a in read.annotations} == {"call"}

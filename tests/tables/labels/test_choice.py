@@ -5,7 +5,7 @@ import pytest
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import field, paper
-from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
 from mast_ray.tables.labels.choice import chosen_labels, refuse_no_calls, role_of
 from mast_ray.tables.labels.cleaning import single_boxes
 from mast_ray.tables.labels.spans import with_listened
@@ -125,3 +125,14 @@ def test_a_task_that_nobody_has_begun_is_not_gone_through(marker):
     assert chosen_labels(AnnotationSet(tasks, paths), knobs(no_animal="keep")).calls.annotated_paths == paths
     heard = with_listened(AnnotationSet(tasks, paths), AnnotationSet(annotated_paths=paths))
     assert chosen_labels(heard, knobs()).calls.annotated_paths == paths
+
+
+def test_a_task_of_a_part_that_stays_beside_calls_is_said_unless_something_says_what_was_gone_through():
+    boxes = (
+        Annotation("a.wav", 5.12, 15.36, None, None, "annotate"),
+        Annotation("a.wav", 6.0, 7.0, 1000, 2000, "wren"),
+    )
+    found = AnnotationSet(boxes, frozenset({"a.wav"}))
+    assert any("say so with --listened" in line for line in chosen_labels(found, knobs()).lines())
+    partly = AnnotationSet(boxes, frozenset({"a.wav"}), spans=(Span("a.wav", 5.12, 15.36),))
+    assert not any("--listened" in line for line in chosen_labels(partly, knobs()).lines())

@@ -132,8 +132,9 @@ def _annotation(
 ) -> Annotation:
     begin_s, low_hz, end_s, high_hz = _bounds(event["geometry"])
     expansion = float(recording.get("time_expansion") or 1.0)
-    # A prediction's tags are pairs (tag, score).
-    own = [tags[tag[0] if isinstance(tag, list) else tag] for tag in entry.get("tags") or ()]
+    # A prediction's tags are pairs (tag, score), in any order: the likeliest names it.
+    pairs = [tag if isinstance(tag, list) else (tag, 1.0) for tag in entry.get("tags") or ()]
+    own = [tags[tag] for tag, _ in sorted(pairs, key=lambda pair: -float(pair[1]))]
     keys = [key for key, _ in own if key not in BESIDE]
     label_key = next((key for key in LABEL_KEYS if key in keys), keys[0] if keys else "")
     label = next((value for key, value in own if key == label_key), "")

@@ -9,21 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mast_ray.recordings.annotations.model import Annotation, Parsed
-from mast_ray.recordings.annotations.tabular import defused, in_one_line, number, restored
+from mast_ray.recordings.annotations.tabular import (
+    defused,
+    first_line,
+    in_one_line,
+    lines_of,
+    number,
+    restored,
+)
 
 _LABEL_LINE = re.compile(r"^[\d.,]+\t[\d.,]+(\t|$)")
 
 
 def is_audacity(text: str) -> bool:
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    first = first_line(text)
     return not first or _LABEL_LINE.match(first) is not None
 
 
 def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     annotations: list[Annotation] = []
     problems = []
-    for line_number, line in enumerate(text.splitlines(), start=1):
-        cells = line.rstrip("\r\n").split("\t")
+    for line_number, line in enumerate(lines_of(text), start=1):
+        cells = line.split("\t")
         try:
             if not line.strip():
                 continue

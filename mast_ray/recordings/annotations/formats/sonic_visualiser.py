@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.model import Annotation, Parsed
-from mast_ray.recordings.annotations.tabular import number, restored
+from mast_ray.recordings.annotations.tabular import first_line, lines_of, number, restored
 
 _POINT = re.compile(r"<point\b([^>]*?)/?>")
 _MODEL = re.compile(r"<model\b([^>]*?)/?>")
@@ -27,8 +27,7 @@ def is_layer(text: str) -> bool:
 
 
 def is_headerless(text: str) -> bool:
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return _LEADING_NUMBERS.match(first) is not None
+    return _LEADING_NUMBERS.match(first_line(text)) is not None
 
 
 def parse_layer(text: str, source: str) -> Parsed:
@@ -63,7 +62,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 def parse_headerless(text: str, source: str) -> Parsed:
     rows, problems = [], []
-    for line, cells in enumerate((row.split(",") for row in text.splitlines()), start=1):
+    for line, cells in enumerate((row.split(",") for row in lines_of(text)), start=1):
         if not any(cell.strip() for cell in cells):
             continue
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.model import Annotation, Parsed
+from mast_ray.recordings.annotations.tabular import lines_of
 
 _LINE = re.compile(r"^\s*\d+(\s+(0?\.\d+|[01](\.\d*)?(e-?\d+)?|\d\.\d+e-\d+)){4,5}\s*$", re.IGNORECASE)
 NAMES = "classes.txt"  # beside the label files: a name per line
@@ -44,7 +45,7 @@ class ImageScale:
 
 
 def is_yolo(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines_of(text) if line.strip()]
     return bool(lines) and all(_LINE.match(line) for line in lines)
 
 
@@ -55,7 +56,7 @@ def parse(text: str, source: str, scale: ImageScale | None, names: Mapping[str, 
             "say what the images show: --image-scale seconds=10 low_hz=0 high_hz=8000 (frequency linear)"
         )
     annotations = []
-    for line in text.splitlines():
+    for line in lines_of(text):
         if not line.strip():
             continue
         label, *shares = line.split()
@@ -70,4 +71,4 @@ def parse(text: str, source: str, scale: ImageScale | None, names: Mapping[str, 
 
 def class_names(text: str) -> dict[str, str]:
     """Number of a class -> its name, from a file with a name per line."""
-    return {str(number): line.strip() for number, line in enumerate(text.splitlines()) if line.strip()}
+    return {str(number): line.strip() for number, line in enumerate(lines_of(text)) if line.strip()}
