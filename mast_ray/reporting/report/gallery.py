@@ -136,7 +136,7 @@ def build_gallery(
         matches = match_boxes(found, known, settings.iou)
         picks = _judged_picks(matches, found, known, settings.threshold, 20 * settings.num_examples)
     else:
-        picks = _unjudged_picks(found, settings.num_examples)
+        picks = _unjudged_picks(found, settings.threshold, settings.num_examples)
     if audio is None:
         return Gallery((), "", matches)
     shown, passed_over = _render(picks, found, known, matches, detections, recordings, audio, settings)
@@ -188,10 +188,15 @@ def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: flo
     ]
 
 
-def _unjudged_picks(found: _Boxes, num_examples: int) -> list[_Pick]:
-    """Spread evenly over the ranks of the scores, best first: to see what a threshold lets through."""
+def _unjudged_picks(found: _Boxes, threshold: float, num_examples: int) -> list[_Pick]:
+    """Spread evenly over the ranks of the scores from half the threshold on, best first: to see what it lets through.
+
+    Most of a table lies far below, and nobody wants to hear that; where it holds nothing else, that is shown.
+    """
     order = np.argsort(-found.score, kind="stable")
     order = order[found.recording[order] >= 0]
+    shown = order[found.score[order] >= threshold / 2]
+    order = shown if len(shown) else order
     if len(order) > num_examples:
         order = order[np.unique(np.linspace(0, len(order) - 1, num_examples).round().astype(int))]
     return [_Pick("detection", int(i)) for i in order]
