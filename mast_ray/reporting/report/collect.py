@@ -55,7 +55,7 @@ from mast_ray.reporting.report.contents import (
     ReportData,
     ResultTable,
 )
-from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, stitched
+from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, channel_of_run, stitched
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.summaries import summarise
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
@@ -253,7 +253,9 @@ def collect_run(
         and found.recordings is not None
         and num_examples > 0
     ):
-        settings = GallerySettings(num_examples=num_examples, threshold=scores.threshold or 0.0)
+        settings = GallerySettings(
+            num_examples, threshold=scores.threshold or 0.0, channel=channel_of_run(found.manifests)
+        )
         built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
         examples, gallery_note = built.examples, built.note
     studies = _studies(run, found, shown)
