@@ -329,3 +329,18 @@ def test_verbs_without_other_settings_take_none_but_those_of_buckets(run, capsys
     assert main(["export", str(run / "detections"), "--to", "csv", "--out", str(run / "x"), "--set", "seed=1"]) == 2  # fmt: skip
     assert "storage.endpoint_url and storage.region alone" in capsys.readouterr().err
     assert bucket_knobs(StorageConfig()) == ()
+
+
+def test_a_call_that_two_chunks_show_is_one_call_in_summaries_and_exports(tmp_path):
+    """A table of `mast pseudo-label` has a row for every chunk, half of which the next one shows again."""
+    own = {"recording_id": "r", "path": "x.wav", "site": "A"}
+    box = {"begin_s": 6.0, "end_s": 7.0, "low_hz": 100.0, "high_hz": 900.0, "score": 0.9}
+    found = pa.Table.from_pylist([own | box | {"chunk": chunk} for chunk in (0, 1)], schema=DETECTIONS)
+    pq.write_table(found, tmp_path / "d.parquet")
+    known = pa.Table.from_pylist([own | {"duration_s": 20.0}], schema=RECORDINGS)
+    pq.write_table(known, tmp_path / "recordings.parquet")
+    common = [str(tmp_path / "d.parquet"), "--recordings", str(tmp_path / "recordings.parquet")]
+    assert main(["summarise", *common, "--out", str(tmp_path / "s")]) == 0
+    assert pq.read_table(tmp_path / "s" / "calls_by_site.parquet")["calls"].to_pylist() == [1]
+    assert main(["export", *common, "--to", "csv", "--out", str(tmp_path / "e")]) == 0
+    assert len((tmp_path / "e" / "x.csv").read_text().splitlines()) == 2  # names, one call
