@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from astral import Observer
 from astral.sun import sunrise, sunset
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mast_ray.tables.local_time import is_zone_unknown, local_seconds
 
@@ -60,11 +60,12 @@ def local_start_s(table: pa.Table) -> NDArray[np.float64]:
 
 def clock_name(recordings: pa.Table) -> str:
     """'local time', 'UTC' (also where every recorder's clock is UTC), or a mixture,
-    depending on which offsets are known.
+    depending on which offsets are known. Recordings without a clock are in no hour: they do not count.
     """
+    recordings = recordings.filter(pa.array(np.isfinite(local_start_s(recordings))))
     offsets = recordings.column("utc_offset_s")
     without_zone = int(is_zone_unknown(recordings).sum())
-    if without_zone and without_zone == len(recordings) - int(np.isnan(local_start_s(recordings)).sum()):
+    if without_zone and without_zone == len(recordings):
         return ZONE_UNKNOWN
     if without_zone:
         return f"local time, {without_zone} recordings of unknown zone"
@@ -97,20 +98,27 @@ def slot_date(slot: int) -> date:
 
 
 def sun_hours(
-    dates: list[date], latitude: float, longitude: float, utc_offset_s: float
+    dates: list[date], latitude: float, longitude: float, utc_offset_s: ArrayLike
 ) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-    """Sunrise and sunset of each date as local hours in [0, 24); None where the sun does not rise or set."""
-    observer = Observer(latitude=latitude, longitude=longitude)
+    """Sunrise and sunset of each date as local hours in [0, 24); None where the sun does not rise or set.
 
-    def hour(event: object, day: date) -> float | None:
+    `utc_offset_s` is that of all dates, or one for each: clocks change in spring and autumn.
+    """
+    observer = Observer(latitude=latitude, longitude=longitude)
+    offsets = np.broadcast_to(np.asarray(utc_offset_s, np.float64), len(dates)).tolist()
+
+    def hour(event: object, day: date, offset_s: float) -> float | None:
         try:
             moment: datetime = event(observer, date=day, tzinfo=UTC)  # type: ignore[operator]
         except ValueError:
             return None
-        local = moment.timestamp() + utc_offset_s
+        local = moment.timestamp() + offset_s
         return (local % 86400.0) / HOUR_S
 
-    return tuple(hour(sunrise, d) for d in dates), tuple(hour(sunset, d) for d in dates)
+    rise, down = (
+        tuple(hour(event, *one) for one in zip(dates, offsets, strict=True)) for event in (sunrise, sunset)
+    )
+    return rise, down
 
 
 def diel_map(recordings: pa.Table, detections: pa.Table, site: str | None = None) -> DielMap | None:
@@ -148,11 +156,20 @@ def diel_map(recordings: pa.Table, detections: pa.Table, site: str | None = None
 def _sun_of(
     recordings: pa.Table, dates: list[date]
 ) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-    """Sun lines at the mean position, when all positions lie within one degree and an offset is known."""
-    places = recordings.select(["latitude", "longitude", "utc_offset_s"]).drop_null()
+    """Sun lines at the mean position, when all positions lie within one degree and an offset is known; every date has
+    the offset of the recording nearest to its noon.
+    """
+    places = recordings.select(["latitude", "longitude", "utc_offset_s"]).append_column(
+        "local_s", pa.array(local_start_s(recordings))
+    )
+    places = places.filter(pc.is_finite(places.column("local_s"))).drop_null().sort_by("local_s")
     if len(places) == 0:
         return (), ()
-    latitude, longitude, offset = (c.to_numpy(zero_copy_only=False) for c in places.columns)
-    if np.ptp(latitude) > 1.0 or np.ptp(longitude) > 1.0:
+    latitude, longitude, offset, local_s = (c.to_numpy(zero_copy_only=False) for c in places.columns)
+    east = (longitude - longitude[0] + 180.0) % 360.0 - 180.0  # of the first: a site may lie on the date line
+    if np.ptp(latitude) > 1.0 or np.ptp(east) > 1.0:
         return (), ()
-    return sun_hours(dates, float(latitude.mean()), float(longitude.mean()), float(np.median(offset)))
+    noon_s = np.array([(day - date(1970, 1, 1)).days * 86400.0 + 43200.0 for day in dates])
+    nearest = np.searchsorted((local_s[1:] + local_s[:-1]) / 2, noon_s)
+    middle = (longitude[0] + east.mean() + 180.0) % 360.0 - 180.0
+    return sun_hours(dates, float(latitude.mean()), float(middle), offset[nearest])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mast_ray.config.errors import DataError
-from mast_ray.recordings.decoding.reading import ANY_RATE, read_blocks
+from mast_ray.recordings.decoding.reading import ANY_RATE, Channel, probe, read_blocks
 from mast_ray.spectrogram.grid import NUM_BINS, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel, one_thread
 from mast_ray.storage.storage import Storage
@@ -46,7 +47,15 @@ def safe_key(path: str, audio: Storage) -> str:
     return path
 
 
-def read_window(audio: Storage, path: str, begin_s: float, end_s: float) -> Samples:
+def channel_heard(config: Mapping[str, Any]) -> Channel:
+    """The channel that a stage has listened to, as the config in its manifest says; people are to hear the same."""
+    audio = config.get("audio")
+    return 0 if isinstance(audio, Mapping) and audio.get("channel") == "first" else "mean"
+
+
+def read_window(
+    audio: Storage, path: str, begin_s: float, end_s: float, channel: Channel = "mean"
+) -> Samples:
     """16 kHz mono samples of [begin_s, end_s) of a recording, shorter at its end.
 
     Seeks where the file can be sought; a damaged file is read from its beginning by the tolerant decoder.
@@ -57,25 +66,39 @@ def read_window(audio: Storage, path: str, begin_s: float, end_s: float) -> Samp
             first = max(int((begin_s - MARGIN_S) * sound.samplerate), 0)
             count = int((end_s + MARGIN_S) * sound.samplerate) - first
             sound.seek(first)
-            samples = sound.read(count, dtype="float32", always_2d=True).mean(axis=1, dtype=np.float32)
-            rate_hz = sound.samplerate
+            frames = sound.read(count, dtype="float32", always_2d=True)
+            samples = (
+                frames.mean(axis=1, dtype=np.float32)
+                if channel == "mean"
+                else np.ascontiguousarray(frames[:, channel])
+            )
+            rate_hz, num_frames = sound.samplerate, sound.frames
     except soundfile.LibsndfileError:
-        with audio.open_read(key) as file:
-            return _by_blocks(read_blocks(file, block_s=30.0, limits=ANY_RATE), begin_s, end_s)
+        return _by_blocks(audio, key, begin_s, end_s, channel)
+    if len(samples) < count and _holds_more(audio, key, num_frames):
+        return _by_blocks(audio, key, begin_s, end_s, channel)
     if rate_hz != SAMPLE_RATE_HZ:
         samples = soxr.resample(samples, rate_hz, SAMPLE_RATE_HZ)
     skip = round((begin_s - first / rate_hz) * SAMPLE_RATE_HZ)
     return np.nan_to_num(samples[skip : skip + round((end_s - begin_s) * SAMPLE_RATE_HZ)])
 
 
-def _by_blocks(blocks: Iterator[Samples], begin_s: float, end_s: float) -> Samples:
+def _holds_more(audio: Storage, key: str, num_frames: int) -> bool:
+    """Whether a file goes on where its header says that it ends: the tolerant decoder, and so the detector, heard it all."""
+    with audio.open_read(key) as file:
+        info = probe(file, limits=ANY_RATE)
+    return info.fault is not None and (info.readable_frames or 0) > num_frames
+
+
+def _by_blocks(audio: Storage, key: str, begin_s: float, end_s: float, channel: Channel) -> Samples:
     first, last = round(begin_s * SAMPLE_RATE_HZ), round(end_s * SAMPLE_RATE_HZ)
     kept, position = [], 0
-    for block in blocks:
-        kept.append(block[max(first - position, 0) : max(last - position, 0)])
-        position += len(block)
-        if position >= last:
-            break
+    with audio.open_read(key) as file:
+        for block in read_blocks(file, block_s=30.0, channel=channel, limits=ANY_RATE):
+            kept.append(block[max(first - position, 0) : max(last - position, 0)])
+            position += len(block)
+            if position >= last:
+                break
     return np.concatenate(kept) if kept else np.zeros(0, np.float32)
 
 

@@ -193,16 +193,23 @@ def recordings_beside(uri: str) -> str | None:
 
 def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
     """Detections whose path, site and absolute time are taken from the recordings where they are missing."""
-    if recordings is None or detections.column("path").null_count == 0:
+    if recordings is None:
         return detections
     row = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
-    for name in ("path", "site", "utc_offset_s"):
-        filled = pc.coalesce(detections.column(name), recordings.column(name).combine_chunks().take(row))
-        detections = detections.set_column(detections.column_names.index(name), name, filled)
-    start = recordings.column("start_utc").combine_chunks().take(row)
     begin = durations(detections.column("begin_s"))
-    moment = pc.coalesce(detections.column("start_utc"), pc.add(start, begin))
-    return detections.set_column(detections.column_names.index("start_utc"), "start_utc", moment)
+    for name in ("path", "site", "utc_offset_s", "start_utc", "start_local"):
+        column = recordings.column(name).combine_chunks().take(row)
+        if name in ("start_utc", "start_local"):
+            column = pc.add(column, begin)
+        if name not in detections.column_names:
+            detections = detections.append_column(name, pa.nulls(len(detections), column.type))
+        own = detections.column(name)
+        if name == "site":  # "" is none
+            own = pc.if_else(pc.equal(own, ""), pa.scalar(None, own.type), own)
+        filled = pc.coalesce(own, column.cast(own.type))
+        filled = pc.fill_null(filled, "") if name == "site" else filled
+        detections = detections.set_column(detections.column_names.index(name), name, filled)
+    return detections
 
 
 def durations(seconds: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -47,9 +47,14 @@ def _restated_row(row: dict[str, Any], zone: str, sites: SiteTable | None) -> di
     start = said.start or _known_start(row)
     if start is None:
         return new
-    start_utc, offset_s, _ = to_utc(start, said.zone or zone)
-    if start_utc is None:  # still without a zone
-        local = start.replace(tzinfo=None)
+    start_utc, offset_s, flags = to_utc(start, said.zone or zone)
+    if said.start is not None:
+        new |= {"time_source": "table", "time_flags": ",".join(flags)}
+    elif start.tzinfo is None:
+        before = [flag for flag in (row["time_flags"] or "").split(",") if flag not in ("", "zone_unknown")]
+        new |= {"time_flags": ",".join(dict.fromkeys((*before, *flags)))}
+    if start_utc is None:  # still without a zone, or no time at all: a clock that was reset
+        local = start.replace(tzinfo=None) if "zone_unknown" in flags else None
         return new | {"start_utc": None, "utc_offset_s": None, "start_local": local}
     local = start_utc.replace(tzinfo=None) + timedelta(seconds=offset_s or 0)
     return new | {"start_utc": start_utc, "utc_offset_s": offset_s, "start_local": local}

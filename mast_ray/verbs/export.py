@@ -17,6 +17,7 @@ from mast_ray.reporting.detection_tables import (
     with_paths,
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
+from mast_ray.reporting.report.gallery import stitched
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     args.table = of_run(args.table)
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
-    detections = read_detections(args.table, least)
+    detections = stitched(read_detections(args.table, least))
     known = args.recordings or recordings_beside(args.table)
     recordings = read_recordings(known) if known else None
     detections = with_paths(detections, recordings)

@@ -14,7 +14,7 @@ from mast_ray.evaluation.review.corrections import checked_reviewer, corrections
 from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
 from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
-from mast_ray.stages.review.found_boxes import FoundBoxes, audio_of, detections_of, load_boxes
+from mast_ray.stages.review.found_boxes import FoundBoxes, audio_of, channel_of, detections_of, load_boxes
 from mast_ray.stages.review.pictures import WindowPictures
 from mast_ray.stages.review.queues import Task, plan_tasks
 from mast_ray.stages.review.server import ReviewServer, serve
@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
     if args.export:
         return _export(args, session)
     server = ReviewServer(
-        AskedQueues(session, _tasks(args.plan, found)), WindowPictures(audio), Path(args.run.rstrip("/")).name
+        AskedQueues(session, _tasks(args.plan, found)),
+        WindowPictures(audio, channel_of(detections)),
+        Path(args.run.rstrip("/")).name,
     )
     print(
         f"{len(found)} boxes in {len(found.recordings)} recordings, {len(session.boxes)} judged by {reviewer}"

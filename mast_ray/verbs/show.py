@@ -19,7 +19,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.paths import num_shared_parts, own_stems
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
-from mast_ray.recordings.decoding.reading import ANY_RATE, open_recording
+from mast_ray.recordings.decoding.reading import ANY_RATE, Channel, open_recording
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
     of_run,
@@ -30,6 +30,7 @@ from mast_ray.reporting.detection_tables import (
 from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
+from mast_ray.stages.review.found_boxes import channel_of
 
 HELP = "draw a recording's spectrogram with boxes"
 _LONGEST_S = 120.0
@@ -71,9 +72,10 @@ def run(args: argparse.Namespace) -> int:
             f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"
             f"start at 0 or later and show up to {_LONGEST_S:g} seconds"
         )
-    samples = _excerpt(args.file, args.start, args.seconds)
-    truth = _boxes(args.annotations, args.file, None)
     table = Path(of_run(str(args.detections))) if args.detections else None
+    channel = channel_of(str(table)) if table is not None and table.is_dir() else "mean"
+    samples = _excerpt(args.file, args.start, args.seconds, channel)
+    truth = _boxes(args.annotations, args.file, None)
     least = chosen_threshold(args.threshold, str(table)) if table else None
     detections = _boxes(table, args.file, least)
     end_s = args.start + len(samples) / SAMPLE_RATE_HZ
@@ -108,12 +110,12 @@ def wav_bytes(samples: NDArray[np.float32]) -> bytes:
     return held.getvalue()
 
 
-def _excerpt(path: Path, start_s: float, seconds: float) -> NDArray[np.float32]:
+def _excerpt(path: Path, start_s: float, seconds: float, channel: Channel) -> NDArray[np.float32]:
     """16 kHz mono samples of the wanted stretch, as far as the recording goes."""
     first, last = round(start_s * SAMPLE_RATE_HZ), round((start_s + seconds) * SAMPLE_RATE_HZ)
     pieces, position = [], 0
     try:
-        with open_recording(path, limits=ANY_RATE) as reading:
+        with open_recording(path, channel=channel, limits=ANY_RATE) as reading:
             for block in reading.blocks(60.0):
                 pieces.append(block[max(first - position, 0) : max(last - position, 0)])
                 position += len(block)

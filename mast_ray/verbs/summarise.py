@@ -26,6 +26,7 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
 )
+from mast_ray.reporting.report.gallery import stitched
 from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
     recordings = restated(read_recordings(source), args.timezone, args.site_table)
-    detections = read_detections(args.table, chosen_threshold(args.threshold, args.table))
+    detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
     _refuse_others(detections, recordings, args.table, source)

@@ -1,12 +1,15 @@
 """Effort and calls per local hour, worked by hand; sunrise against almanac times."""
 
 from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from astral import Observer
+from astral.sun import sunrise, sunset
 
-from mast_ray.reporting.activity import cut_at_hours, diel_map, sun_hours
+from mast_ray.reporting.activity import clock_name, cut_at_hours, diel_map, sun_hours
 from mast_ray.reporting.report.calendars import diel_heat_map, effort_calendar
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
@@ -94,3 +97,34 @@ def test_years_are_put_together_to_few_columns_without_losing_a_call():
     picture = str(diel_heat_map(found))
     assert "&#34;days&#34;:3" in picture and picture.count("M") < 400 * 24 + 100
     assert str(effort_calendar([found])).startswith("<svg")
+
+
+def test_sun_lines_follow_the_clocks_when_they_change():
+    # Berlin's clocks went forward on 31 March 2024: the sun rises an hour later by the clock from then on
+    zone = ZoneInfo("Europe/Berlin")
+    rows = []
+    for day in (29, 30, 31):
+        start = datetime(2024, 3, day, 5, tzinfo=zone)
+        offset = int(start.utcoffset().total_seconds())
+        rows.append({"recording_id": str(day), "duration_s": 60.0, "start_utc": start.astimezone(UTC),
+                     "utc_offset_s": offset, "latitude": 52.52, "longitude": 13.40})  # fmt: skip
+    found = diel_map(recordings(rows), detections([]))
+    for day, rise_h, down_h in zip((29, 30, 31), found.sunrise_h, found.sunset_h, strict=True):
+        for event, hour in ((sunrise, rise_h), (sunset, down_h)):
+            clock = event(Observer(52.52, 13.40), date=date(2024, 3, day), tzinfo=zone)
+            assert hour == pytest.approx(clock.hour + clock.minute / 60, abs=0.02)
+
+
+def test_a_site_on_the_date_line_has_sun_lines():
+    start = datetime(2024, 5, 5, 12, tzinfo=UTC)
+    near = {"duration_s": 60.0, "start_utc": start, "utc_offset_s": 43200, "latitude": -16.8}
+    rows = [near | {"recording_id": str(lon), "longitude": lon} for lon in (179.99, -179.99)]
+    found = diel_map(recordings(rows), detections([]))
+    assert found.sunrise_h[0] == pytest.approx(6.2, abs=0.2)  # Taveuni
+
+
+def test_recordings_without_a_clock_make_no_hour_utc():
+    start = datetime(2024, 5, 5, 12, tzinfo=UTC)
+    rows = [{"recording_id": "a", "duration_s": 60.0, "start_utc": start, "utc_offset_s": 7200},
+            {"recording_id": "b", "duration_s": 60.0, "utc_offset_s": None}]  # fmt: skip
+    assert clock_name(recordings(rows)) == "local time"

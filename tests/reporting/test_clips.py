@@ -43,6 +43,20 @@ def test_a_damaged_header_is_read_by_the_tolerant_decoder(tmp_path):
     assert len(read_window(open_storage(tmp_path), "x.wav", 1.0, 2.0)) == 16_000
 
 
+@pytest.mark.parametrize("written_s", [0.0, 1.0])  # what the header says of 4 seconds
+@pytest.mark.parametrize("begin_s", [0.0, 0.5, 1.5])
+def test_a_file_that_goes_on_behind_its_header_is_heard_beyond_it(tmp_path, written_s, begin_s):
+    soundfile.write(tmp_path / "x.wav", tone(16_000, 1000, 4.0), 16_000, subtype="PCM_16")
+    whole = read_window(open_storage(tmp_path), "x.wav", begin_s, begin_s + 2.0)
+    data = bytearray((tmp_path / "x.wav").read_bytes())
+    data[40:44] = int(written_s * 32_000).to_bytes(
+        4, "little"
+    )  # last brought up to date before the power went
+    (tmp_path / "x.wav").write_bytes(data)
+    heard = read_window(open_storage(tmp_path), "x.wav", begin_s, begin_s + 2.0)
+    assert len(heard) == 32_000 and np.abs(heard - whole).max() < 1e-3
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -13,6 +13,8 @@ import soundfile
 from s3_server import client_of, s3_server, use_credentials, weed_program
 
 from mast_ray.config.tree import StorageConfig
+from mast_ray.reporting.activity import diel_map
+from mast_ray.reporting.detection_tables import read_detections, with_paths
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 from mast_ray.verbs.main import main
 from mast_ray.verbs.run import bucket_knobs
@@ -329,3 +331,34 @@ def test_verbs_without_other_settings_take_none_but_those_of_buckets(run, capsys
     assert main(["export", str(run / "detections"), "--to", "csv", "--out", str(run / "x"), "--set", "seed=1"]) == 2  # fmt: skip
     assert "storage.endpoint_url and storage.region alone" in capsys.readouterr().err
     assert bucket_knobs(StorageConfig()) == ()
+
+
+def test_a_call_that_two_chunks_show_is_one_call_in_summaries_and_exports(tmp_path):
+    """A table of `mast pseudo-label` has a row for every chunk, half of which the next one shows again."""
+    own = {"recording_id": "r", "path": "x.wav", "site": "A"}
+    box = {"begin_s": 6.0, "end_s": 7.0, "low_hz": 100.0, "high_hz": 900.0, "score": 0.9}
+    found = pa.Table.from_pylist([own | box | {"chunk": chunk} for chunk in (0, 1)], schema=DETECTIONS)
+    pq.write_table(found, tmp_path / "d.parquet")
+    known = pa.Table.from_pylist([own | {"duration_s": 20.0}], schema=RECORDINGS)
+    pq.write_table(known, tmp_path / "recordings.parquet")
+    common = [str(tmp_path / "d.parquet"), "--recordings", str(tmp_path / "recordings.parquet")]
+    assert main(["summarise", *common, "--out", str(tmp_path / "s")]) == 0
+    assert pq.read_table(tmp_path / "s" / "calls_by_site.parquet")["calls"].to_pylist() == [1]
+    assert main(["export", *common, "--to", "csv", "--out", str(tmp_path / "e")]) == 0
+    assert len((tmp_path / "e" / "x.csv").read_text().splitlines()) == 2  # names, one call
+
+
+@pytest.mark.parametrize("kept", [[], ["path"]])
+def test_calls_of_a_table_without_sites_and_times_are_in_the_hours_of_their_recordings(tmp_path, kept):
+    own = {"recording_id": "r", "path": "A/x.wav", "site": "A"}
+    clock = {"start_local": datetime(2024, 5, 5, 6, 30), "duration_s": 60.0}  # of an unknown zone
+    known = pa.Table.from_pylist([own | clock], schema=RECORDINGS)
+    box = {"begin_s": 6.0, "end_s": 7.0, "low_hz": 100.0, "high_hz": 900.0, "score": 0.9}
+    pq.write_table(
+        pa.Table.from_pylist([box | {name: own[name] for name in ("recording_id", *kept)}]), tmp_path / "d.parquet"
+    )  # fmt: skip
+    found = with_paths(read_detections(str(tmp_path / "d.parquet")), known)
+    for site in ("A", None):
+        assert diel_map(known, found, site).calls[0, 6] == 1
+    assert found["path"].to_pylist() == ["A/x.wav"]
+    assert found["start_local"].to_pylist() == [datetime(2024, 5, 5, 6, 30, 6)]

@@ -38,7 +38,8 @@ from mast_ray.evaluation.review.planner import (
 )
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts, Span
 from mast_ray.recordings.annotations.writing import annotations_as_text
-from mast_ray.reporting.clips import read_window, wav_bytes
+from mast_ray.recordings.decoding.reading import Channel
+from mast_ray.reporting.clips import channel_heard, read_window, wav_bytes
 from mast_ray.reporting.detection_tables import read_detections, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import audio_facts
 from mast_ray.reporting.exports.writing import file_key
@@ -194,7 +195,7 @@ def write_plan(
         *write_tasks(replace(tasks, annotations=inside, spans=spans), out, "tasks", formats, known),
     ]
     if audio is not None:
-        names += _write_clips(plan, facts, out, audio, formats)
+        names += _write_clips(plan, facts, out, audio, formats, channel_heard(prepared.manifest.config))
     out.write_atomic(PLAN, csv_bytes(columns, rows))
     return names
 
@@ -229,11 +230,12 @@ def _write_clips(
     out: Storage,
     audio: Storage,
     formats: Sequence[str],
+    channel: Channel,
 ) -> list[str]:
     rows, tasks, lengths, names = [], [], {}, []
     for number, choice in enumerate(plan, 1):
         record = facts[choice.recording_id]
-        samples = read_window(audio, record["path"], choice.begin_s, _end_s(choice, facts))
+        samples = read_window(audio, record["path"], choice.begin_s, _end_s(choice, facts), channel)
         stem = f"{number:03d}_{PurePosixPath(record['path']).stem}"
         name = short_name(stem, f"_{choice.begin_s:08.2f}s.wav")
         out.write_atomic(f"clips/audio/{name}", wav_bytes(samples))

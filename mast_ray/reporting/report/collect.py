@@ -55,7 +55,7 @@ from mast_ray.reporting.report.contents import (
     ReportData,
     ResultTable,
 )
-from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, stitched
+from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, channel_of_run, stitched
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.summaries import summarise
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
@@ -106,7 +106,9 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
         return {folder: value for folder, value in found.items() if isinstance(value, dict)}
 
     def table(name: str, schema: pa.Schema, required: tuple[str, ...]) -> pa.Table | None:
-        key = next((k for k in keys if k.rpartition("/")[2] == f"{name}.parquet"), None)
+        own = [key for key in keys if key.rpartition("/")[2] == f"{name}.parquet"]
+        # what was recorded and what was rejected is said by the stage whose detections are counted, where it says so
+        key = next((k for k in own if k.rpartition("/")[0] in detecting), own[0] if own else None)
         return None if key is None else conform(read_parquet(run, key), schema, required, f"{run.url}/{key}")
 
     side = {name: own for name in SIDE_TABLES if (own := [k for k in keys if k.rpartition("/")[2] == name])}
@@ -114,6 +116,7 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
     manifests = {
         folder: m for folder, m in tree("manifest.json").items() if "stage" in m
     }  # checkpoints have manifests too
+    detecting = [] if detections is not None else _detecting(manifests)[:1]
     recordings = _knowing_labels(
         table("recordings", RECORDINGS, ("recording_id", "path", "duration_s")),
         [folder for folder, m in manifests.items() if m.get("stage") == "prepare"],
@@ -134,8 +137,8 @@ def find_files(run: Storage, detections: pa.Table | None = None) -> Found:
 
 
 def _knowing_labels(recordings: pa.Table | None, prepared: list[str], run: Storage) -> pa.Table | None:
-    """The prepared archive's recordings where they are the same ones: `detect` does
-    not know which were annotated.
+    """The same recordings as the prepared archive knows them, where it knows all of them: `detect` does not know which
+    were annotated. Those that it holds besides were not searched: no call was found in them because nobody looked.
     """
     for folder in prepared:
         key = f"{folder}/recordings.parquet" if folder else "recordings.parquet"
@@ -144,10 +147,10 @@ def _knowing_labels(recordings: pa.Table | None, prepared: list[str], run: Stora
         known = conform(
             read_parquet(run, key), RECORDINGS, ("recording_id", "path", "duration_s"), f"{run.url}/{key}"
         )
-        if set(recordings.column("recording_id").to_pylist()) <= set(
-            known.column("recording_id").to_pylist()
-        ):
-            return known
+        ids = recordings.column("recording_id").combine_chunks()
+        same = known.filter(pc.is_in(known.column("recording_id"), ids))
+        if set(ids.to_pylist()) == set(same.column("recording_id").to_pylist()):
+            return same
     return recordings
 
 
@@ -158,10 +161,15 @@ def _json(run: Storage, key: str) -> Any:
         return None
 
 
+def _detecting(manifests: dict[str, dict[str, Any]]) -> list[str]:
+    """Folders of the stages that made detections, the most telling first."""
+    stages = [folder for folder, m in manifests.items() if m.get("stage") in DETECTING]
+    return sorted(stages, key=lambda name: (DETECTING.index(manifests[name]["stage"]), name))
+
+
 def _detections(run: Storage, keys: list[str], manifests: dict[str, dict[str, Any]]) -> pa.Table | None:
     """The detections of a stage that made some, else what lies in a folder or file called so."""
-    stages = [folder for folder, m in manifests.items() if m.get("stage") in DETECTING]
-    for folder in sorted(stages, key=lambda name: (DETECTING.index(manifests[name]["stage"]), name)):
+    for folder in _detecting(manifests):
         stage = run.at(folder) if folder else run
         refuse_unfinished(_above(run, folder))  # OUT of OUT/earlier
         if (table := _joined(stage, parquet_keys(stage))) is not None:
@@ -245,7 +253,9 @@ def collect_run(
         and found.recordings is not None
         and num_examples > 0
     ):
-        settings = GallerySettings(num_examples=num_examples, threshold=scores.threshold or 0.0)
+        settings = GallerySettings(
+            num_examples, threshold=scores.threshold or 0.0, channel=channel_of_run(found.manifests)
+        )
         built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
         examples, gallery_note = built.examples, built.note
     studies = _studies(run, found, shown)

@@ -6,9 +6,11 @@ truth, only annotated recordings are judged: in the others nobody knows what a f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 
 from mast_ray.evaluation.matching import Matches, match
 from mast_ray.recordings.decoding.faults import UnreadableRecording
-from mast_ray.reporting.clips import clip_uris, read_window
+from mast_ray.recordings.decoding.reading import Channel
+from mast_ray.reporting.clips import channel_heard, clip_uris, read_window
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.report.contents import Box, Example, Kind, Neighbour
 from mast_ray.spectrogram.grid import (
@@ -47,6 +50,7 @@ class GallerySettings:
     iou: float = 0.5
     max_bytes: int = 9_000_000  # of pictures and sounds, so that the whole file stays under 10 MB
     num_neighbours: int = 5
+    channel: Channel = "mean"  # that the detector has heard
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,12 @@ def stitched(detections: pa.Table) -> pa.Table:
     return detections.filter(pa.array((chunk < 0) | (chunk == nearest)))
 
 
+def channel_of_run(manifests: Mapping[str, Mapping[str, Any]]) -> Channel:
+    """The channel that was listened to: by the stage that detected, else by the one that prepared."""
+    configs = {str(m.get("stage")): m.get("config") or {} for m in manifests.values()}
+    return channel_heard(configs.get("detect") or configs.get("prepare") or {})
+
+
 def build_gallery(
     detections: pa.Table,
     truth: pa.Table | None,
@@ -136,7 +146,7 @@ def build_gallery(
         matches = match_boxes(found, known, settings.iou)
         picks = _judged_picks(matches, found, known, settings.threshold, 20 * settings.num_examples)
     else:
-        picks = _unjudged_picks(found, settings.num_examples)
+        picks = _unjudged_picks(found, settings.threshold, settings.num_examples)
     if audio is None:
         return Gallery((), "", matches)
     shown, passed_over = _render(picks, found, known, matches, detections, recordings, audio, settings)
@@ -188,10 +198,15 @@ def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: flo
     ]
 
 
-def _unjudged_picks(found: _Boxes, num_examples: int) -> list[_Pick]:
-    """Spread evenly over the ranks of the scores, best first: to see what a threshold lets through."""
+def _unjudged_picks(found: _Boxes, threshold: float, num_examples: int) -> list[_Pick]:
+    """Spread evenly over the ranks of the scores from half the threshold on, best first: to see what it lets through.
+
+    Most of a table lies far below, and nobody wants to hear that; where it holds nothing else, that is shown.
+    """
     order = np.argsort(-found.score, kind="stable")
     order = order[found.recording[order] >= 0]
+    shown = order[found.score[order] >= threshold / 2]
+    order = shown if len(shown) else order
     if len(order) > num_examples:
         order = order[np.unique(np.linspace(0, len(order) - 1, num_examples).round().astype(int))]
     return [_Pick("detection", int(i)) for i in order]
@@ -234,7 +249,7 @@ def _render(
         recording = rows[row] if rows is not None else recordings.slice(row, 1).to_pylist()[0]
         window = window_of(begin_s, end_s, recording["duration_s"], settings.window_s)
         try:
-            samples = read_window(audio, recording["path"], *window)
+            samples = read_window(audio, recording["path"], *window, settings.channel)
         except (UnreadableRecording, OSError):
             passed_over += 1
             continue

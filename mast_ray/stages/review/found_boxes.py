@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.breakdown import cells_of_hours
+from mast_ray.recordings.decoding.reading import Channel
+from mast_ray.reporting.clips import channel_heard
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
     read_detections,
@@ -118,6 +120,12 @@ def audio_of(place: str, detections: str, wanted: str) -> Storage:
         if root and next(iter(open_storage(root).list()), None) is not None:
             return open_storage(root)
     raise ConfigError("where are the recordings? give their folder: --audio ROOT")
+
+
+def channel_of(detections: str) -> Channel:
+    """The channel in which `mast detect` found them."""
+    manifest = None if detections.endswith(".parquet") else read_manifest(open_storage(detections))
+    return channel_heard({} if manifest is None else manifest.config)
 
 
 def load_boxes(detections: str, audio: Storage, threshold: float | None) -> FoundBoxes:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import signal
 
+from mast_ray.recordings.decoding.reading import Channel
 from mast_ray.reporting.clips import audible, grey_pixels, picture_bytes, read_window, wav_bytes
 from mast_ray.spectrogram.grid import (
     FRAME_LENGTH_SAMPLES,
@@ -38,8 +39,8 @@ Samples = NDArray[np.float32]
 class WindowPictures:
     """Draws windows of an archive; may be called from several threads."""
 
-    def __init__(self, audio: Storage) -> None:
-        self._audio, self._logmel = audio, LogMel()
+    def __init__(self, audio: Storage, channel: Channel = "mean") -> None:
+        self._audio, self._channel, self._logmel = audio, channel, LogMel()
         self._kept: OrderedDict[tuple[str, float, float], bytes] = OrderedDict()
         self._lock = threading.Lock()
         grey_pixels(np.zeros(SAMPLE_RATE_HZ, np.float32), self._logmel)  # the first one pays for tables
@@ -62,7 +63,7 @@ class WindowPictures:
         columns = max(int(frames_of_seconds(seconds)), 1)
         # the last frame reaches beyond the window
         margin_s = (FRAME_LENGTH_SAMPLES - FRAME_SHIFT_SAMPLES) / SAMPLE_RATE_HZ
-        samples = read_window(self._audio, path, begin_s, begin_s + seconds + margin_s)
+        samples = read_window(self._audio, path, begin_s, begin_s + seconds + margin_s, self._channel)
         pixels = np.zeros((NUM_BINS, columns), np.uint8)
         if len(samples) >= FRAME_LENGTH_SAMPLES:
             heard = grey_pixels(samples, self._logmel)[:, :columns]
@@ -74,7 +75,7 @@ class WindowPictures:
 
     def sound(self, path: str, begin_s: float, end_s: float, band_hz: tuple[float, float] | None) -> bytes:
         """A WAV file of a stretch, made audible; only of a band where one is given."""
-        samples = read_window(self._audio, path, begin_s, end_s)
+        samples = read_window(self._audio, path, begin_s, end_s, self._channel)
         if band_hz is not None:
             samples = within_band(samples, *band_hz)
         return wav_bytes(audible(samples))

@@ -14,6 +14,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.reading import read_annotations, read_listened
 from mast_ray.reporting.exports.annotation_plan import PlanInputs, plan_chunks, unlabelled_chunks, write_plan
 from mast_ray.spectrogram.normalisation import Moments
+from mast_ray.storage.stage_folders import Manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.schemas import DETECTIONS, INDEX, LABELS, RECORDINGS, SPLITS
@@ -49,7 +50,7 @@ def prepared(tmp_path):
         pa.Table.from_pylist(rows, schema=schema)
         for rows, schema in ((recordings, RECORDINGS), ([], INDEX), ([], LABELS), (splits, SPLITS))
     ]
-    return Prepared(open_storage(tmp_path), {}, *tables, moments=Moments(1.0, 0.0, 1.0))
+    return Prepared(open_storage(tmp_path), Manifest.from_json({}), *tables, moments=Moments(1.0, 0.0, 1.0))
 
 
 def test_only_chunks_that_nobody_annotated_are_candidates(prepared):
@@ -172,7 +173,19 @@ def test_a_plan_is_not_written_over_another_whose_tasks_may_be_annotated(prepare
 def test_without_unlabelled_recordings_there_is_nothing_to_plan(prepared, tmp_path):
     annotated = pa.array([True] * 3)
     place = RECORDINGS.names.index("is_annotated")
-    every = Prepared(prepared.storage, {}, prepared.recordings.set_column(place, "is_annotated", annotated), prepared.index,
+    every = Prepared(prepared.storage, prepared.manifest, prepared.recordings.set_column(place, "is_annotated", annotated), prepared.index,
                      prepared.labels, prepared.splits, prepared.moments)  # fmt: skip
     with pytest.raises(DataError, match="annotated already"):
         plan_chunks(PlanInputs(every), 2, "mixed")
+
+
+def test_clips_are_of_the_channel_that_was_prepared(prepared, tmp_path):
+    for row in prepared.recordings.to_pylist():
+        file = tmp_path / "audio" / row["path"]
+        samples, _ = soundfile.read(file)
+        soundfile.write(file, np.stack([samples, -samples], axis=1), RATE_HZ)  # their mean is silence
+    first = replace(prepared, manifest=Manifest.from_json({"config": {"audio": {"channel": "first"}}}))
+    plan = plan_chunks(PlanInputs(first), 1, "time_balanced")
+    write_plan(plan, first, open_storage(tmp_path / "out"), open_storage(tmp_path / "audio"))
+    (clip,) = (tmp_path / "out/clips/audio").glob("*.wav")
+    assert np.abs(soundfile.read(clip)[0]).max() > 0.1

@@ -1,6 +1,7 @@
 """Whatever lies in a run folder becomes a report, and what is missing leaves no trace."""
 
 import json
+import shutil
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 
@@ -283,3 +284,20 @@ def test_odd_side_tables_do_no_harm():
     assert round_series([{"round": 0, "loss": 3.0}]) == () and budget_series([]) == ()
     assert flat({"a": {"b": {"c": 1}}, "curve": [1, 2, 3, 4]}) == {"a.b.c": 1}
     assert table_of("t", [{"a": 1}, {"b": "x"}]).rows == ((1, None), (None, "x"))
+
+
+@pytest.mark.parametrize("prepared", ["prepared", "archive"])  # before and after "detections" in the alphabet
+def test_recordings_that_were_not_searched_are_no_effort_without_calls(run, season, tmp_path, prepared):
+    (tmp_path / "prepared").rename(tmp_path / prepared)
+    searched = season.recordings.filter(pa.compute.equal(season.recordings["site"], "Danum"))
+    place = searched.column_names.index("is_annotated")  # which `mast detect` does not know
+    silent = searched.set_column(place, "is_annotated", pa.array([False] * len(searched)))
+    pq.write_table(silent, tmp_path / "detections" / "recordings.parquet")
+    pq.write_table(season.rejects.slice(0, 0), tmp_path / "detections" / "rejects.parquet")
+    shutil.rmtree(tmp_path / "detections" / "site=Sepilok")
+    write_manifest(open_storage(tmp_path / "detections"), "detect", tiny(), "key", {}, {}, NOW)
+    data = collect_run(run, now=NOW)
+    assert (data.effort.num_offered, data.effort.num_analysed) == (len(searched), len(searched))
+    assert [row[0] for row in data.sites.rows] == ["Danum"]
+    own = pa.compute.is_in(season.labels["recording_id"], searched["recording_id"].combine_chunks())
+    assert data.tables[0].rows[0][2] == pa.compute.sum(own).as_py() > 0  # calls of what was searched

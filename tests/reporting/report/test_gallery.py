@@ -83,6 +83,22 @@ def test_where_nobody_annotated_there_are_no_false_alarms(season):
     assert gallery.examples[0].boxes[0].outcome == "unknown"
 
 
+def test_examples_are_of_what_the_threshold_lets_through_not_of_the_many_far_below(season):
+    quiet = season.recordings.set_column(15, "is_annotated", pa.array([False] * len(season.recordings)))
+    faint = [{"begin_s": t / 100, "end_s": t / 100 + 0.1, "score": 0.02} for t in range(1900)]
+    heard = [{"begin_s": t, "end_s": t + 0.1, "score": s} for t, s in ((4.0, 0.9), (9.0, 0.6), (14.0, 0.3))]
+
+    def scores(rows):
+        settings = GallerySettings(num_examples=3, threshold=0.5, window_s=2.0)
+        shown = build_gallery(
+            detections_of(season, rows), None, quiet, open_storage(season.audio), settings
+        ).examples
+        return [e.boxes[e.focus].score for e in shown]
+
+    assert scores(faint + heard) == [0.9, 0.6, 0.3]
+    assert scores(faint) == [0.02, 0.02, 0.02]  # nothing else: that is what there is to hear
+
+
 @pytest.mark.slow
 def test_a_fifth_of_the_places_is_kept_for_hits(season):
     gallery = built(season, season.detections, season.labels, num_examples=20, threshold=0.2)
