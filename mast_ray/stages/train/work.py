@@ -296,9 +296,11 @@ def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
         recordings = np.unique(pool.recording)
         if len(recordings) >= 20:
             is_held = np.isin(pool.recording, recordings[::20])
-        else:  # few long recordings: the last twentieth of the chunks, two chunks apart from the rest
-            is_held = np.arange(len(pool)) >= len(pool) - max(1, len(pool) // 20)
-        held, rest = pool.take(is_held), pool.take(~is_held)
+            is_rest = ~is_held
+        else:  # few long recordings: the last twentieth of the chunks; that before shares half of its sound with them
+            place, first = np.arange(len(pool)), len(pool) - max(1, len(pool) // 20)
+            is_held, is_rest = place >= first, place < first - 1
+        held, rest = pool.take(is_held), pool.take(is_rest)
         pool = rest if len(rest) else pool
     step = max(1, len(held) // HELD_OUT_CHUNKS)
     return pool, held.take(np.arange(0, len(held), step))
