@@ -161,7 +161,7 @@ class DetectorTask:
         knobs = lengthened(knobs, data.samples_per_epoch)
         reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
-        untaught = refuse_untaught(reader.boxes, num_labels, self.prepared)
+        untaught = refuse_untaught(reader.boxes, num_labels, self.prepared, config.split.budget_chunks)
         if untaught and worker.rank == 0:
             log.warning("%s", untaught)
         config = with_finest_level(config, durations_of(reader), self.init_detector)

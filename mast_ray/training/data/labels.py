@@ -180,7 +180,7 @@ def attach_boxes(
         reader.limits = np.array([labelled.limits.get(key, NO_LIMITS) for key in keys], np.float32)
 
 
-def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
+def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str, budget_chunks: int = 0) -> str:
     """What to say about labels that teach nothing ("" when all do); boxes of which none teaches are an error,
     before an hour of training shows a loss of 0.
     """
@@ -197,6 +197,11 @@ def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
         raise DataError(
             f"{archive}: all {silent:,} labels of its training chunks are without frequencies and teach nothing:\n"
             "with --set labels.time_only=teach they teach time, and the detector is scored in time"
+        )
+    if num_labels and budget_chunks:
+        raise DataError(
+            f"{archive}: no label lies in the chunks that split.budget_chunks={budget_chunks} draws: nothing can be learnt\n"
+            f"draw more of them, e.g. --set split.budget_chunks={4 * budget_chunks}, or others by another --set seed"
         )
     raise DataError(
         f"{archive}: not one of its {num_labels:,} labels lies in the training chunks: nothing can be learnt\n"
