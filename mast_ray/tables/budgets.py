@@ -7,6 +7,7 @@ Warm-up and gradual unfreezing keep their share of the schedule.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -68,8 +69,14 @@ def fitted_budget(
     for name, share in shares.items():
         stage, section = stages[name], _section(config, name)
         any_length = {} if name == "pretrain" else {f"{name}.min_steps": 0}
+        recipe = section
         if any_length:  # few chunks are gone through more often than `epochs` says
             section = lengthened(section, stage.chunks)
+        steps_per_epoch = max(1, stage.chunks // section.batch_size)
+        stage = stage._replace(
+            chunks=max(stage.chunks, section.batch_size)
+        )  # a batch is filled whatever there is
+        least_epochs = min(section.epochs, math.ceil(LEAST_STEPS / steps_per_epoch))
         given_s = share * minutes * 60
         left_s = given_s - stage.labelling_s
         fitting = left_s / max(stage.epoch_s, 1e-9) if minutes > 0 else float(section.epochs)
@@ -80,22 +87,22 @@ def fitted_budget(
             least = round(LEAST_STEPS * section.batch_size * pool_share)
             most = max(least, int(given_s / (labelled_s + learned_s)), int(left_s / learned_s))
             if most < used:  # one pass over a part of the pool, which alone is labelled
-                overrides |= _shortened(section, name, 1) | any_length
+                overrides |= _shortened(section, recipe, name, 1) | any_length
                 overrides |= {"self_train.max_chunks": most}
                 taken[name] = (min(most * labelled_s, stage.labelling_s) + most * learned_s) / 60
                 continue
-        if fitting < 1:
+        if fitting < least_epochs == 1:
             steps = max(LEAST_STEPS, int(fitting * stage.chunks / section.batch_size))
             steps = min(steps, section.max_steps or steps)
             cut = min(1.0, steps * section.batch_size / stage.chunks)
-            overrides |= _shortened(section, name, cut) | any_length
+            overrides |= _shortened(section, recipe, name, cut) | any_length
             if cut < 1:
                 overrides |= {f"{name}.max_steps": steps}
             taken[name] = (stage.labelling_s + cut * stage.epoch_s) / 60
             continue
-        allowed = min(section.epochs, int(fitting))
+        allowed = min(section.epochs, max(least_epochs, int(fitting)))
         if allowed < section.epochs:
-            overrides |= _shortened(section, name, allowed) | any_length
+            overrides |= _shortened(section, recipe, name, allowed) | any_length
         taken[name] = (stage.labelling_s + allowed * stage.epoch_s) / 60
     if lessons:
         first = taken["self_train.stage1"] / (rounds + 1)
@@ -127,8 +134,13 @@ def _section(config: Config, name: str) -> Any:
     return section
 
 
-def _shortened(section: Any, name: str, epochs: float) -> dict[str, Any]:
-    """A stage cut to so many epochs, in numbers short enough for a command line."""
-    return {
-        f"{name}.{key}": float(f"{value:.3g}") for key, value in rescaled_epochs(section, epochs).items()
-    } | {f"{name}.epochs": max(1, int(epochs))}
+def _shortened(section: Any, recipe: Any, name: str, epochs: float) -> dict[str, Any]:
+    """A stage cut to so many epochs, in numbers short enough for a command line. One that was longer than its recipe says, as
+    its chunks are few, is validated as often as the recipe does: not after every epoch of a step or two.
+    """
+    values = rescaled_epochs(section, epochs)
+    if section.epochs > recipe.epochs:
+        values["validate_every_epochs"] = section.validate_every_epochs * epochs / section.epochs
+    return {f"{name}.{key}": float(f"{value:.3g}") for key, value in values.items()} | {
+        f"{name}.epochs": max(1, int(epochs))
+    }

@@ -246,18 +246,20 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     from mast_ray.tables.assumed_rates import GPU_BASE
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.tables.reading.chunk_sets import chunks_of_split
+    from mast_ray.training.data.labels import expert_chunks
 
     archive = open_prepared(out.at("prepared").url, config.storage)
     if not len(archive.labels):
         raise DataError(
             "no annotation fits any recording: check that file names in the tables are those of the audio"
         )
-    pool_chunks, train_chunks = (chunks_of_split(archive, split) for split in ("pool", "train"))
+    # what nobody has gone through is no lesson by experts, and neither is what a label budget leaves out
+    pool_chunks, train_chunks = chunks_of_split(archive, "pool"), expert_chunks(archive, config)
     pool, labelled = len(pool_chunks), len(train_chunks)
     is_mixed = config.self_train.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling")
     if is_mixed and pool <= labelled and set(pool_chunks.ids(archive)) <= set(train_chunks.ids(archive)):
         raise DataError(
-            f"every recording that may be learned from is annotated: self_train.curriculum={config.self_train.curriculum} "
+            f"every recording that may be learned from is annotated throughout: self_train.curriculum={config.self_train.curriculum} "
             "has nothing to mix in\nadd recordings without annotations, or use --set self_train.curriculum=stage2_only"
         )
     untrained = start != SCRATCH and is_untrained(model_folder(start, has_gpu), config)

@@ -38,17 +38,22 @@ def small_config(**knobs) -> Config:
     )
 
 
-def make_prepared(root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0) -> Path:
+def make_prepared(
+    root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0, tones: str = "loud"
+) -> Path:
     """Prepare recordings with a tone every four seconds, all times `level`; returns the PREPARED folder."""
-    write_sound(root, num_recordings, seconds, level)
+    write_sound(root, num_recordings, seconds, level, tones)
     inputs = PrepareInputs(str(root / "archive"), str(root / "prepared"), str(root / "labels.csv"))
     assert prepare(inputs, small_config(), runner=HERE) == 0
     return root / "prepared"
 
 
-def write_sound(root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0) -> None:
-    """root/archive and root/labels.csv."""
+def write_sound(
+    root: Path, num_recordings: int = 8, seconds: int = 16, level: float = 1.0, tones: str = "loud"
+) -> None:
+    """root/archive and root/labels.csv; `tones` none: boxes of noise alone."""
     rows = ["path,begin_s,end_s,low_hz,high_hz,label"]
+    loudness = 0.3 if tones == "loud" else 0.0
     for number in range(num_recordings):
         name = f"S{number % 2}/S{number % 2}_2024050{number // 2 + 1}_060000.wav"
         rng = np.random.default_rng(number)
@@ -56,7 +61,7 @@ def write_sound(root: Path, num_recordings: int = 8, seconds: int = 16, level: f
         for begin in range(1, seconds - 1, 4):
             hertz = float(rng.uniform(1000, 5000))
             time = np.arange(RATE_HZ) / RATE_HZ
-            samples[begin * RATE_HZ : (begin + 1) * RATE_HZ] += 0.3 * np.sin(2 * np.pi * hertz * time)
+            samples[begin * RATE_HZ : (begin + 1) * RATE_HZ] += loudness * np.sin(2 * np.pi * hertz * time)
             rows.append(f"{name},{begin},{begin + 1},{hertz - 150:.1f},{hertz + 150:.1f},tone")
         path = root / "archive" / name
         path.parent.mkdir(parents=True, exist_ok=True)

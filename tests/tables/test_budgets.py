@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.recipes import RECIPES
-from mast_ray.tables.assumed_rates import Rates
-from mast_ray.tables.budgets import fitted_budget
+from mast_ray.config.recipes import RECIPES, tiny
+from mast_ray.config.stage_knobs import lengthened
+from mast_ray.tables.assumed_rates import CPU_TINY, Rates
+from mast_ray.tables.budgets import LEAST_STEPS, fitted_budget
+from mast_ray.training.schedule import schedule_of
 
 RATES = Rates(pretrain_chunks_per_gpu_s=100.0, train_chunks_per_gpu_s=10.0, infer_chunks_per_gpu_s=100.0)
 
@@ -77,7 +79,7 @@ def test_however_little_time_there_is_a_stage_has_some_steps():
     assert budget.overrides["self_train.max_chunks"] == 10 * RECIPES["field"]().self_train.stage1.batch_size
     few = fitted_budget(RECIPES["field"](), 100, 50, RATES, 0.01)
     assert not [key for key in few.overrides if key.endswith("max_steps")], "an epoch has fewer"
-    assert all(few.overrides[f"{name}.epochs"] == 1 for name in named)
+    assert all(few.overrides[f"{name}.epochs"] == 10 for name in named), "a step each"
 
 
 def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_once_more():
@@ -114,3 +116,26 @@ def test_a_limit_holds_where_few_labels_are_gone_through_often():
     shorter = apply_overrides(config, cut.overrides).self_train.stage2
     assert (shorter.epochs, shorter.min_steps) == (10, 0)
     assert cut.minutes["self_train.stage2"] == pytest.approx(3 * 10 * 12 / 2 / 60)
+
+
+@pytest.mark.parametrize("labelled", [1, 3, 5, 20])
+@pytest.mark.parametrize("minutes", [0, 1, 3, 10])
+def test_very_few_labels_take_as_long_as_is_said_and_are_validated_as_often_as_the_recipe_does(
+    labelled, minutes
+):
+    """A batch is filled whatever there is to fill it: a pass over one chunk took four times as long as was said. And 48 steps
+    were validated 48 times, which was in no budget.
+    """
+    rates = replace(CPU_TINY, train_chunks_per_gpu_s=2.0, infer_chunks_per_gpu_s=8.0)
+    config = tiny()
+    budget = fitted_budget(config, 30, labelled, rates, minutes, "detector")
+    knobs = apply_overrides(config, budget.overrides).self_train.stage2
+    schedule = schedule_of(lengthened(knobs, labelled), labelled)
+    times = config.self_train.rounds + 1
+    taken = times * schedule.num_samples / rates.train_chunks_per_gpu_s / 60
+    assert 0.7 * budget.minutes["self_train.stage2"] <= taken <= 1.001 * budget.minutes["self_train.stage2"]
+    assert schedule.num_steps >= LEAST_STEPS
+    least = times * 4 * max(LEAST_STEPS, labelled // 4) / rates.train_chunks_per_gpu_s / 60
+    assert not minutes or taken <= max(0.6 * minutes, least)
+    validations = sum(schedule.is_validation_step(step + 1) for step in range(schedule.num_steps))
+    assert 1 <= validations <= 4

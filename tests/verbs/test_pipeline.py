@@ -7,20 +7,23 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from small_archive import make_prepared, small_config
+from small_archive import make_prepared, small_config, write_sound
 
 from mast_ray.config.errors import CONFIG, DATA, PARTIAL
 from mast_ray.evaluation import split_truth
 from mast_ray.evaluation.intervals import Difference
 from mast_ray.on_ray import session
+from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.score import evaluate as evaluation
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.labels import expert_chunks
 from mast_ray.verbs import demo, main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
-from mast_ray.verbs.run import delivered
+from mast_ray.verbs.run import _announce, delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -194,3 +197,28 @@ def test_a_mistake_at_the_first_step_leaves_nothing_behind(code, is_kept, tmp_pa
     steps = [Step("first", "prepare", ()), Step("second", "train", ())]
     assert run_steps(steps, lambda verb, argv: code, tmp_path / "out") == code
     assert (tmp_path / "out").exists() == is_kept
+
+
+def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
+    """Ten seconds of every recording were: minutes were dealt out as if the experts had labelled all of it, and mixed batches
+    were refused, as if there was nothing to mix in.
+    """
+    write_sound(tmp_path, 6, 40)
+    rows = (tmp_path / "labels.csv").read_text().splitlines()
+    heard = [rows[0], *(row for row in rows[1:] if float(row.split(",")[2]) < 10)]
+    (tmp_path / "labels.csv").write_text("\n".join(heard) + "\n")
+    names = dict.fromkeys(row.split(",")[0] for row in heard[1:])
+    (tmp_path / "listened.csv").write_text(
+        "file,begin_s,end_s\n" + "".join(f"{name},0,10\n" for name in names)
+    )
+    places = [str(tmp_path / name) for name in ("archive", "run/prepared", "labels.csv")]
+    inputs = PrepareInputs(*places, listened=str(tmp_path / "listened.csv"))
+    config = small_config(**{"self_train.curriculum": "mixed"})
+    assert prepare(inputs, config, runner=HERE) == 0
+    out = open_storage(tmp_path / "run")
+    out.write_atomic("pace.json", b'{"train_chunks_per_s": 2.0}')
+    _announce(config, out, has_gpu=False, minutes=0.0, start="shipped:tiny")
+    archive = tables.open_prepared(out.at("prepared").url)
+    pool, labelled = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
+    assert 0 < labelled < len(chunks_of_split(archive, "train"))
+    assert f"{pool} chunks to learn from, {labelled} labelled ones to train on" in capsys.readouterr().out

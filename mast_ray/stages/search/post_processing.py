@@ -42,7 +42,7 @@ from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.stages.search.site_thresholds import SiteThresholds, thresholds_by_site
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared, write_table
-from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
+from mast_ray.tables.reading.chunk_sets import ChunkSet, box_table, chunks_of_split
 from mast_ray.training.files.post_processing import PostProcessing
 
 OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -195,13 +195,19 @@ def at_policy(
 
 
 def objective_chunks(prepared: Prepared, split: str) -> ChunkSet:
-    """Chunks of the split that is searched on."""
+    """Chunks of the split that is searched on, which must hold a call: without one every setting is as good as any other."""
     if split not in scored_splits(prepared):
         raise DataError(
             f"{prepared.storage.url} has no split {split} to search on: "
             f"it has {', '.join(scored_splits(prepared)) or 'none'}\nuse --set tune.objective_split=val, or deal one with `mast split`"
         )
-    return chunks_of_split(prepared, split)
+    chunks = chunks_of_split(prepared, split)
+    if not box_table(prepared, chunks, prepared.labels).counts().any():
+        raise DataError(
+            f"none of the labels of {prepared.storage.url} lies in {split}: there is nothing to search by\n"
+            "label more recordings, or deal them again with `mast split`, e.g. --set seed=1"
+        )
+    return chunks
 
 
 def run_post_search(config: Config, prepared: Prepared, detections: Storage, out: Storage) -> PostSearch:

@@ -83,6 +83,7 @@ def run_tune(
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
+    asked = config.evaluate.post
     config = apply_overrides(as_trained(config, card), {"evaluate.post": "none"})  # what is searched over
     objective_chunks(archive, config.tune.objective_split)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
@@ -99,7 +100,8 @@ def run_tune(
         rounds = open_storage(self_trained, config.storage) if self_trained else None
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
         found = _with_model(search.run(what), detector, stage, config)
-        _finish(run, config, found)
+        # whoever takes the settings hears the detector with what its card says from now on, as tuned here
+        _finish(run, apply_overrides(config, {"evaluate.post": asked}), found)
         return found
 
 
@@ -190,13 +192,17 @@ class _Search:
             )
             detect_chunks(task, self.runner)
             post = run_post_search(self.config, self.archive, found, self.stage)
-            best, objective = post.overrides(), post.best["objective"]
-            self.stage.write_atomic(
-                "thresholds.png", png_bytes(threshold_figure(post.curve, self.config.tune.objective_split))
-            )
-            log.info("post-processing: F1 %.4f with %s", objective, _text(best))
-            log.info("%s", post.by_site.text())
-            delivered = post.delivered(self.config.tune.objective_split)
+            objective = post.best["objective"]
+            self.stage.write_atomic("thresholds.png", png_bytes(threshold_figure(post.curve, split)))
+            if objective > 0:
+                best, delivered = post.overrides(), post.delivered(split)
+                log.info("post-processing: F1 %.4f with %s", objective, _text(best))
+                log.info("%s", post.by_site.text())
+            else:
+                log.warning(
+                    "nothing that the detector finds in %s is right at any threshold: no setting is chosen by that",
+                    split,
+                )
         if what == "post":
             return TuneResult(best, objective, [], post=delivered)
         rows = self._search_training(apply_overrides(self.config, best), scores)

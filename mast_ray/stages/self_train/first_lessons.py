@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import ALL_BLOCKS
 from mast_ray.config.tree import Config, ModelConfig
@@ -17,12 +18,14 @@ from mast_ray.stages.self_train.plan import plan_text
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.stages.train.pieces import NAME as PIECES
 from mast_ray.stages.train.pieces import has_enough_boxes, run_teach_pieces
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.prepared import read_table
+from mast_ray.training.data.labels import PSEUDO_LABELS, has_object
 from mast_ray.training.files.model_files import read_card
 
 log = logging.getLogger("mast.self_train")
 
-FOLDER, TEACHER, LEARNED = "first_lessons", "teacher", "round1/stage1"
+FOLDER, TEACHER, PSEUDO, LEARNED = "first_lessons", "teacher", "round1/pseudo", "round1/stage1"
 
 
 def is_untrained(detector: str, config: Config) -> bool:
@@ -75,8 +78,21 @@ def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *
             teacher = own
         else:
             log.warning("%s finds no call where it is scored: %s teaches instead", own, teacher)
-    run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
+    try:
+        run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
+    except DataError as error:
+        if _holds_no_lesson(folder.at(PSEUDO)):
+            raise DataError(
+                f"nothing that stands out in the pool of {prepared} can give first lessons:\n"
+                "--start shipped adapts the detector that comes with the package, --start scratch begins with fresh weights"
+            ) from error
+        raise
     return folder.at(LEARNED).url
+
+
+def _holds_no_lesson(pseudo: Storage) -> bool:
+    """Whether there are pseudo-labels, and not one box of them to learn."""
+    return pseudo.stat(PSEUDO_LABELS) is not None and not has_object(read_table(pseudo, PSEUDO_LABELS))
 
 
 def lessons_plan(config: Config, prepared: str, teacher: str, out: str) -> str:

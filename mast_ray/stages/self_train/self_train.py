@@ -27,7 +27,7 @@ from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
-from mast_ray.inference.tuned_detector import is_doubted
+from mast_ray.inference.tuned_detector import delivered_post, is_doubted
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.choice import Choice, best_round
 from mast_ray.self_training.curriculum import drifts, needs_pseudo_labels, needs_truth, steps_of
@@ -250,6 +250,8 @@ class _SelfTraining:
         is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
         also = self._also(teacher)
         is_same = is_same and not also and knobs.teacher_hearings == 1 and not self._doubts_nested(teacher)
+        # the pool has candidates as the network gives them, whatever the card makes of them where it is evaluated
+        is_same = is_same and delivered_post(teacher.card, self.config.evaluate) is None
         if splits and not is_same:
             name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
             run_pseudo_label(self.config, *places, splits=splits, also=also, runner=self.runner)

@@ -161,7 +161,7 @@ class DetectorTask:
         knobs = lengthened(knobs, data.samples_per_epoch)
         reader, labelled = data.experts, data.labelled
         num_labels = len(prepared.labels if labelled.pseudo is None else labelled.pseudo)
-        untaught = refuse_untaught(reader.boxes, num_labels, self.prepared)
+        untaught = refuse_untaught(reader.boxes, num_labels, self.prepared, config.split.budget_chunks)
         if untaught and worker.rank == 0:
             log.warning("%s", untaught)
         config = with_finest_level(config, durations_of(reader), self.init_detector)
@@ -296,9 +296,11 @@ def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
         recordings = np.unique(pool.recording)
         if len(recordings) >= 20:
             is_held = np.isin(pool.recording, recordings[::20])
-        else:  # few long recordings: the last twentieth of the chunks, two chunks apart from the rest
-            is_held = np.arange(len(pool)) >= len(pool) - max(1, len(pool) // 20)
-        held, rest = pool.take(is_held), pool.take(~is_held)
+            is_rest = ~is_held
+        else:  # few long recordings: the last twentieth of the chunks; that before shares half of its sound with them
+            place, first = np.arange(len(pool)), len(pool) - max(1, len(pool) // 20)
+            is_held, is_rest = place >= first, place < first - 1
+        held, rest = pool.take(is_held), pool.take(is_rest)
         pool = rest if len(rest) else pool
     step = max(1, len(held) // HELD_OUT_CHUNKS)
     return pool, held.take(np.arange(0, len(held), step))

@@ -119,14 +119,20 @@ def labelled_chunks(prepared: Prepared, source: LabelSource, config: Config) -> 
 
 def _refuse_no_object(labels: pa.Table, folder: str, knobs: SelfTrainConfig) -> None:
     """Pseudo-labels that hold no object teach nothing: the threshold is what to look at, not the archive."""
-    is_object = pc.invert(labels.column("is_ignored")) if "is_ignored" in labels.column_names else None
-    if (pc.sum(is_object).as_py() or 0) if is_object is not None else len(labels):
+    if has_object(labels):
         return
     raise DataError(
         f"{folder}: no pseudo-box to learn from: nothing that the model found in the pool reaches its threshold\n"
         f"(self_train.policy={knobs.policy}, self_train.threshold={knobs.threshold:g}): lower it, "
         f"e.g. --set self_train.threshold={knobs.threshold / 2:g}, or let validation choose it, --set self_train.policy=tuned"
     )
+
+
+def has_object(labels: pa.Table) -> bool:
+    """Whether any of the pseudo-boxes is to be learned, not only to be ignored."""
+    if "is_ignored" not in labels.column_names:
+        return bool(len(labels))
+    return bool(pc.any(pc.invert(labels.column("is_ignored"))).as_py())
 
 
 def _limits(pseudo_chunks: pa.Table, chunks: ChunkSet) -> dict[int, tuple[float, float]] | None:
@@ -174,7 +180,7 @@ def attach_boxes(
         reader.limits = np.array([labelled.limits.get(key, NO_LIMITS) for key in keys], np.float32)
 
 
-def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
+def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str, budget_chunks: int = 0) -> str:
     """What to say about labels that teach nothing ("" when all do); boxes of which none teaches are an error,
     before an hour of training shows a loss of 0.
     """
@@ -191,6 +197,11 @@ def refuse_untaught(boxes: BoxTable, num_labels: int, archive: str) -> str:
         raise DataError(
             f"{archive}: all {silent:,} labels of its training chunks are without frequencies and teach nothing:\n"
             "with --set labels.time_only=teach they teach time, and the detector is scored in time"
+        )
+    if num_labels and budget_chunks:
+        raise DataError(
+            f"{archive}: no label lies in the chunks that split.budget_chunks={budget_chunks} draws: nothing can be learnt\n"
+            f"draw more of them, e.g. --set split.budget_chunks={4 * budget_chunks}, or others by another --set seed"
         )
     raise DataError(
         f"{archive}: not one of its {num_labels:,} labels lies in the training chunks: nothing can be learnt\n"

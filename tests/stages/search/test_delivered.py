@@ -10,7 +10,7 @@ import pytest
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
-from mast_ray.config.loading import apply_overrides
+from mast_ray.config.loading import apply_overrides, config_from_yaml
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.evaluation.scoring import score_chunks
@@ -20,6 +20,7 @@ from mast_ray.stages.runner import HERE
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.search.tune import run_tune
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -168,3 +169,46 @@ def test_thresholds_by_site_in_the_card_count_in_evaluate_pseudo_label_and_detec
     assert (after >= post.threshold).sum() > (at_s0 >= post.threshold).sum() > 0
     elsewhere = [pq.read_table(place / folder / "detections/site=S1") for folder in ("at_one", "at_site")]
     assert elsewhere[0]["score"].equals(elsewhere[1]["score"]) and len(elsewhere[0]) > 0
+
+
+def test_the_settings_that_tune_leaves_hear_the_detector_as_its_card_says(tuned, place, config):
+    """They said evaluate.post=none: self-training by them scored its seed at a threshold of other scores."""
+    best = config_from_yaml((place / "tune/best.yaml").read_text(), "best.yaml")
+    assert best.evaluate.post == config.evaluate.post == "card"
+
+
+def test_what_finds_nothing_right_keeps_its_card(tuned, place, config):
+    prepared, model, _ = tuned
+    shutil.copytree(model, place / "lost")
+    before = (place / "lost/card.json").read_bytes()
+    strict = apply_overrides(config, {"evaluate.iou": 0.999})
+    found = run_tune(
+        strict, prepared, str(place / "lost"), str(place / "lost_tune"), what="post", runner=HERE
+    )
+    assert found.post is None and not found.best and found.objective == 0
+    assert (place / "lost/card.json").read_bytes() == before
+
+
+def test_pseudo_labels_of_a_tuned_teacher_have_the_threshold_of_scores_as_the_pool_has_them(
+    tuned, place, config
+):
+    """The pool holds plain scores; those of its evaluation are weighed as the card says."""
+    prepared, model, _ = tuned
+    knobs = {
+        "curriculum": "stage1_only",
+        "policy": "tuned",
+        "rounds": 1,
+        "governor": "off",
+        "stage1.max_steps": 1,
+    }
+    knobs = {f"self_train.{name}": value for name, value in knobs.items()}
+    config = apply_overrides(config, knobs | {"evaluate.nms_overlap": 0.5, "self_train.nms_overlap": 0.5})
+    thresholds = []
+    for name, post in (("plain", None), ("weighed", PostProcessing(0.5, 0.0, 1, 0.3, 1.0).to_dict())):
+        shutil.copytree(model, place / name)
+        card = replace(read_card(model), post=post, doubts_nested=False)
+        write_card(open_storage(place / name), card)
+        out = str(place / f"{name}_rounds")
+        rounds = run_self_train(config, prepared, str(place / name), out, runner=HERE).rounds
+        thresholds.append(rounds[1]["pseudo_threshold"])
+    assert thresholds[0] == thresholds[1]

@@ -131,3 +131,10 @@ def test_doubt_about_boxes_within_better_ones_follows_the_habit_of_the_labels(
 def test_a_search_on_a_split_that_is_not_there_is_refused_with_a_remedy(prepared):
     with pytest.raises(DataError, match="has no split ood_dev to search on: it has val, test"):
         objective_chunks(prepared, "ood_dev")
+
+
+def test_a_search_on_a_split_without_a_call_is_refused_before_anything_is_detected(prepared):
+    """Every setting is as good as any other there: the first, a threshold of 0.01, went into the detector's card."""
+    with pytest.raises(DataError, match=r"none of the labels .* lies in val: there is nothing to search by"):
+        objective_chunks(replace(prepared, labels=prepared.labels.slice(0, 0)), "val")
+    assert len(objective_chunks(prepared, "val"))

@@ -165,3 +165,12 @@ def test_pieces_doubt_boxes_within_better_ones_where_held_out_labels_say_so(
     )
     assert (chosen.doubts_nested, seen) == (wanted, asked)
     assert scores.sheet.whole("val").figures["f1"].estimate == f1_of[wanted]
+
+
+def test_a_pool_in_which_nothing_stands_out_is_told_as_that(tmp_path, capsys):
+    """It was said to lower a threshold and to choose a policy: lessons have their own, and neither helped."""
+    noise = make_prepared(tmp_path, num_recordings=4, seconds=12, tones="none")
+    assert train(noise, tmp_path / "out", "--start", "shipped:energy") == 3
+    said = capsys.readouterr().err
+    assert "nothing that stands out in the pool of" in said and "--start scratch" in said
+    assert "self_train.policy" not in said

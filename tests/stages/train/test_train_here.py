@@ -168,6 +168,16 @@ def test_held_out_chunks_are_never_in_the_pool(prepared):
     )
     pool, held = pretraining_chunks(unlabelled)
     assert len(held) >= 1 and not set(pool.ids(opened)) & set(held.ids(opened))
+    # chunk k holds segments k and k + 1
+    segments = [
+        {
+            (r, c + more)
+            for r, c in zip(one.recording.tolist(), one.chunk.tolist(), strict=True)
+            for more in (0, 1)
+        }
+        for one in (pool, held)
+    ]
+    assert not segments[0] & segments[1], "a chunk is scored half of which was trained on"
 
 
 def test_the_plan_names_every_derived_quantity(prepared):

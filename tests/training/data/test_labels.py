@@ -185,3 +185,6 @@ def test_training_chunks_without_any_label_are_an_error(prepared):
     attach_boxes(reader, empty, labelled)
     with pytest.raises(DataError, match="not one of its 1 labels lies in the training chunks"):
         refuse_untaught(reader.boxes, 1, "archive")
+    # dealing the recordings again, as was advised, changes nothing about a budget of one chunk
+    with pytest.raises(DataError, match=r"split.budget_chunks=1 draws: .*\n.*--set split.budget_chunks=4"):
+        refuse_untaught(reader.boxes, 1, "archive", budget_chunks=1)
