@@ -176,12 +176,31 @@ def plain_yaml(text: str, origin: str) -> Any:
             depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
             if depth > DEEPEST_YAML:
                 raise ConfigError(f"{origin} is nested {depth} deep: settings are section.key=value")
+        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), origin)
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         raise ConfigError(
             f"{origin} is not plain YAML (line {line}): only keys and values are allowed"
         ) from error
+
+
+def _refuse_twice(node: yaml.Node | None, origin: str) -> None:
+    """YAML keeps the last of two equal keys: all that stands under the first would be lost."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_twice(item, origin)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if (name := str(key.value)) in lines:
+                raise ConfigError(
+                    f"{origin} has {name!r} in line {lines[name]} and again in line {line}, of which only the last would count:\n"
+                    "put them together"
+                )
+            lines[name] = line
+            _refuse_twice(value, origin)
 
 
 def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Config:

@@ -227,6 +227,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("detector: {epochs: 1", "not plain YAML"),
         ("x" * 300_000, "300,000 characters"),
         ("a: 2024-13-45", "not plain YAML"),
+        ("seed: 1\nseed: 2", "'seed' in line 1 and again in line 2"),
+        ("detector: {epochs: 1, epochs: 2}", "'epochs' in line 1 and again"),
         ("!!python/object/apply:os.getcwd []", "not plain YAML"),
     ],
 )

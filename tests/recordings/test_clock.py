@@ -207,6 +207,15 @@ def test_a_site_table_without_file_or_site_says_what_to_add():
         parse_site_table("file,start_time\nx.wav,noon\n")
 
 
+def test_rows_of_one_recording_or_site_that_differ_are_refused_and_those_that_do_not_are_one():
+    with pytest.raises(DataError, match=r"line 3: x.wav was described before, and differently"):
+        parse_site_table("file,start_time\nx.wav,2024-05-06T04:00\nx.wav,2024-05-06T05:00\n")
+    with pytest.raises(DataError, match=r"line 3: site 'A' was described before"):
+        parse_site_table("site,latitude,longitude\nA,1,10\nA,2,10\n")
+    same = parse_site_table("file,site\na/x.wav,A\na/x.wav,A\n")
+    assert same.row_of("a/x.wav").site == same.row_of("x.wav").site == "A"
+
+
 def test_a_site_table_is_read_as_a_spreadsheet_saves_it():
     table = parse_site_table("File;Site;Latitude;Longitude\nS\u00fcd/x.wav;S\u00fcd;52,25;13,5\n")
     assert table.row_of("S\u00fcd/x.wav") == TableRow(site="S\u00fcd", latitude=52.25, longitude=13.5)
