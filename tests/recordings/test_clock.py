@@ -73,6 +73,18 @@ NAMES = [
     ("20180231_120000.wav", "UTC", None, "", "invalid_time"),
     ("recording.wav", "UTC", None, "", ""),
     ("site A/card 1/20180710_053000.WAV", "UTC", "2018-07-10 05:30:00", "site A", ""),
+    ("MARS-20180710T053000.123456789Z-16kHz.flac", "Asia/Makassar", "2018-07-10 05:30:00.123457", "MARS", ""),
+    ("X_2018-07-10T05_30_00+02_00.wav", "Asia/Makassar", "2018-07-10 03:30:00", "X", ""),  # a disk took no colon
+    ("X_2018-07-10T05-30-00-05-00.wav", "Asia/Makassar", "2018-07-10 10:30:00", "X", ""),
+    ("X_2018-07-10_05-30-00-01-00.wav", "UTC", "2018-07-10 05:30:00", "X", ""),  # numbers of a part
+    ("X_20180710_053000_UTC.wav", "Asia/Makassar", "2018-07-10 05:30:00", "X", ""),
+    ("X_20180710_053000(UTC+2).wav", "Asia/Makassar", "2018-07-10 03:30:00", "X", ""),
+    ("X_20180710_053000 UTC-3:30.wav", "", "2018-07-10 09:00:00", "X", ""),
+    ("X 2018-07-10 05-30-00 PM.wav", "UTC", "2018-07-10 17:30:00", "X", "twelve_hour_clock"),
+    ("X_20180710_123000am.wav", "UTC", "2018-07-10 00:30:00", "X", "twelve_hour_clock"),
+    ("20180710_053000_AM.wav", "UTC", "2018-07-10 05:30:00", "", ""),  # the same on both clocks
+    ("20180710_173000_PM.wav", "UTC", "2018-07-10 17:30:00", "", ""),  # of 24 hours all the same
+    ("20180710_053000_PM2.wav", "UTC", "2018-07-10 05:30:00", "", ""),  # a name of something
     # Berlin put the clock forward on 25 March 2018 at 02:00, and back on 28 October at 03:00
     ("X_20180325_023000.wav", "Europe/Berlin", "2018-03-25 01:30:00", "X", "dst_gap"),
     ("X_20181028_023000.wav", "Europe/Berlin", "2018-10-28 00:30:00", "X", "dst_ambiguous"),
