@@ -93,6 +93,8 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _refuse_secret(key: str, value: Any) -> None:
+    for item in value if isinstance(value, list | tuple) else ():
+        _refuse_secret(key, item)
     if isinstance(value, str) and _SECRET.search(value):
         raise ConfigError(
             f"{key} looks like it holds a credential, which configs and logs must not carry:\n"

@@ -123,6 +123,8 @@ def test_test_sites_cannot_serve_for_model_selection():
 def test_credentials_are_refused(secret):
     with pytest.raises(ConfigError, match="credential"):
         apply_overrides(Config(), {"storage.endpoint_url": secret})
+    with pytest.raises(ConfigError, match="credential"):
+        apply_overrides(Config(), {"split.ood_sites": ["S1", secret]})
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system ['true']", "- 1\n- 2", "a: [1"])
