@@ -59,6 +59,10 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
     valid = leaf_keys(Config)
     for key, value in overrides.items():
         if key not in valid:
+            if any(name.startswith(f"{key}.") for name in valid):
+                if value is None:
+                    continue  # a section of a YAML file whose lines are all comments
+                raise ConfigError(f"{key} is a section of settings, not one: write {key}.NAME=VALUE")
             guess = nearest_key(key, valid)
             hint = f"did you mean {guess}?" if guess else "see `mast config` for every key"
             raise ConfigError(f"unknown setting {key!r}: {hint}")
@@ -89,6 +93,8 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _refuse_secret(key: str, value: Any) -> None:
+    for item in value if isinstance(value, list | tuple) else ():
+        _refuse_secret(key, item)
     if isinstance(value, str) and _SECRET.search(value):
         raise ConfigError(
             f"{key} looks like it holds a credential, which configs and logs must not carry:\n"
@@ -104,23 +110,36 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--set {item!r} has no '=': write --set section.key=value")
         value = plain_yaml(text, f"--set {item[:80]!r}") if text else ""
-        is_names = isinstance(value, list) and _holds_names(key.strip())
-        overrides[key.strip()] = _as_written(text) if is_names else _as_meant(value)
+        written = _as_written(key.strip(), yaml.compose(text, Loader=yaml.SafeLoader)) if text else None
+        overrides[key.strip()] = _as_meant(value) if written is None else written
     return overrides
 
 
-def _holds_names(key: str) -> bool:
-    """Whether a knob is a list of names, e.g. of sites."""
-    model: Any = Config
-    for part in key.split("."):
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else None
-    return get_args(model)[:1] == (str,)
+def _as_written(key: str, node: yaml.Node | None) -> str | list[str] | None:
+    """What a knob of text, or of a list of names, is given as it stands, None for any other knob: sites may be called 001, 5e3,
+    12:30 or NO, which YAML takes for 1, 5000, 750 and false, and zones -10:00 or -0500, which it takes for -600 and -320.
+    """
+    field = leaf_keys(Config).get(key)
+    if field is None:
+        return None
+    is_names = get_args(field.annotation)[:1] == (str,)
+    if isinstance(node, yaml.ScalarNode) and (field.annotation is str or (is_names and node.value)):
+        return str(node.value)
+    if is_names and isinstance(node, yaml.SequenceNode):
+        items = [str(item.value) for item in node.value if isinstance(item, yaml.ScalarNode)]
+        return items if len(items) == len(node.value) else None
+    return None
 
 
-def _as_written(text: str) -> list[str]:
-    """The items of a YAML list as they stand: sites may be called 001, 12:30 or NO, which YAML takes for 1, 750 and false."""
-    return [str(node.value) for node in yaml.compose(text, Loader=yaml.SafeLoader).value]
+def _texts_as_written(node: yaml.Node | None, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value of the knobs of text and names in a YAML document."""
+    found: dict[str, Any] = {}
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        key = f"{prefix}{name.value}"
+        if (written := _as_written(key, value)) is not None:
+            found[key] = written
+        found |= _texts_as_written(value, key + ".")
+    return found
 
 
 def _as_meant(value: Any) -> Any:
@@ -176,12 +195,31 @@ def plain_yaml(text: str, origin: str) -> Any:
             depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
             if depth > DEEPEST_YAML:
                 raise ConfigError(f"{origin} is nested {depth} deep: settings are section.key=value")
+        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), origin)
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         raise ConfigError(
             f"{origin} is not plain YAML (line {line}): only keys and values are allowed"
         ) from error
+
+
+def _refuse_twice(node: yaml.Node | None, origin: str) -> None:
+    """YAML keeps the last of two equal keys: all that stands under the first would be lost."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_twice(item, origin)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if (name := str(key.value)) in lines:
+                raise ConfigError(
+                    f"{origin} has {name!r} in line {lines[name]} and again in line {line}, of which only the last would count:\n"
+                    "put them together"
+                )
+            lines[name] = line
+            _refuse_twice(value, origin)
 
 
 def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Config:
@@ -193,7 +231,8 @@ def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Con
         raise ConfigError(
             f"{origin} does not hold settings: expected lines like `detector:` and `  epochs: 10`"
         )
-    return apply_overrides(start or Config(), flatten(tree))
+    written = _texts_as_written(yaml.compose(text, Loader=yaml.SafeLoader))
+    return apply_overrides(start or Config(), flatten(tree) | written)
 
 
 def config_to_yaml(config: Config) -> str:

@@ -16,10 +16,12 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from mast_ray.config.errors import MastError
+from mast_ray.config.errors import ConfigError, MastError
 from mast_ray.config.tree import StorageConfig
 
 Status = Literal["ok", "warn", "fail"]
@@ -31,6 +33,7 @@ NEEDED_FOR = {
 SAFE_RAY = (2, 54)
 LEAST_FREE_BYTES = 5_000_000_000
 MOST_SKEW_S = 30.0
+STORAGE_S = 10.0  # for a store that does not answer: a job has more patience
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,14 @@ class Facts:
 
     python: tuple[int, int] = (3, 11)
     versions: dict[str, str] = field(default_factory=dict)  # "" for a missing package
+    torch_error: str = ""  # why it cannot be loaded, although it is there
     torch_cuda: str | None = None
     gpu_names: tuple[str, ...] = ()
     has_nvidia_driver: bool = False
     auth_mode: str = ""
     has_token: bool = False
     token_permissions: int = 0o600
-    dashboard_status: int | None = None  # HTTP status without a token; None: nothing answers
+    dashboard_status: int | None = None  # HTTP status without a token; None: nothing answers; 0: not HTTP
     dashboard_is_remote: bool = False
     cluster_address: str = ""
     cluster_error: str = ""
@@ -77,20 +81,16 @@ class Facts:
 
 def gather_facts(folder: str, storage_url: str, knobs: StorageConfig, dashboard: str, address: str) -> Facts:
     """Look at this machine, the cluster named by `address` (if any) and one storage location (if any)."""
-    import torch
-
-    from mast_ray.on_ray.doctor import cluster_error
-
-    names = []
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    versions = {name: _version(name) for name in (*PACKAGES, *NEEDED_FOR)}
+    torch_error, torch_cuda, names = _torch() if versions["torch"] else ("", None, [])
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
     has_file = token.is_file()
     free, writable = _disk(folder)
     return Facts(
         python=(sys.version_info.major, sys.version_info.minor),
-        versions={name: _version(name) for name in (*PACKAGES, *NEEDED_FOR)},
-        torch_cuda=torch.version.cuda,
+        versions=versions,
+        torch_error=torch_error,
+        torch_cuda=torch_cuda,
         gpu_names=tuple(names),
         has_nvidia_driver=Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi")),
         auth_mode=os.environ.get("RAY_AUTH_MODE", ""),
@@ -99,7 +99,7 @@ def gather_facts(folder: str, storage_url: str, knobs: StorageConfig, dashboard:
         dashboard_status=_status_without_token(dashboard) if dashboard else None,
         dashboard_is_remote=bool(dashboard) and "127.0.0.1" not in dashboard and "localhost" not in dashboard,
         cluster_address=address,
-        cluster_error=cluster_error(address) if address else "",
+        cluster_error=_cluster_error(address) if address else "",
         free_bytes=free,
         is_writable=writable,
         folder=folder,
@@ -144,6 +144,11 @@ def _packages(facts: Facts) -> list[Finding]:
     findings = [
         Finding("packages", "ok", ", ".join(f"{name} {version}" for name, version in present.items()))
     ]
+    if facts.torch_error:
+        findings.append(
+            Finding("torch", "fail", f"cannot be loaded: {facts.torch_error}",
+                    "install the three torch packages of constraints.txt together")
+        )  # fmt: skip
     findings += [
         Finding(name, "warn", f"missing: needed for {use} only", f"pip install -c constraints.txt {name}")
         for name, use in NEEDED_FOR.items()
@@ -169,6 +174,8 @@ def _packages(facts: Facts) -> list[Finding]:
 
 
 def _gpu(facts: Facts) -> Finding:
+    if facts.torch_error or not facts.versions.get("torch"):
+        return Finding("gpu", "warn", "not looked for: that needs torch", "mend torch first")
     if facts.gpu_names:
         return Finding(
             "gpu", "ok", f"{len(facts.gpu_names)} x {facts.gpu_names[0]} (CUDA {facts.torch_cuda})"
@@ -212,8 +219,12 @@ def _dashboard(facts: Facts) -> Finding:
             where = "from outside this machine" if facts.dashboard_is_remote else "on this machine"
             return Finding("dashboard", "fail", f"answers without a token {where}: anyone who reaches it can run code",
                            "restart with RAY_AUTH_MODE=token and --dashboard-host=127.0.0.1")  # fmt: skip
-        case status:
+        case 401 | 403 as status:
             return Finding("dashboard", "ok", f"asks for a token (HTTP {status})")
+        case status:
+            seen = f"HTTP {status}" if status else "no HTTP"
+            return Finding("dashboard", "warn", f"what answers is no dashboard of Ray ({seen})",
+                           "name yours, e.g. --dashboard http://127.0.0.1:8265")  # fmt: skip
 
 
 def _disk_space(facts: Facts) -> Finding:
@@ -234,8 +245,12 @@ def _disk_space(facts: Facts) -> Finding:
 
 def _storage(storage: StorageFacts) -> list[Finding]:
     if storage.error:
-        return [Finding("storage", "fail", f"{storage.url}: {storage.error}",
-                        "check bucket, region, endpoint and credentials (`aws sts get-caller-identity`)")]  # fmt: skip
+        remedy = (
+            "check bucket, region, endpoint and credentials (`aws sts get-caller-identity`)"
+            if "://" in storage.url
+            else "choose a folder that can be written to"
+        )
+        return [Finding("storage", "fail", f"{storage.url}: {storage.error}", remedy)]
     findings = [Finding("storage", "ok", f"{storage.url}: read, write and delete work")]
     if not storage.has_conditional_put:
         findings.append(
@@ -259,6 +274,24 @@ def _version(package: str) -> str:
         return ""
 
 
+def _torch() -> tuple[str, str | None, list[str]]:
+    """Why torch cannot be loaded ("": it can), its CUDA, and the names of the GPUs that it sees."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a library that it was built with is not here
+        return str(error).splitlines()[0][:200], None, []
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return "", torch.version.cuda, [torch.cuda.get_device_name(i) for i in range(count)]
+
+
+def _cluster_error(address: str) -> str:
+    try:
+        from mast_ray.on_ray.doctor import cluster_error
+    except ImportError as error:
+        return f"Ray cannot be loaded ({error})"
+    return cluster_error(address)
+
+
 def _disk(folder: str) -> tuple[int, bool]:
     path = Path(folder)
     while not path.exists():
@@ -267,22 +300,35 @@ def _disk(folder: str) -> tuple[int, bool]:
 
 
 def _status_without_token(dashboard: str) -> int | None:
-    request = urllib.request.Request(dashboard.rstrip("/") + "/api/jobs/")
+    url = dashboard if "://" in dashboard else f"http://{dashboard}"  # as people write it: 127.0.0.1:8265
     try:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ValueError(dashboard)
+        request = urllib.request.Request(url.rstrip("/") + "/api/jobs/")
         with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
+    except HTTPException:
+        return 0
     except OSError:
         return None
+    except ValueError:
+        raise ConfigError(
+            f"--dashboard {dashboard!r} is no address: write it like http://127.0.0.1:8265"
+        ) from None
 
 
 def _try_storage(url: str, knobs: StorageConfig) -> StorageFacts:
     from mast_ray.storage.storage import open_storage
 
     key = f".mast-doctor-{os.getpid()}-{time.time_ns()}"
+    patience = {
+        "io_deadline_s": min(knobs.io_deadline_s, STORAGE_S),
+        "request_timeout_s": min(knobs.request_timeout_s, STORAGE_S / 2),
+    }
     try:
-        storage = open_storage(url, knobs)
+        storage = open_storage(url, knobs.model_copy(update=patience))
         storage.write_atomic(key, b"mast doctor")
         if storage.read_bytes(key) != b"mast doctor":
             return StorageFacts(url, "what was written is not what is read back")

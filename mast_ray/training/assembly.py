@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from torch import Tensor, nn
 
@@ -340,7 +341,10 @@ def _public_state(data: bytes, source: str) -> dict[str, Tensor]:
     or as safetensors.
     """
     if source.endswith(".safetensors"):
-        return tensors_from_bytes(data)
+        try:
+            return tensors_from_bytes(data)
+        except SafetensorError as error:
+            raise DataError(f"{source} is damaged or cut short ({error}):\ncopy it again") from error
     try:
         # training scripts leave their settings beside the weights: a bag of values, nothing that runs
         with torch.serialization.safe_globals([argparse.Namespace]):

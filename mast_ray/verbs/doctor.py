@@ -3,6 +3,7 @@
 import argparse
 
 from mast_ray.config.errors import CONFIG
+from mast_ray.config.shown import shown
 from mast_ray.stages.doctor import diagnose, gather_facts
 
 HELP = "Check Python, packages, GPU, Ray's token and dashboard, a cluster, storage (read, write, conditional put), clock and disk."
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     facts = gather_facts(args.folder, args.storage, args.config.storage, args.dashboard, args.address)
     findings = diagnose(facts)
     for finding in findings:
-        print(f"{MARK[finding.status]}  {finding.name:<16} {finding.seen}")
+        print(f"{MARK[finding.status]}  {finding.name:<16} {shown(finding.seen)}")
         if finding.status != "ok" and finding.remedy:
             print(f"      {'':<16} -> {finding.remedy}")
     failed = [finding.name for finding in findings if finding.status == "fail"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mast_ray.config.errors import DataError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
     of_run,
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
-        raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
     args.table = of_run(args.table)
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)

@@ -199,10 +199,10 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
 def _refuse_buckets(verb: str, args: argparse.Namespace) -> None:
     """An address that is taken for a path would be a folder called s3: here."""
     for name, value in vars(args).items():
-        if isinstance(value, Path) and value.parts[:1] == ("s3:",):
+        if isinstance(value, Path) and value.parts[:1] in (("s3:",), ("http:",), ("https:",)):
             raise ConfigError(
                 f"{name} of `mast {verb}` is a file or folder of this machine, not in a bucket "
-                f"({str(value).replace('s3:/', 's3://', 1)}):\ncopy it from or to there, e.g. with `aws s3 cp`"
+                f"({str(value).replace(':/', '://', 1)}):\ncopy it from or to there, e.g. with `aws s3 cp`"
             )
 
 
@@ -281,7 +281,10 @@ def config_of(recipe: str | None, config_file: str | None, sets: list[str]):
         try:
             text = Path(config_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--config {config_file} cannot be read: {error}") from error
+            why = (
+                error.strerror if isinstance(error, OSError) else error
+            )  # its path may hold keys, cut so that nobody sees it
+            raise ConfigError(f"--config {config_file} cannot be read: {why}") from error
         named = re.search(r"^recipe:\s*(\w+)", text, re.MULTILINE)
         if recipe is None and named and named[1] in RECIPES:
             config = RECIPES[named[1]]()  # a file with a few keys starts from the recipe it names

@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, OK, PARTIAL
+from mast_ray.config.shown import shown
 from mast_ray.evaluation.intervals import Interval
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 from mast_ray.storage.storage import Storage, open_storage
@@ -68,7 +69,8 @@ def run_steps(
     stage = open_storage(out) if isinstance(out, str | Path) else out
     spent: dict[str, float] = {}
     if stage.stat(RECORD) is not None:
-        spent = json.loads(stage.read_bytes(RECORD))
+        with suppress(ValueError, TypeError):  # a damaged one costs the times of before, no more
+            spent = {title: float(s) for title, s in dict(json.loads(stage.read_bytes(RECORD))).items()}
     begun = now()
     taken: list[tuple[Step, float]] = []  # in this run
     worst, number = OK, 0
@@ -83,7 +85,7 @@ def run_steps(
         def place_and_time(place: str = place, so_far: Callable[[], str] = so_far) -> str:
             return f"{place} {so_far()}"
 
-        print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {step.command}", flush=True)
+        print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {shown(step.command)}", flush=True)
         code = INTERRUPTED
         try:
             with _said_now_and_then(place_and_time, step.expected_s):

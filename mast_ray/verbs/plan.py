@@ -18,6 +18,7 @@ HELP = """Arithmetic from an inventory and measured rates.
   mast plan --inventory inventory.json --gpus 64 --gpu-scale 0.4     (an A100 has about 0.4 of an H200's bf16 rate)
   mast plan --hours 661.7 --labelled-hours 24 --gpus 8 --gpu-scale 0.4 --price 4.10"""
 USES_CONFIG = True
+MOST = 1e12  # of anything: more is a slip of the keyboard
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     for option in ("hours", "gpus", "cores_per_gpu", "gpu_scale"):
         value = getattr(args, option)
-        if value is not None and not value > 0:
-            raise ConfigError(f"--{option.replace('_', '-')} {value:g} must be more than 0")
-    if args.price < 0:
-        raise ConfigError(f"--price {args.price:g} must be 0 or more")
+        if value is not None and not 0 < value < MOST:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} {value:g} must be more than 0, and a real number"
+            )
+    for option in ("price", "labelled_hours", "gigabytes", "recordings"):
+        value = getattr(args, option)
+        if not 0 <= value < MOST:
+            raise ConfigError(f"--{option.replace('_', '-')} {value:g} must be 0 or more, and a real number")
     archive = _archive(args)
     hardware = Hardware(args.gpus, args.cores_per_gpu)
     rates = _rates(args)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from mast_ray.config.errors import DataError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.tabular import defused
 from mast_ray.reporting.activity import ZONE_UNKNOWN, local_start_s
 from mast_ray.reporting.detection_tables import (
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             "--bands-hz must be at least two rising frequencies, e.g. --bands-hz 0 1000 2000 4000 8000"
         )
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
-        raise DataError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
     args.table = of_run(args.table)
     source = args.recordings or recordings_beside(args.table)
     if source is None:

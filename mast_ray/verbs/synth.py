@@ -103,9 +103,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for name in ("hours", "sites", "days", "minutes"):
-        if getattr(args, name) <= 0:
+        if not 0 < getattr(args, name) < float("inf"):
             raise ConfigError(
                 f"--{name} {getattr(args, name):g} makes an archive of nothing: give a positive number"
+            )
+    for name in ("damage", "labelled_share"):
+        if not 0 <= getattr(args, name) <= 1:
+            option = name.replace("_", "-")
+            raise ConfigError(
+                f"--{option} {getattr(args, name):g} is no share: give a number between 0 and 1, e.g. 0.05"
             )
     spec = spec_for_hours(
         args.hours,

@@ -123,6 +123,8 @@ def test_test_sites_cannot_serve_for_model_selection():
 def test_credentials_are_refused(secret):
     with pytest.raises(ConfigError, match="credential"):
         apply_overrides(Config(), {"storage.endpoint_url": secret})
+    with pytest.raises(ConfigError, match="credential"):
+        apply_overrides(Config(), {"split.ood_sites": ["S1", secret]})
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system ['true']", "- 1\n- 2", "a: [1"])
@@ -213,6 +215,32 @@ def test_an_endpoint_without_scheme_or_host_is_refused_with_the_remedy(endpoint)
         apply_overrides(Config(), {"storage.endpoint_url": endpoint})
 
 
+@pytest.mark.parametrize("zone", ["-0500", "+0700", "+10:00", "-10:00", "+1000", "'-10:00'", "Asia/Makassar"])
+def test_a_time_zone_is_what_was_written_and_no_number_of_yaml(zone):
+    for config in (
+        apply_overrides(Config(), parse_set([f"audio.timezone={zone}"])),
+        config_from_yaml(f"audio:\n  timezone: {zone}\n", "x.yaml"),
+        config_from_yaml(f"audio.timezone: {zone}\n", "x.yaml"),
+    ):
+        assert config.audio.timezone == zone.strip("'")
+        assert config_from_yaml(config_to_yaml(config), "x.yaml") == config
+
+
+def test_names_of_sites_in_a_file_are_what_was_written():
+    names = ["001", "5e3", "NO", "12:30", "2024-01-01", "0x1F"]
+    config = config_from_yaml(f"split:\n  ood_sites: [{', '.join(names)}]\n", "x.yaml")
+    assert list(config.split.ood_sites) == names
+    assert config_from_yaml(config_to_yaml(config), "x.yaml") == config
+    with pytest.raises(ConfigError, match=r"'split.ood_sites=\[001\]'"):
+        apply_overrides(Config(), parse_set(["split.ood_sites=001"]))
+
+
+def test_a_section_without_lines_changes_nothing_and_one_with_a_value_is_told():
+    assert config_from_yaml("audio:\n  # timezone: UTC\nseed: 3\n", "x.yaml") == Config(seed=3)
+    with pytest.raises(ConfigError, match=r"audio is a section of settings.*audio.NAME=VALUE"):
+        config_from_yaml("audio: 3\n", "x.yaml")
+
+
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{n}: &{n} [*{m}, *{m}]\n" for m, n in zip("abcdefghijkl", "bcdefghijklm", strict=True)
 )
@@ -227,6 +255,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("detector: {epochs: 1", "not plain YAML"),
         ("x" * 300_000, "300,000 characters"),
         ("a: 2024-13-45", "not plain YAML"),
+        ("seed: 1\nseed: 2", "'seed' in line 1 and again in line 2"),
+        ("detector: {epochs: 1, epochs: 2}", "'epochs' in line 1 and again"),
         ("!!python/object/apply:os.getcwd []", "not plain YAML"),
     ],
 )

@@ -46,9 +46,15 @@ def test_an_address_with_keys_in_it_is_refused_before_anything_is_written():
         ["inventory", LINK],
         ["inventory", "/nowhere", f"--archive={LINK}"],
         ["inventory", "/no\x1b[2Jwhere"],
+        ["config", "--config", f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@field/x.yaml"],
+        ["config", "--set", f"split.ood_sites=['{LINK}']"],
+        ["listen", f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@field/audio", "--out", "x"],
+        ["listen", LINK, "--out", "x"],
+        ["synth", "--out", LINK],
     ],
 )
-def test_no_verb_prints_a_key_or_an_escape_it_was_given(argv, capsys):
+def test_no_verb_prints_a_key_or_an_escape_it_was_given(argv, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     try:
         code = main(argv)
     except SystemExit as stop:

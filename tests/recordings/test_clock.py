@@ -73,6 +73,18 @@ NAMES = [
     ("20180231_120000.wav", "UTC", None, "", "invalid_time"),
     ("recording.wav", "UTC", None, "", ""),
     ("site A/card 1/20180710_053000.WAV", "UTC", "2018-07-10 05:30:00", "site A", ""),
+    ("MARS-20180710T053000.123456789Z-16kHz.flac", "Asia/Makassar", "2018-07-10 05:30:00.123457", "MARS", ""),
+    ("X_2018-07-10T05_30_00+02_00.wav", "Asia/Makassar", "2018-07-10 03:30:00", "X", ""),  # a disk took no colon
+    ("X_2018-07-10T05-30-00-05-00.wav", "Asia/Makassar", "2018-07-10 10:30:00", "X", ""),
+    ("X_2018-07-10_05-30-00-01-00.wav", "UTC", "2018-07-10 05:30:00", "X", ""),  # numbers of a part
+    ("X_20180710_053000_UTC.wav", "Asia/Makassar", "2018-07-10 05:30:00", "X", ""),
+    ("X_20180710_053000(UTC+2).wav", "Asia/Makassar", "2018-07-10 03:30:00", "X", ""),
+    ("X_20180710_053000 UTC-3:30.wav", "", "2018-07-10 09:00:00", "X", ""),
+    ("X 2018-07-10 05-30-00 PM.wav", "UTC", "2018-07-10 17:30:00", "X", "twelve_hour_clock"),
+    ("X_20180710_123000am.wav", "UTC", "2018-07-10 00:30:00", "X", "twelve_hour_clock"),
+    ("20180710_053000_AM.wav", "UTC", "2018-07-10 05:30:00", "", ""),  # the same on both clocks
+    ("20180710_173000_PM.wav", "UTC", "2018-07-10 17:30:00", "", ""),  # of 24 hours all the same
+    ("20180710_053000_PM2.wav", "UTC", "2018-07-10 05:30:00", "", ""),  # a name of something
     # Berlin put the clock forward on 25 March 2018 at 02:00, and back on 28 October at 03:00
     ("X_20180325_023000.wav", "Europe/Berlin", "2018-03-25 01:30:00", "X", "dst_gap"),
     ("X_20181028_023000.wav", "Europe/Berlin", "2018-10-28 00:30:00", "X", "dst_ambiguous"),
@@ -205,6 +217,15 @@ def test_a_site_table_without_file_or_site_says_what_to_add():
         parse_site_table("when,where\n1,2\n")
     with pytest.raises(DataError, match=r"line 2.*is not a time"):
         parse_site_table("file,start_time\nx.wav,noon\n")
+
+
+def test_rows_of_one_recording_or_site_that_differ_are_refused_and_those_that_do_not_are_one():
+    with pytest.raises(DataError, match=r"line 3: x.wav was described before, and differently"):
+        parse_site_table("file,start_time\nx.wav,2024-05-06T04:00\nx.wav,2024-05-06T05:00\n")
+    with pytest.raises(DataError, match=r"line 3: site 'A' was described before"):
+        parse_site_table("site,latitude,longitude\nA,1,10\nA,2,10\n")
+    same = parse_site_table("file,site\na/x.wav,A\na/x.wav,A\n")
+    assert same.row_of("a/x.wav").site == same.row_of("x.wav").site == "A"
 
 
 def test_a_site_table_is_read_as_a_spreadsheet_saves_it():

@@ -1,9 +1,13 @@
 """Twelve broken set-ups, twelve right messages; and a healthy one."""
 
 import http.server
+import importlib.metadata
+import sys
 import threading
+import time
 
 import pytest
+from s3_server import free_port
 
 from mast_ray.config.tree import StorageConfig
 from mast_ray.stages.doctor import (
@@ -15,6 +19,7 @@ from mast_ray.stages.doctor import (
     diagnose,
     gather_facts,
 )
+from mast_ray.verbs.main import main
 
 VERSIONS = dict.fromkeys((*PACKAGES, *NEEDED_FOR), "2.60.0")
 HEALTHY = {
@@ -25,6 +30,7 @@ BROKEN = [
     ({"python": (3, 9)}, "python", "3.11, 3.12 or 3.13"),
     ({"versions": VERSIONS | {"timm": ""}}, "packages", "make setup"),
     ({"versions": VERSIONS | {"torchaudio": "2.10.0"}}, "torch", "constraints.txt"),
+    ({"torch_error": "libcudart.so.13: cannot open shared object file"}, "torch", "constraints.txt"),
     ({"versions": VERSIONS | {"ray": "2.40.0"}}, "ray", "ray 2.60"),
     ({"gpu_names": (), "has_nvidia_driver": True, "torch_cuda": None}, "gpu", "reinstall torch"),
     ({"gpu_names": (), "has_nvidia_driver": True}, "gpu", "update the driver"),
@@ -34,6 +40,7 @@ BROKEN = [
     ({"free_bytes": 10**9}, "disk", "free some"),
     ({"is_writable": False}, "disk", "--folder"),
     ({"storage": StorageFacts("s3://b", "Access denied")}, "storage", "credentials"),
+    ({"storage": StorageFacts("/media/card", "Read-only file system")}, "storage", "choose a folder"),
     ({"storage": StorageFacts("s3://b", skew_s=3600.0)}, "clock", "timedatectl"),
 ]
 
@@ -70,6 +77,50 @@ def test_facts_of_this_machine_are_gathered_and_a_local_folder_can_be_tried(tmp_
     assert facts.versions["ray"] != ""
 
 
+@pytest.mark.parametrize("name", ["torch", "ray", "soundfile"])
+def test_a_package_that_is_missing_is_told_by_the_verb_itself(name, monkeypatch, capsys):
+    def version(package):
+        if package == name:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "2.60.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "mast_ray.on_ray.doctor", raising=False)
+    assert (
+        main(["doctor", "--dashboard", "", "--address", "http://127.0.0.1:1" if name == "ray" else ""]) == 2
+    )
+    assert f"missing: {name}" in capsys.readouterr().out
+
+
+def test_a_store_that_does_not_answer_is_told_in_less_than_twenty_seconds(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setattr("mast_ray.stages.doctor.STORAGE_S", 1.0)
+    nobody = StorageConfig(endpoint_url=f"http://127.0.0.1:{free_port()}")
+    started = time.monotonic()
+    facts = gather_facts(str(tmp_path), "s3://bucket/x", nobody, "", "")
+    assert facts.storage is not None and "EndpointConnectionError" in facts.storage.error
+    assert time.monotonic() - started < 20
+
+
+def test_no_key_in_an_address_is_printed(capsys):
+    assert main(["doctor", "--dashboard", "", "--storage", "s3://AKIAIOSFODNN7EXAMPLE:wJalrXUt@field/x"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "FAIL  storage" in said and "AKIA" not in said and "wJalrXUt" not in said
+
+
+@pytest.mark.parametrize("dashboard", ["http://", "http://[::1", "::", "ftp://127.0.0.1"])
+def test_a_dashboard_that_is_no_address_is_not_taken_for_a_closed_one(dashboard, capsys):
+    assert main(["doctor", "--dashboard", dashboard]) == 2
+    assert "is no address" in capsys.readouterr().err
+
+
+def test_what_answers_and_is_no_dashboard_is_said():
+    findings = diagnose(Facts(**(HEALTHY | {"dashboard_status": 404})))
+    assert [finding.name for finding in findings if finding.status == "warn"] == ["dashboard"]
+
+
 @pytest.mark.parametrize("status", [200, 401])
 def test_an_open_dashboard_is_told_from_one_that_asks_for_a_token(status):
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -82,6 +133,7 @@ def test_an_open_dashboard_is_told_from_one_that_asks_for_a_token(status):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert _status_without_token(f"http://127.0.0.1:{server.server_port}") == status
+        for written in ("http://127.0.0.1", "127.0.0.1", "localhost"):
+            assert _status_without_token(f"{written}:{server.server_port}") == status
         server.shutdown()
     assert _status_without_token(f"http://127.0.0.1:{server.server_port}") is None

@@ -84,6 +84,17 @@ def test_another_layout_is_refused_with_the_remedy(content, message, tmp_path):
         load_encoder_weights(detection(CONFIG, CONFIG.detector), file, CONFIG)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", (1 << 62).to_bytes(8, "little") + b"{", bytes(100)],
+    ids=("empty", "short", "endless", "zeros"),
+)
+def test_safetensors_that_are_cut_short_are_told(content, tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(DataError, match=r"x.safetensors is damaged or cut short"):
+        load_encoder_weights(detection(CONFIG, CONFIG.detector), str(tmp_path / "x.safetensors"), CONFIG)
+
+
 def test_tensors_of_another_shape_are_listed(original, tmp_path):
     state = export_state(original)
     state["blocks.0.attn.qkv.weight"] = torch.ones(3, 3)

@@ -54,6 +54,10 @@ def place(tmp_path_factory) -> Path:
     (root / "words.csv").write_text("who,what\nme,nothing\n")
     (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
     (root / "typo.yaml").write_text("detector:\n  epoch: 3\n")
+    (root / "twice.yaml").write_text(
+        "detector:\n  epochs: 3\naugment:\n  bend: 0.5\ndetector:\n  batch_size: 8\n"
+    )
+    (root / "moved.csv").write_text("site,timezone\nA,Europe/Berlin\nA,Asia/Tokyo\n")
     (root / "list.yaml").write_text("- 1\n- 2\n")
     (root / "not_a_model").mkdir()
     (root / "half_model").mkdir()
@@ -93,6 +97,9 @@ MISTAKES = [
     (["plan", "--hours", "10", "--rates", "{p}/half_model/card.json"], CONFIG, ["card_version", "decode_x_per_core"]),
     (["plan", "--hours", "10", "--gpus", "0"], CONFIG, ["--gpus 0"]),
     (["plan", "--hours", "-5"], CONFIG, ["--hours -5"]),
+    (["plan", "--hours", "inf"], CONFIG, ["--hours inf"]),
+    (["plan", "--hours", "10", "--gigabytes", "1e400"], CONFIG, ["--gigabytes inf"]),
+    (["plan", "--hours", "10", "--gpu-scale", "inf"], CONFIG, ["--gpu-scale inf"]),
     (["plan", "--hours", "10", "--gpu-scale", "0"], CONFIG, ["--gpu-scale 0"]),
     (["prepare", "{p}/twins", "--annotations", "{p}/twin.csv", "--out", "{p}/o4", "--runner", "here"], DATA, ["can be 2 recordings", "ridge/20240506_040000.wav"]),
     (["prepare", "{p}/twins", "--annotations", "{p}/nobody.csv", "--out", "{p}/o4", "--runner", "here"], DATA, ["called like the table nobody.csv", "'file'"]),
@@ -127,6 +134,13 @@ MISTAKES = [
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/nowhere", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/empty", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
+    (["synth", "--out", "{p}/o13", "--hours", "nan"], CONFIG, ["--hours nan"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0.01", "--damage", "5"], CONFIG, ["--damage 5", "0.05"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0.01", "--labelled-share", "25"], CONFIG, ["--labelled-share 25"]),
+    (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/o19", "--threshold", "30"], CONFIG, ["--threshold 30"]),
+    (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/o19", "--threshold", "nan"], CONFIG, ["--threshold nan"]),
+    (["config", "--config", "{p}/twice.yaml"], CONFIG, ["'detector' in line 1 and again in line 5"]),
+    (["inventory", "{p}/audio", "--table", "{p}/moved.csv"], DATA, ["line 3: site 'A' was described before", "a row per file"]),
 ]  # fmt: skip
 
 

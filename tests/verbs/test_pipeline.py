@@ -60,6 +60,13 @@ def test_the_time_of_an_interrupted_step_is_kept_too(tmp_path):
     assert json.loads((tmp_path / "steps.json").read_text())["first"] > 0
 
 
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"first": "x"}'])
+def test_a_damaged_record_of_times_stops_nobody(tmp_path, content):
+    (tmp_path / "steps.json").write_text(content)
+    assert run_steps([FIRST], lambda verb, argv: 0, tmp_path) == 0
+    assert set(json.loads((tmp_path / "steps.json").read_text())) == {"first"}
+
+
 def test_the_first_step_that_fails_ends_the_pipeline_with_its_exit_code(tmp_path, capsys):
     ran = []
     code = run_steps(

@@ -89,18 +89,17 @@ def test_export_without_rates_says_that_nyquist_was_not_checked(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "says", "code"),
     [
-        (["no_such_folder"], "no Parquet table"),
-        (["detections", "--threshold", "7"], "between 0 and 1"),
-        (["recordings.parquet"], "has no column"),
-        (["missing.parquet"], "does not exist"),
+        (["no_such_folder"], "no Parquet table", 3),
+        (["detections", "--threshold", "7"], "between 0 and 1", 2),
+        (["recordings.parquet"], "has no column", 3),
+        (["missing.parquet"], "does not exist", 3),
     ],
 )
-def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, says):
-    assert (
-        main(["export", str(run / arguments[0]), *arguments[1:], "--to", "csv", "--out", str(run / "x")]) == 3
-    )
+def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, says, code):
+    typed = ["export", str(run / arguments[0]), *arguments[1:], "--to", "csv", "--out", str(run / "x")]
+    assert main(typed) == code
     error = capsys.readouterr().err
     assert says in error and len(error.strip().splitlines()) <= 3
 

@@ -6,7 +6,7 @@ date are local all the same.
 A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
 Flags: zone_unknown, clock_reset (before 2005: no start_utc either), clock_ahead (later than tomorrow: not used at
 all), dst_gap, dst_ambiguous, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
-several_times, epoch_name, gps_synced.
+several_times, epoch_name, gps_synced, twelve_hour_clock.
 """
 
 from __future__ import annotations

@@ -18,17 +18,20 @@ _DAY, _TIME = rf"(?<!\d)((?:19|20)\d{{2}}){_TWO}{_TWO}", rf"{_TWO}{_TWO}{_TWO}"
 # convention -> pattern whose groups are year, month, day, hour, minute, second and, where
 # written, milliseconds and offset
 _YEAR_FIRST = {
-    "frontier_labs": rf"^{_DAY}T{_TIME}(?:\.(\d{{1,6}}))?{_OFFSET}",
-    "iso_basic": rf"{_DAY}T{_TIME}(?:\.(\d{{1,6}}))?{_OFFSET}",
+    "frontier_labs": rf"^{_DAY}T{_TIME}(?:\.(\d{{1,9}}))?{_OFFSET}",
+    "iso_basic": rf"{_DAY}T{_TIME}(?:\.(\d{{1,9}}))?{_OFFSET}",
     "birdnet_pi": r"(?<!\d)((?:19|20)\d{2})-(\d{2})-(\d{2})-birdnet-(?:.*-)?(\d{2})[:_.](\d{2})[:_.](\d{2})()()",
     "song_meter_gps": rf"{_DAY}\${_TIME}(?:_(\d{{3}}))?(?!\d)()",
     "date_time": rf"{_DAY}[_-]{_TIME}(?:_(\d{{3}})(?=$|_))?T?{_OFFSET}",
     "dashed": (
-        r"(?<!\d)((?:19|20)\d{2})[-_](\d{2})[-_](\d{2})[-_T ](\d{2})[-_:h](\d{2})(?:[-_:m](\d{2}))?(?:\.(\d{1,6}))?"
-        + _OFFSET
+        r"(?<!\d)((?:19|20)\d{2})[-_](\d{2})[-_](\d{2})[-_T ](\d{2})[-_:h](\d{2})(?:[-_:m](\d{2}))?(?:\.(\d{1,9}))?"
+        r"(Z|[+-]\d{2}:?\d{2}|\+\d{2}[-_]\d{2}|(?<=T\d\d[-_]\d\d[-_]\d\d)-\d{2}[-_]\d{2})?(?!\d)"  # a disk may take no colon
     ),
     "compact": r"(?<!\d)((?:19|20)\d{2})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})()(?!\d)()",
 }
+# what may stand after a time and change its meaning
+_TWELVE_HOURS = re.compile(r"[ _-]?([AaPp])[Mm](?![A-Za-z0-9])")
+_NAMED_UTC = re.compile(r"[ _-]?\(?(?:UTC|GMT)(?:([+-])(\d{1,2})(?::?(\d{2}))?)?\)?(?![A-Za-z0-9])")
 _DSG = re.compile(rf"HMS_{_TWO}_{_TWO}_{_TWO}__DMY_{_TWO}_{_TWO}_{_TWO}(?!\d)")
 _DSG_YEAR_FIRST = re.compile(r"YMD_(\d{4})_(\d{2})_(\d{2})_HMS_(\d{2})_(\d{2})_(\d{2})")
 _SOUNDTRAP = re.compile(r"^\d{3,10}\.(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})$")
@@ -117,7 +120,16 @@ def _year_first(stem: str) -> _Found | None:
                 flags += ("several_times",)
             if _is_impossible_offset(offset_text):
                 flags += ("invalid_offset",)
-            return convention, clock, _offset(offset_text), match.start(), flags
+            offset = _offset(offset_text)
+            if said := _TWELVE_HOURS.match(stem, match.end()):
+                hour = clock.hour % 12 + 12 * (said[1] in "Pp")
+                if 1 <= clock.hour <= 12 and hour != clock.hour:
+                    clock = clock.replace(hour=hour)
+                    flags += ("twelve_hour_clock",)
+            elif offset is None and (said := _NAMED_UTC.match(stem, match.end())):
+                sign, hours, minutes = said.groups()
+                offset = _offset(f"{sign}{int(hours):02d}{minutes or '00'}" if sign else "Z")
+            return convention, clock, offset, match.start(), flags
     return invalid
 
 

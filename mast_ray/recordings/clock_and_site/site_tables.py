@@ -126,12 +126,25 @@ def parse_site_table(text: str, source: str = "table", group_column: str = "") -
             num_site_starts += any(values.get(columns.get(name, ""), "").strip() for name in STARTS)
             of_site = {name: column for name, column in columns.items() if name not in STARTS}
             row = _row(values, of_site, where)
-            by_site[row.site] = row
+            _refuse_second(by_site.setdefault(row.site, row), row, f"{where}: site {row.site!r}")
             continue
-        by_path[file] = row = _row(values, columns, where)
+        row = _row(values, columns, where)
+        if file in by_path:
+            _refuse_second(by_path[file], row, f"{where}: {file}")
+            continue
+        by_path[file] = row
         for key in {PurePosixPath(file).name, PurePosixPath(file).stem}:
             by_name[key] = (*by_name.get(key, ()), file)
     return SiteTable(by_path, by_name, by_site, num_site_starts)
+
+
+def _refuse_second(first: TableRow, row: TableRow, what: str) -> None:
+    """Of two rows that differ the last would win, and with it another time, zone or place."""
+    if row != first:
+        raise DataError(
+            f"{what} was described before, and differently:\n"
+            "keep one row of each; where a recorder was moved or set anew, write a row per file"
+        )
 
 
 def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
