@@ -8,7 +8,6 @@ from mast_ray.evaluation.matching import match
 from mast_ray.evaluation.similarity import neighbours, retrieval
 from mast_ray.evaluation.similarity.neighbours import nearest, unit_vectors
 from mast_ray.evaluation.similarity.retrieval import (
-    abstention_threshold,
     labels_of_detections,
     retrieval_figures,
     zero_shot_labels,
@@ -115,13 +114,6 @@ def test_zero_shot_abstains_far_from_everything_and_between_two_labels():
     assert found.nearest_label == ("wren", "wren", "wren")
     assert found.margin[0] == pytest.approx((1 - 0.1) / np.sqrt(1.01), abs=1e-5)
     assert zero_shot_labels(queries, gallery[:0], [], 0.5).label == ("", "", "")
-
-
-def test_abstention_threshold_is_the_lowest_that_keeps_the_accuracy():
-    confidence, right = [0.9, 0.8, 0.7, 0.6, 0.5], [1, 1, 0, 1, 0]
-    assert abstention_threshold(confidence, right, 0.75) == 0.6
-    assert abstention_threshold(confidence, right, 1.0) == 0.8
-    assert np.isnan(abstention_threshold([0.9], [0], 0.5))
 
 
 @pytest.mark.gpu
