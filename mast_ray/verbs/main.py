@@ -157,8 +157,8 @@ def _run(verb: str, argv: list[str], debug: bool) -> int:
         raise
 
 
-def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[Any, argparse.Namespace]:
-    """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
+def parser_of(verb: str) -> tuple[Any, argparse.ArgumentParser]:
+    """The module of a verb, and all that it can be told."""
     module_name, text = VERBS[verb]
     module = importlib.import_module(f"mast_ray.verbs.{module_name}")
     parser = _Parser(
@@ -177,9 +177,16 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
                             help="storage.endpoint_url=URL or storage.region=NAME, of a bucket that is not Amazon's")  # fmt: skip
     if getattr(module, "USES_RUNNER", False):
         names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
+        by_size = "; auto, the default: small archives stay" if "auto" in names else "; default ray"
         parser.add_argument("--runner", choices=names, default=names[0],
-                            help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
+                            help=f"spread the work over Ray, or stay in this process (here){by_size}")  # fmt: skip
     module.add_arguments(parser)
+    return module, parser
+
+
+def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[Any, argparse.Namespace]:
+    """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
+    module, parser = parser_of(verb)
     args = parser.parse_args(argv)
     _refuse_buckets(verb, args)
     args.held = held or ExitStack()

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
-        "--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)"
+        "--encoder",
+        default="",
+        help="folder written by `mast pretrain`, or AudioMAE weights (.pth as published, or .safetensors)",
     )
     parser.add_argument("--detector", default="", help="folder written by `mast train` to start from instead")
     parser.add_argument(
