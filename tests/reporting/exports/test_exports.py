@@ -262,6 +262,8 @@ def test_csv_opens_in_pandas_duckdb_and_pyarrow_in_one_line(two_files, tmp_path)
 def test_a_zone_is_never_guessed():
     assert utc_text(None) == "" and local_text(START, None) == ""
     assert local_text(START, -12_600) == "2024-05-05T19:00:00.000-03:30"
+    clock = datetime(2024, 5, 6, 5, 30, 12, 340_000)
+    assert local_text(None, None, clock) == "2024-05-06T05:30:12.340", "a clock without a zone gets none"
 
 
 @pytest.mark.parametrize(
