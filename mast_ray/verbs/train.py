@@ -119,7 +119,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)
     if args.remember and args.start in ("", SCRATCH):
-        raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
+        raise ConfigError(
+            "--remember tells what a detector forgets of the archive it came from: say which one, --start DETECTOR"
+        )
     if not args.start:
         args.start, why = chosen_start(args)
         print(why)

@@ -70,14 +70,6 @@ def test_equal_neighbours_come_in_order_of_the_gallery():
     assert found.row.tolist() == [[1, 2]]
 
 
-def test_faiss_gives_the_same_neighbours():
-    pytest.importorskip("faiss")
-    queries, _, recording = sonotypes(0, 40)
-    gallery, _, where = sonotypes(1, 80)
-    exact, other = (nearest(queries, gallery, 4, recording, where, engine=e) for e in ("exact", "faiss"))
-    np.testing.assert_array_equal(exact.row, other.row)
-
-
 def test_retrieval_figures_equal_brute_force_on_synthetic_sonotypes(small_blocks):
     query = sonotypes(2, 70)
     gallery = sonotypes(3, 120)
