@@ -144,6 +144,8 @@ def test_calls_of_one_song_are_joined_by_gap_and_band() -> None:
     joined = merge_songs(boxes, [0.5, 0.9, 0.7, 0.6], gap_frames=30)
     assert joined.boxes.tolist() == [[0, 10, 120, 20], [125, 60, 150, 70], [200, 10, 240, 20]]
     assert joined.scores.tolist() == [0.9, 0.6, 0.7] and joined.source.tolist() == [1, 3, 2]
+    other_band = [[0, 10, 50, 20], [60, 16, 100, 26]]  # 4 bins of 16 in common
+    assert len(merge_songs(other_band, [0.5, 0.9], gap_frames=30).boxes) == 2
     touching = [[0, 10, 50, 20], [50, 10, 120, 20], [110, 10, 150, 20]]
     assert len(merge_songs(touching, [0.5, 0.9, 0.7], gap_frames=0).boxes) == 3
 

@@ -16,7 +16,7 @@ from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
 from mast_ray.reporting.detection_tables import recordings_of_audio
 from mast_ray.reporting.exports.rows import local_text, utc_text
-from mast_ray.reporting.exports.writing import export_detections, file_key
+from mast_ray.reporting.exports.writing import annotation_of, export_detections, file_key
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
@@ -257,6 +257,13 @@ def test_csv_opens_in_pandas_duckdb_and_pyarrow_in_one_line(two_files, tmp_path)
         duckdb.sql(f"select count(*) from '{name}'").fetchall()[0][0],
     )
     assert counts == (3, 3, 3)
+
+
+def test_a_box_keeps_its_name_and_one_without_is_a_call():
+    row = dict.fromkeys(DETECTIONS.names) | {"path": "a.wav", "begin_s": 1.0, "end_s": 2.0, "score": 0.5}
+    for label, written in (("wren", "wren"), ("unknown", "unknown"), ("", "call"), (None, "call")):
+        for is_table in (True, False):
+            assert annotation_of(row | {"label": label}, None, "none", is_table).label == written
 
 
 def test_a_zone_is_never_guessed():
