@@ -106,9 +106,7 @@ def check_rejects(work: Path, out: Path) -> dict:
     }  # fmt: skip
 
 
-def disturbed(
-    work: Path, args, out: str, env: dict[str, str] | None, sets: list[str], where: dict[str, str]
-) -> dict:
+def disturbed(args, out: str, env: dict[str, str] | None, sets: list[str], where: dict[str, str]) -> dict:
     rng, started_s, kills = random.Random(args.seed), time.monotonic(), 0
     while True:
         kill = rng.uniform(args.kill_from, args.kill_to) if kills < args.kills else None
@@ -161,7 +159,7 @@ def main() -> None:
         code = run(command(out=str(work / "clean"), sets=[], **local))
         result["clean"] = {"exit_code": code, "wall_s": time.monotonic() - started_s}
     if args.step in ("all", "killed"):
-        result["killed"] = disturbed(work, args, str(work / "killed"), None, [], local)
+        result["killed"] = disturbed(args, str(work / "killed"), None, [], local)
     if args.step == "s3" or (args.step == "all" and args.s3):
         result["s3"] = on_s3(work, args)
     if args.step in ("all", "compare"):
@@ -219,7 +217,7 @@ def on_s3(work: Path, args) -> dict:
                 "archive": "s3://archive/audio", "annotations": "s3://archive/annotations",
                 "table": "s3://archive/recordings.csv",
             }  # fmt: skip
-            result = disturbed(work, args, "s3://archive/out", environment(), sets, where)
+            result = disturbed(args, "s3://archive/out", environment(), sets, where)
             result["requests"] = proxy.counts
         keys = []
         for page in client.get_paginator("list_objects_v2").paginate(Bucket="archive", Prefix="out/"):

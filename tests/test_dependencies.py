@@ -20,7 +20,6 @@ MODULE_OF = {
     "scikit-learn": "sklearn",
     "pillow": "PIL",
     "umap-learn": "umap",
-    "faiss-cpu": "faiss",
     "faster-coco-eval": "faster_coco_eval",
     "kubernetes-validate": "kubernetes_validate",
     "pytest-timeout": "pytest_timeout",

@@ -2,8 +2,6 @@
 says that it needs a cluster or a GPU.
 """
 
-import argparse
-import importlib
 import os
 import re
 import shlex
@@ -13,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mast_ray.verbs.main import VERBS
+from mast_ray.verbs.main import VERBS, parser_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = ("mast", "make", "python", "ray", "open", "export")
-ELSEWHERE = re.compile(r"\[(here|cluster|gpu)\]|needs a (cluster|GPU)|H200", re.IGNORECASE)
+ELSEWHERE = re.compile(r"\[(here|cluster|gpu|aws|kubernetes)\]|needs a (cluster|GPU)|H200", re.IGNORECASE)
 
 
 def fenced(page):
@@ -27,12 +25,12 @@ def fenced(page):
     """
     heading, inside, found = "", False, []
     for line in page.read_text().replace("\\\n", " ").splitlines():
-        if line.startswith("```"):
+        if line.strip().startswith("```"):  # a fence within a list is indented
             inside = not inside
         elif line.startswith("#") and not inside:
             heading = line
-        elif inside and line.split(" ")[0] in PROGRAMS:
-            found.append((heading, line))
+        elif inside and line.split()[:1] and line.split()[0] in PROGRAMS:
+            found.append((heading, line.strip()))
     return found
 
 
@@ -52,13 +50,8 @@ def words(command):
     return shlex.split(re.sub(r"\s#\s.*$", "", command).replace("...", ""))
 
 
-def parser_of(verb):
-    module = importlib.import_module(f"mast_ray.verbs.{VERBS[verb][0]}")
-    parser = argparse.ArgumentParser()
-    for option in ("--debug", "--recipe", "--config", "--set"):
-        parser.add_argument(option)
-    module.add_arguments(parser)
-    return parser
+def options_of(verb):
+    return {*parser_of(verb)[1]._option_string_actions}
 
 
 def test_there_are_commands_to_check():
@@ -77,7 +70,7 @@ def test_programs_verbs_and_options_exist(page, where, command):
             if rest[0].startswith("--"):  # mast --help
                 return
             assert rest[0] in VERBS, f"{page}: there is no verb {rest[0]}"
-            assert options <= {*parser_of(rest[0])._option_string_actions}, f"{page}: {command}"
+            assert options <= options_of(rest[0]), f"{page}: {command}"
         case "make":
             targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert rest[0] in targets
@@ -88,6 +81,25 @@ def test_programs_verbs_and_options_exist(page, where, command):
                 assert all(f'"{option}"' in source for option in options), f"{page}: {command}"
         case "ray":
             assert ELSEWHERE.search(where), f"{page} does not say what this needs: {command}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_the_help_of_a_verb_names_exists(verb):
+    text = " ".join(parser_of(verb)[1].format_help().split())
+    for other, rest in re.findall(r"\bmast ([a-z-]+)((?: (?:[A-Z]+|--[a-z-]+|[a-z]+[/:.][\w./:]*))*)", text):
+        if other in VERBS:
+            assert {*re.findall(r"--[a-z-]+", rest)} <= options_of(other), f"mast {other}{rest}"
+    assert ("auto" in text.partition("--runner")[2][:200]) <= ("auto,ray,here" in text)
+
+
+def test_a_whole_command_in_a_help_text_has_every_argument_it_needs():
+    """Commands that end with an output are meant to be typed as they stand."""
+    for verb in ("pretrain", "train", "self-train"):
+        described = parser_of(verb)[1].description
+        whole = re.findall(r"`mast ([a-z-]+) ([^`]*--out DIR)`", described)
+        assert whole
+        for other, rest in whole:
+            parser_of(other)[1].parse_args(shlex.split(rest))  # raises ConfigError where one is missing
 
 
 def test_every_verb_is_run_by_a_test():

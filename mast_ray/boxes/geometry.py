@@ -57,11 +57,6 @@ def paired_giou(first: Tensor, second: Tensor) -> Tensor:
     return shared / union - (hull - union) / hull
 
 
-def pairwise_giou(first: Tensor, second: Tensor) -> Tensor:
-    """(..., N, 4), (..., M, 4) -> (..., N, M)."""
-    return paired_giou(first[..., :, None, :], second[..., None, :, :])
-
-
 def pairwise_covered(first: Tensor, second: Tensor) -> Tensor:
     """Share of each first box that a second box covers: (..., N, 4), (..., M, 4) -> (..., N, M) in [0, 1]."""
     return pairwise_intersection(first, second) / area(first).clamp(min=_SMALLEST_AREA)[..., :, None]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -238,11 +237,6 @@ def config_from_yaml(text: str, origin: str, start: Config | None = None) -> Con
 def config_to_yaml(config: Config) -> str:
     """The resolved config as YAML; reading it back gives the same config."""
     return yaml.safe_dump(json.loads(config.model_dump_json()), sort_keys=False, allow_unicode=True)
-
-
-def config_hash(config: Config) -> str:
-    """Twelve hex digits naming the resolved config."""
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
 
 
 def check_config(config: Config) -> None:

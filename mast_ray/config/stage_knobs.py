@@ -100,7 +100,7 @@ class PretrainConfig(Section):
     side_path: bool = True
     """Pretrain the side path of model.adapter=hybrid too (paper: no such path)."""
     init: str = ""
-    """Model folder or AudioMAE checkpoint (safetensors) to start from; empty: from scratch."""
+    """Model folder or AudioMAE checkpoint (.pth, .safetensors) to start from; empty: from scratch."""
     max_steps: int = Field(0, ge=0)
     """Stop after so many steps whatever the epochs; 0: no limit."""
     validate_every_epochs: float = Field(1.0, gt=0)

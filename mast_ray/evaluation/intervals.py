@@ -286,25 +286,34 @@ def resampled(methods: list[RecordingSums], num_resamples: int, seed: int) -> li
     per_block = max(1, min(WEIGHTS_PER_BLOCK // max(size, 1), WEIGHTS_PER_BLOCK // MAX_CELLS))
     blocks: list[list[dict[str, Floats]]] = [[] for _ in methods]
     for start in range(0, num_resamples, per_block):
-        rows = min(per_block, num_resamples - start)
-        drawn = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)
+        weights = drawn_weights(rng, min(per_block, num_resamples - start), size)
         for kept, sums in zip(blocks, methods, strict=True):
             kept.append(figures(sums, weights))
     return [{name: np.concatenate([b[name] for b in kept]) for name in FIGURES} for kept in blocks]
 
 
-def limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, float]:
-    """Percentiles, widened for few recordings (Hesterberg 2015).
+def drawn_weights(rng: np.random.Generator, num_draws: int, size: int) -> Floats:
+    """(num_draws, size) how often each of `size` units comes when as many are drawn with replacement."""
+    drawn = rng.integers(0, size, (num_draws, size)) + size * np.arange(num_draws)[:, None]
+    return np.bincount(drawn.ravel(), minlength=num_draws * size).reshape(num_draws, size).astype(np.float64)
+
+
+def widened_tail(num_units: int, level: float) -> float:
+    """Share of the draws beyond each limit, for percentiles that are widened for few units (Hesterberg 2015).
 
     The resampled spread is short by sqrt((n - 1) / n) and has normal, not Student, tails: plain percentiles
     covered 88 % with 10 recordings and 91 % with 20 in simulation, widened ones 93 %, both 95 % from 40 on.
     Bias-corrected and accelerated limits (BCa) were no better, and worse for 11-point AP.
     """
+    student = special.stdtrit(num_units - 1, (1 + level) / 2)
+    return float(special.ndtr(-student * np.sqrt(num_units / (num_units - 1))))
+
+
+def limits(draws: Floats, num_recordings: int, level: float) -> tuple[float, float]:
+    """Percentiles, widened for few recordings."""
     draws = draws[np.isfinite(draws)]
     if len(draws) < 2 or num_recordings < 2:
         return np.nan, np.nan
-    student = special.stdtrit(num_recordings - 1, (1 + level) / 2)
-    tail = special.ndtr(-student * np.sqrt(num_recordings / (num_recordings - 1)))
+    tail = widened_tail(num_recordings, level)
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)

@@ -8,7 +8,7 @@ without detections, anything without truth) is NaN, never a flattering 0 or 1.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -41,9 +41,6 @@ class Metrics:
     time_precision: float = np.nan  # of all events matched by time alone
     time_recall: float = np.nan
     time_f1: float = np.nan
-
-    def as_dict(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 class ThresholdCurve(NamedTuple):

@@ -7,7 +7,7 @@ channels; a patch has 256 values. T frames, F bins.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -79,9 +79,6 @@ class AutoencoderArchitecture:
     decoder: DecoderName = "local"
     target: TargetName = "raw"
     side: SideShape | None = None  # None: the encoder alone
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 class MaskedReconstruction(NamedTuple):

@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from torch import nn
 
-from torch import Tensor, nn
-
-from mast_ray.boxes.batch import Detections
 from mast_ray.models.detector import DetectorArchitecture, MastDetector, ResNetDetector
-
-
-class Detector(Protocol):
-    """What inference and evaluation need of any detector."""
-
-    def detect(
-        self,
-        logmel: Tensor,
-        score_floor: float = 0.01,
-        nms_overlap: float = 0.5,
-        max_detections: int = 300,
-        *,
-        end_frames: Tensor | None = None,
-    ) -> Detections: ...
 
 
 def build_detector(architecture: DetectorArchitecture) -> nn.Module:

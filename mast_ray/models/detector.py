@@ -6,9 +6,9 @@ Legend: B chunks, P points over all levels, K detection slots, R boxes per chunk
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,9 +82,6 @@ class DetectorArchitecture:
         chooses = self.used_adapter in ("upsampling", "hybrid")
         count = levels_from(self.finest, self.num_levels) if chooses else self.num_levels
         return pyramid_levels(count, adapter_stride(self.used_adapter, self.finest))
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class HeadOutputs(NamedTuple):

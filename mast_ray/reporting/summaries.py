@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy import special
 
+from mast_ray.evaluation.intervals import drawn_weights, widened_tail
 from mast_ray.reporting.activity import (
     HOUR_S,
     ZONE_UNKNOWN,
@@ -78,13 +78,11 @@ def ratio_intervals(
     ratios = []
     for start in range(0, num_resamples, per_block):
         rows = min(per_block, num_resamples - start)
-        drawn = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)
+        weights = drawn_weights(rng, rows, size)
         total = weights @ below
         ratio = (weights @ above.T)[total > 0] / total[total > 0, None]  # (rows, K)
         ratios.append(ratio if factor is None else ratio * factor[start : start + rows][total > 0, None])
-    student = special.stdtrit(size - 1, (1 + level) / 2)
-    tail = special.ndtr(-student * np.sqrt(size / (size - 1)))
+    tail = widened_tail(size, level)
     low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
     return [
         (float(x), float(y)) if total > 0 else (None, None)

@@ -80,7 +80,7 @@ class SoundscapeSpec:
         if self.num_sites < least_sites:
             development = f"{self.num_dev_sites} development and " if self.num_dev_sites else ""
             raise ConfigError(
-                f"num_sites={self.num_sites} leaves no room for {self.num_labelled_sites} labelled and "
+                f"--sites {self.num_sites} leaves no room for {self.num_labelled_sites} labelled and "
                 f"{development}{self.num_held_out_sites} held-out sites:\ntake at least --sites {least_sites}"
             )
         if self.num_site_pool_sites > self.num_held_out_sites or (
@@ -91,22 +91,26 @@ class SoundscapeSpec:
                 "take e.g. --unseen-sites 2 --unseen-pool-sites 1 --test-days 2 --days 6"
             )
         if self.source_groups == "four_ways" and self.num_held_out_sites < 1:
-            raise ConfigError(
-                "source_groups=four_ways needs at least one held-out site: take --unseen-sites 2"
-            )
+            raise ConfigError("--sources four-ways needs at least one held-out site: take --unseen-sites 2")
         if self.num_days < self.num_labelled_days + self.num_held_out_days:
             raise ConfigError(
-                f"num_days={self.num_days} leaves no room for {self.num_labelled_days} labelled and "
+                f"--days {self.num_days} leaves no room for {self.num_labelled_days} labelled and "
                 f"{self.num_held_out_days} held-out days:\ntake at least "
                 f"--days {self.num_labelled_days + self.num_held_out_days}"
             )
         if self.species_per_site > self.num_species:
-            raise ConfigError("species_per_site may not exceed num_species: lower it")
+            raise ConfigError(
+                f"--species-per-site {self.species_per_site} is more than the {self.num_species} species there are: "
+                f"take at most {self.num_species}"
+            )
         if (
             min(self.recording_s, self.recordings_per_day, self.density_per_min + 1) <= 0
             or self.recording_s < 1
         ):
-            raise ConfigError("recordings must last at least 1 s and there must be at least one per day")
+            raise ConfigError(
+                f"{self.recordings_per_day} recordings a day of {self.recording_s:g} s are no archive: "
+                "every day needs one of at least a second\ntake more --minutes or --hours"
+            )
 
 
 @dataclass(frozen=True)

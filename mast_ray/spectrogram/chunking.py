@@ -196,15 +196,3 @@ def boxes_of_chunks(
     keep = (clipped == length) | (clipped >= shortest_remnant_frames)
     order = np.flatnonzero(keep)[np.lexsort((origin[keep], chunk[keep]))]
     return ChunkBoxes(chunk[order], origin[order], corners[order])
-
-
-def boxes_of_chunk(
-    boxes: NDArray[np.float64], chunk: int, shortest_remnant_frames: float = SHORTEST_REMNANT_FRAMES
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(N, 4) boxes of a recording -> ((K, 4) boxes of one chunk, (K,) rows they come from)."""
-    boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
-    start = chunk * SEGMENT_FRAMES
-    near = np.flatnonzero((boxes[:, 0] < start + CHUNK_FRAMES) & (boxes[:, 2] > start))
-    moved = boxes[near] - np.array([start, 0, start, 0])
-    found = boxes_of_chunks(moved, 1, shortest_remnant_frames)
-    return found.corners, near[found.origin]

@@ -332,10 +332,16 @@ def _probe(bucket: str, prefix: str, settings: StorageConfig) -> bool:
             storage._create(name, b"second")
         except FileExistsError:
             return True
-        log.warning("%s ignores conditional puts: run one driver at a time on this output", storage.url)
+        log.warning(
+            "%s ignores conditional puts, by which runs notice each other: start one at a time with this --out",
+            storage.url,
+        )
         return False
     except io.UnsupportedOperation:
-        log.warning("%s knows no conditional puts: run one driver at a time on this output", storage.url)
+        log.warning(
+            "%s knows no conditional puts, by which runs notice each other: start one at a time with this --out",
+            storage.url,
+        )
         return False
     finally:
         storage.delete(key)

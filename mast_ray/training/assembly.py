@@ -29,6 +29,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.storage.storage import open_beside, open_storage
+from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import Engine, Objective, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
@@ -188,7 +189,7 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
         raise ConfigError(
             f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out"
         )
-    if source.endswith((".safetensors", ".pth", ".pt")):
+    if source.endswith(PUBLIC_WEIGHTS):
         _load_public(network, source, config)
         return
     storage = open_storage(source, config.storage)

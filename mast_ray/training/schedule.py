@@ -72,10 +72,6 @@ class Schedule:
         """Epochs finished before a step, fractional."""
         return step / self.steps_per_epoch
 
-    def step_of_epoch(self, epoch: float) -> int:
-        """First step at or after an epoch boundary."""
-        return math.ceil(epoch * self.steps_per_epoch - 1e-9)
-
     def rate_at(self, samples_seen: int) -> float:
         """Linear warm-up, then cosine from the peak to the minimum.
 

@@ -34,7 +34,7 @@ from mast_ray.training.files.model_files import read_card, write_card
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
 
   mast calibrate DETECTIONS --out DIR              draws DIR/review.csv, spread over sites, hours and scores
-  (listen, and write y or n into its column `verdict`; `mast report` plays the same boxes)
+  (listen, and write y or n into its column `verdict`; `mast show FILE --start S -o PNG --sound WAV` draws and plays a place)
   mast calibrate DETECTIONS --verdicts DIR/review.csv --precision 0.9 --model MODEL
 
 With --model the curve from score to probability is written into the model's card: `mast detect` fills the column `probability`

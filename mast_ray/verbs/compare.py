@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--audiomae",
         default="",
         metavar="FILE",
-        help="AudioMAE's public weights (.safetensors), for that method",
+        help="AudioMAE's public weights (.pth as published, or .safetensors), for that method",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the runs only")
 

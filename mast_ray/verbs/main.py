@@ -64,22 +64,15 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-def available_verbs() -> dict[str, tuple[str, str]]:
-    """The verbs whose module is present."""
-    here = Path(__file__).parent
-    return {verb: entry for verb, entry in VERBS.items() if (here / f"{entry[0]}.py").exists()}
-
-
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `mast`."""
     if argv is None:
         return _leave(main(sys.argv[1:]))
-    verbs = available_verbs()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(
             f"mast {__version__}: detectors of animal sounds in time and frequency\n\nusage: mast VERB [...]\n"
         )
-        print("\n".join(f"  {verb:<18} {text}" for verb, (_, text) in verbs.items()))
+        print("\n".join(f"  {verb:<18} {text}" for verb, (_, text) in VERBS.items()))
         print(
             "\n`mast VERB --help` explains a verb; exit codes: 0 done, 2 configuration, 3 data, 4 some recordings"
         )
@@ -90,8 +83,8 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"mast {__version__}")
         return 0
-    if argv[0] not in verbs:
-        close = difflib.get_close_matches(argv[0], verbs, n=1)
+    if argv[0] not in VERBS:
+        close = difflib.get_close_matches(argv[0], VERBS, n=1)
         hint = f"did you mean `mast {close[0]}`?" if close else "`mast --help` lists the verbs"
         print(f"error: there is no verb {argv[0]!r}: {hint}", file=sys.stderr)
         return CONFIG
@@ -157,8 +150,8 @@ def _run(verb: str, argv: list[str], debug: bool) -> int:
         raise
 
 
-def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[Any, argparse.Namespace]:
-    """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
+def parser_of(verb: str) -> tuple[Any, argparse.ArgumentParser]:
+    """The module of a verb, and all that it can be told."""
     module_name, text = VERBS[verb]
     module = importlib.import_module(f"mast_ray.verbs.{module_name}")
     parser = _Parser(
@@ -177,9 +170,16 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
                             help="storage.endpoint_url=URL or storage.region=NAME, of a bucket that is not Amazon's")  # fmt: skip
     if getattr(module, "USES_RUNNER", False):
         names = ("auto", "ray", "here") if hasattr(module, "runner_for") else ("ray", "here")
+        by_size = "; auto, the default: small archives stay" if "auto" in names else "; default ray"
         parser.add_argument("--runner", choices=names, default=names[0],
-                            help="spread the work over Ray, or stay in this process (auto: small archives stay)")  # fmt: skip
+                            help=f"spread the work over Ray, or stay in this process (here){by_size}")  # fmt: skip
     module.add_arguments(parser)
+    return module, parser
+
+
+def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[Any, argparse.Namespace]:
+    """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
+    module, parser = parser_of(verb)
     args = parser.parse_args(argv)
     _refuse_buckets(verb, args)
     args.held = held or ExitStack()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report.collect import collect_run
-from mast_ray.reporting.report.page import render_report
+from mast_ray.reporting.report.page import report_file
 from mast_ray.storage.storage import open_beside, open_storage
 
 READS_BUCKETS = True
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         zone=args.timezone,
         site_table=args.site_table,
     )
-    text = render_report(data).encode("utf-8", errors="replace")
+    text = report_file(data)
     if args.out:
         target, name = open_beside(args.out)
     else:

@@ -16,7 +16,7 @@ what they are measured against: `control` (as long on expert labels) and `ceilin
 `--set self_train.policy=fixed|tuned|per_group_mixture|per_group_quantile|precision|precision_pool`. When pseudo-labels collapse between rounds, the
 governor stops and falls back to the model before. Interrupted, the same command goes on where it was; finished, it has nothing to do.
 
-Several archives are one: `mast self-train A B s3://bucket/C --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
+Several archives are one: `mast self-train A B s3://bucket/C --detector MODEL --out DIR` takes the pools, labels and splits of all, with one statistics. DIR/archives then stands for
 them in every other verb (mast evaluate MODEL DIR/archives)."""
 
 

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, help="folder or s3:// prefix to write")
     parser.add_argument(
-        "--encoder", default="", help="folder written by `mast pretrain`, or AudioMAE weights (.safetensors)"
+        "--encoder",
+        default="",
+        help="folder written by `mast pretrain`, or AudioMAE weights (.pth as published, or .safetensors)",
     )
     parser.add_argument("--detector", default="", help="folder written by `mast train` to start from instead")
     parser.add_argument(
@@ -117,7 +119,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
     labels = LabelSource(name, args.pseudo_labels)
     if args.remember and args.start in ("", SCRATCH):
-        raise ConfigError("--remember needs --start DETECTOR: what was adapted, and from where")
+        raise ConfigError(
+            "--remember tells what a detector forgets of the archive it came from: say which one, --start DETECTOR"
+        )
     if not args.start:
         args.start, why = chosen_start(args)
         print(why)

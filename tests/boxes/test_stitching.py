@@ -89,17 +89,28 @@ def test_windows_without_overlap_join_pieces_that_abut() -> None:
 
 
 def test_a_whole_call_is_taken_from_the_window_where_it_lies_most_central() -> None:
-    boxes = [
-        [700, 10, 800, 20],
-        [704, 10, 804, 20],
-    ]  # centre 750 of window 0 (middle 512) and 512 (middle 1024)
-    result = stitch([0, 512], boxes, [0.8, 0.8], num_frames=4000)
-    assert result.boxes.tolist() == [[700, 10, 800, 20]]
+    # centres 752 and 812 of windows with their middles at 512 and 1024
+    for left, right, most_central in ((700, 704, 0), (760, 764, 1)):
+        boxes = [[left, 10, left + 100, 20], [right, 10, right + 100, 20]]
+        result = stitch([0, 512], boxes, [0.8, 0.8], num_frames=4000)
+        assert result.boxes.tolist() == [boxes[most_central]]
 
 
 def test_a_weak_central_box_does_not_remove_a_clear_one() -> None:
-    result = stitch([0, 512], [[700, 10, 800, 20], [760, 10, 860, 22]], [0.05, 0.9], num_frames=4000)
-    assert 0.9 in result.scores
+    result = stitch([0, 512], [[700, 10, 800, 20], [720, 10, 820, 20]], [0.05, 0.9], num_frames=4000)
+    assert result.scores.tolist() == [0.9]
+
+
+def test_a_weak_whole_box_does_not_remove_a_clear_piece() -> None:
+    result = stitch([0, 512], [[900, 10, 1024, 20], [880, 10, 1100, 20]], [0.9, 0.05], num_frames=4000)
+    assert sorted(result.scores.tolist()) == [0.05, 0.9]
+
+
+def test_a_weak_piece_inside_a_joined_call_is_left_out() -> None:
+    starts = [0, 512, 1024, 512]
+    boxes = [[600, 10, 1024, 20], [600, 10, 1536, 20], [1024, 10, 2000, 20], [1200, 10, 1536, 20]]
+    result = stitch(starts, boxes, [0.9, 0.9, 0.9, 0.1], num_frames=4000)
+    assert result.boxes.tolist() == [[600, 10, 2000, 20]]
 
 
 def test_noise_at_the_score_floor_does_not_stretch_a_clear_call() -> None:
@@ -115,8 +126,11 @@ def test_boxes_of_one_window_are_never_merged_with_each_other() -> None:
 
 
 def test_calls_at_the_very_ends_of_a_recording_are_not_pieces() -> None:
-    boxes = [[0, 10, 50, 20], [1450, 10, 1500, 20]]
-    assert stitch([0, 512], boxes, [0.9, 0.8], num_frames=1500).boxes.tolist() == boxes
+    # The window beside cuts the call and hears its band two bins higher: a piece would be joined to it, a whole call stays.
+    beginning = stitch([0, 512], [[0, 10, 600, 20], [512, 10, 600, 22]], [0.9, 0.9], num_frames=4000)
+    assert beginning.boxes.tolist() == [[0, 10, 600, 20]]
+    end = stitch([512, 0], [[900, 10, 1536, 20], [900, 10, 1024, 22]], [0.9, 0.9], num_frames=1536)
+    assert end.boxes.tolist() == [[900, 10, 1536, 20]]
 
 
 def test_no_detections_give_none() -> None:
@@ -130,7 +144,10 @@ def test_calls_of_one_song_are_joined_by_gap_and_band() -> None:
     joined = merge_songs(boxes, [0.5, 0.9, 0.7, 0.6], gap_frames=30)
     assert joined.boxes.tolist() == [[0, 10, 120, 20], [125, 60, 150, 70], [200, 10, 240, 20]]
     assert joined.scores.tolist() == [0.9, 0.6, 0.7] and joined.source.tolist() == [1, 3, 2]
-    assert len(merge_songs(boxes, [0.5, 0.9, 0.7, 0.6], gap_frames=0).boxes) == 4
+    other_band = [[0, 10, 50, 20], [60, 16, 100, 26]]  # 4 bins of 16 in common
+    assert len(merge_songs(other_band, [0.5, 0.9], gap_frames=30).boxes) == 2
+    touching = [[0, 10, 50, 20], [50, 10, 120, 20], [110, 10, 150, 20]]
+    assert len(merge_songs(touching, [0.5, 0.9, 0.7], gap_frames=0).boxes) == 3
 
 
 def test_a_hundred_thousand_detections_take_seconds() -> None:

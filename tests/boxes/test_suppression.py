@@ -36,6 +36,14 @@ def test_suppression_equals_torchvision_per_chunk(seed: int, threshold: float, s
         assert not result.is_valid[row, count:].any() and (result.score[row, count:] == 0).all()
 
 
+def test_an_overlap_of_just_the_threshold_suppresses_nothing() -> None:
+    corners = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 5]])  # IoU 50 / 100
+    assert len(nms(corners, torch.tensor([0.9, 0.8]), 0.5)) == 2
+    found = Detections(corners[None], torch.tensor([[0.9, 0.8]]), torch.ones(1, 2, dtype=torch.bool))
+    assert suppress(found, 0.5).is_valid.tolist() == [[True, True]]
+    assert suppress(found, 0.49).is_valid.tolist() == [[True, False]]
+
+
 def test_a_chain_of_boxes_is_resolved_from_the_best_downwards() -> None:
     start = torch.arange(9) * 4.0
     corners = torch.stack((start, torch.zeros(9), start + 10, torch.ones(9)), -1)[

@@ -9,7 +9,6 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import (
     apply_overrides,
     config_from_yaml,
-    config_hash,
     config_to_yaml,
     leaf_keys,
     parse_set,
@@ -24,7 +23,6 @@ def test_a_saved_config_replays_to_the_same_config(name):
     config = RECIPES[name]()
     again = config_from_yaml(config_to_yaml(config), "saved.yaml")
     assert again == config
-    assert config_hash(again) == config_hash(config)
 
 
 @pytest.mark.parametrize("name", RECIPES)

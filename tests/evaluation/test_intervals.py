@@ -11,9 +11,11 @@ from mast_ray.evaluation.intervals import (
     FIGURES,
     Difference,
     bootstrap_intervals,
+    drawn_weights,
     figures,
     paired_differences,
     recording_sums,
+    widened_tail,
     wilson_limits,
 )
 from mast_ray.evaluation.matching import Matches, match, match_in_time
@@ -209,3 +211,14 @@ def test_average_precision_of_a_table_without_scores_does_not_depend_on_the_name
     estimate = figures(recording_sums(matches, 0.0), np.ones((1, 4)))
     for name in ("ap_area", "ap_11_point", "ap_101_point"):
         assert estimate[name][0] == pytest.approx(getattr(metrics, name))
+
+
+def test_limits_of_few_recordings_lie_further_out():
+    # Student's 97.5 % of nine degrees of freedom is 2.262157; times sqrt(10 / 9), 2.384523 deviations of a normal curve.
+    assert widened_tail(10, 0.95) == pytest.approx(0.008551, abs=1e-6)
+    assert widened_tail(100_000, 0.95) == pytest.approx(0.025, abs=1e-5)
+
+
+def test_as_many_recordings_are_drawn_as_there_are_and_some_come_again():
+    weights = drawn_weights(np.random.default_rng(0), 50, 7)
+    assert weights.shape == (50, 7) and (weights.sum(axis=1) == 7).all() and weights.max() > 1

@@ -189,3 +189,23 @@ def test_a_thousand_thresholds_over_many_detections_agree_with_counting_one_by_o
         kept = matches.score >= thresholds[k]
         assert curve.num_detections[k] == kept.sum()
         assert curve.num_true_positives[k] == (kept & matches.is_true_positive).sum()
+
+
+def test_of_thresholds_with_the_same_f1_the_highest_is_taken():
+    truth = [np.array([[0.0, 0, 8, 4], [20.0, 0, 28, 4]])]
+    noise = truth[0] + np.array([0, 50, 0, 50])
+    # F1 is 2 / 3 for the first hit alone, and for both hits with both false alarms between them.
+    boxes = np.stack([truth[0][0], noise[0], noise[1], truth[0][1]])
+    matches = match_chunks(truth, [(boxes, np.array([0.9, 0.5, 0.4, 0.3]))])
+    assert best_threshold(matches) == pytest.approx(0.7)
+    assert best_threshold(matches, thresholds=[0.9, 0.3]) == 0.9
+
+
+def test_detections_without_scores_have_one_precision_whatever_their_order():
+    for hits in ([True, False], [False, True]):
+        assert average_precision(hits, num_truth=1, is_ranked=False) == 0.5
+    truth = [np.array([[0.0, 0, 8, 4]])]
+    boxes = np.concatenate([truth[0], truth[0] + np.array([0, 50, 0, 50])])
+    for order in ([0, 1], [1, 0]):
+        matches = match_chunks(truth, [(boxes[order], np.ones(2))])
+        assert summarise(matches, 0.0).ap_area == 0.5

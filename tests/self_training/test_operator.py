@@ -66,6 +66,12 @@ def test_suppression_acts_within_a_chunk_and_keeps_the_better_box():
     assert survives_suppression(detections, 0.5).tolist() == [False, True, True, True]
 
 
+def test_of_equal_scores_the_earlier_row_survives_suppression_wherever_it_lies():
+    near = (102.0, 20.0, 202.0, 40.0)
+    for first, second in ((LONG, near), (near, LONG)):
+        assert survives_suppression(pool([(0, first, 0.5), (0, second, 0.5)]), 0.5).tolist() == [True, False]
+
+
 def test_suppression_equals_torchvision_chunk_by_chunk():
     rng = np.random.default_rng(3)
     chunk = rng.integers(0, 40, 900)

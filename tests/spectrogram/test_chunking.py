@@ -11,7 +11,6 @@ from mast_ray.spectrogram import grid
 from mast_ray.spectrogram.chunking import (
     SegmentStream,
     assemble_chunk,
-    boxes_of_chunk,
     boxes_of_chunks,
     num_chunks_of,
     num_segments_of,
@@ -162,7 +161,3 @@ def test_all_chunks_at_once_equal_a_walk_over_chunks_and_boxes(rows: list[tuple]
     assert [
         (*pair, *box) for *pair, box in zip(found.chunk, found.origin, found.corners.tolist())
     ] == expected
-    for k in range(num_chunks):
-        corners, origin = boxes_of_chunk(boxes, k)
-        assert np.array_equal(corners, found.corners[found.chunk == k])
-        assert np.array_equal(origin, found.origin[found.chunk == k])

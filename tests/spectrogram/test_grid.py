@@ -91,3 +91,9 @@ def test_boxes_to_events_and_back_are_the_same_boxes(f0: int, height: int, t0: i
 
 def test_no_event_reaches_above_the_nyquist_frequency_of_16_khz() -> None:
     assert 7999.9 < grid.seconds_hertz_from_boxes(np.array([[0.0, 0, 1, 128]]))[0, 3] <= 8000
+
+
+def test_a_time_belongs_to_the_chunk_in_whose_middle_half_it_lies() -> None:
+    # Chunks begin every 5.12 s and last 10.24 s: the middle half of chunk k is 5.12 k + 2.56 to 5.12 k + 7.68 s.
+    times = np.array([0.0, 2.5, 2.6, 7.6, 7.7, 12.7, 12.9])
+    assert grid.middle_chunk(times).tolist() == [0, 0, 0, 0, 1, 1, 2]

@@ -86,3 +86,10 @@ def test_a_batch_is_split_over_any_number_of_workers_that_it_has_chunks_for():
         ConfigError, match=r"detector\.batch_size=6 cannot be split .*--set detector\.batch_size=8"
     ):
         samples_per_worker(6, 2, 4, "detector")
+
+
+def test_a_warm_up_longer_than_the_run_takes_half_of_it():
+    short = replace(PLAIN, epochs=2, warmup_epochs=50)  # 20 steps
+    rates = [short.rate_at(step * 64) for step in range(20)]
+    assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[9] == pytest.approx(9.5 / 10) and rates[-1] < 0.11

@@ -23,7 +23,6 @@ UNKNOWN = "unknown"  # how a box is called whose name is not sure; other tools r
 Kind = Literal["prototype", "linear"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-SHAPE_NUMBERS = 4
 TENSORS = ("mean", "scale", "weights", "bias", "prototypes", "confidence")
 
 

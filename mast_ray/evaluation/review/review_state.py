@@ -79,10 +79,6 @@ class AgreedBox:
         """As many say right as wrong: not to be learned from, to be talked about."""
         return self.num_right == self.num_wrong
 
-    @property
-    def is_name_disputed(self) -> bool:
-        return len(self.names) > 1
-
 
 def recording_key(record: Action | ReviewedBox) -> str:
     return record.recording_id or record.path

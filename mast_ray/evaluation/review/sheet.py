@@ -122,13 +122,8 @@ def band_edges_of(score: ArrayLike, num_bands: int = NUM_BANDS) -> Floats:
     return np.linspace(score.min(), np.nextafter(score.max(), np.inf), num_bands + 1)
 
 
-def weights_of_verdicts(reviewed_score: ArrayLike, score: ArrayLike, band_edges: Floats) -> Floats:
-    """(n,) how many detections each verdict speaks for."""
-    return weights_of_bands(reviewed_score, num_above([-np.inf], score, band_edges)[0], band_edges)
-
-
 def weights_of_bands(reviewed_score: ArrayLike, total: Ints, band_edges: Floats) -> Floats:
-    """The same, where (B,) bands hold `total` detections."""
+    """(n,) how many detections each verdict speaks for, where (B,) bands hold `total` of them."""
     band = band_of_score(reviewed_score, band_edges)
     return total[band] / np.bincount(band, minlength=len(total))[band]
 

@@ -106,7 +106,7 @@ def map_2d(embeddings: ArrayLike, method: Literal["pca", "tsne", "umap"] = "tsne
                 import umap
             except ImportError:
                 raise ConfigError(
-                    "method umap is not installed: pip install 'mast_ray[embed]', or use tsne or pca"
+                    "--map umap needs umap-learn, which is not installed: pip install 'mast_ray[embed]', or use --map tsne or pca"
                 ) from None
             return umap.UMAP(metric="cosine", random_state=seed).fit_transform(vectors).astype(np.float32)
         case "tsne":

@@ -6,13 +6,11 @@ recording: a call repeats itself, and finding its repetition says nothing.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-
-from mast_ray.config.errors import ConfigError
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -40,15 +38,12 @@ def nearest(
     query_recording: ArrayLike | None = None,
     gallery_recording: ArrayLike | None = None,
     device: str = "auto",
-    engine: Literal["exact", "faiss"] = "exact",
 ) -> Neighbours:
     """k nearest gallery rows of every query, never from the query's own
     recording when recordings are given.
     """
     queries, gallery = unit_vectors(queries), unit_vectors(gallery)
     own = recording_codes(query_recording, gallery_recording)
-    if engine == "faiss":
-        return _nearest_faiss(queries, gallery, k, own)
     where = search_device(device)
     index = np.full((len(queries), k), -1, np.int64)
     similarity = np.full((len(queries), k), -np.inf, np.float32)
@@ -68,29 +63,6 @@ def nearest(
         similarity[rows], index[rows] = best.cpu().numpy(), place.cpu().numpy()
     index[np.isneginf(similarity)] = -1
     return _ordered(index, similarity)
-
-
-def _nearest_faiss(queries: Floats, gallery: Floats, k: int, own: tuple[Ints, Ints] | None) -> Neighbours:
-    try:
-        import faiss
-    except ImportError:
-        raise ConfigError(
-            "engine faiss is not installed: pip install 'mast_ray[embed]', or use engine exact"
-        ) from None
-    flat = faiss.IndexFlatIP(gallery.shape[1])
-    flat.add(gallery)
-    # A query may have to look past every example of its own recording.
-    most = int(np.bincount(own[1]).max()) if own is not None and len(own[1]) else 0
-    similarity, index = flat.search(queries, min(k + most, len(gallery)))
-    if own is not None:
-        similarity = np.where((own[0][:, None] == own[1][index]) | (index < 0), -np.inf, similarity)
-    order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-    similarity, index = np.take_along_axis(similarity, order, 1), np.take_along_axis(index, order, 1)
-    index[np.isneginf(similarity)] = -1
-    missing = ((0, 0), (0, k - index.shape[1]))
-    return Neighbours(
-        np.pad(index, missing, constant_values=-1), np.pad(similarity, missing, constant_values=-np.inf)
-    )
 
 
 def _ordered(index: Ints, similarity: Floats) -> Neighbours:

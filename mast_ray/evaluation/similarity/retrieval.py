@@ -167,17 +167,3 @@ def zero_shot_labels(
     nearest_label = tuple(names[n] if n >= 0 else "" for n in label.tolist())
     chosen = tuple(name if keep else "" for name, keep in zip(nearest_label, sure.tolist(), strict=True))
     return ZeroShot(chosen, nearest_label, similarity, margin)
-
-
-def abstention_threshold(confidence: ArrayLike, is_right: ArrayLike, target_accuracy: float) -> float:
-    """Lowest confidence (similarity or margin) whose answers at or above it reach the
-    accuracy; NaN when none does.
-    """
-    confidence, right = np.asarray(confidence, np.float64), np.asarray(is_right, bool)
-    order = np.argsort(-confidence, kind="stable")
-    accuracy = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
-    last_of_equal = (
-        np.append(confidence[order][1:] != confidence[order][:-1], True) if len(order) else np.zeros(0, bool)
-    )
-    enough = np.flatnonzero(last_of_equal & (accuracy >= target_accuracy))
-    return float(confidence[order][enough[-1]]) if len(enough) else float("nan")

@@ -144,7 +144,7 @@ def build_gallery(
         found = _take(found, judged)
         detections = detections.take(pa.array(judged))
         matches = match_boxes(found, known, settings.iou)
-        picks = _judged_picks(matches, found, known, settings.threshold, 20 * settings.num_examples)
+        picks = _judged_picks(matches, known, settings.threshold, 20 * settings.num_examples)
     else:
         picks = _unjudged_picks(found, settings.threshold, settings.num_examples)
     if audio is None:
@@ -173,7 +173,7 @@ def _take(boxes: _Boxes, rows: NDArray[np.int64]) -> _Boxes:
     )
 
 
-def _judged_picks(matches: Matches, found: _Boxes, known: _Boxes, threshold: float, most: int) -> list[_Pick]:
+def _judged_picks(matches: Matches, known: _Boxes, threshold: float, most: int) -> list[_Pick]:
     """Misses (lowest best score first, then largest) and false alarms (highest
     score first) in turn, then hits.
 

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import math
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -271,9 +270,6 @@ def render_report(data: ReportData) -> str:
     )
 
 
-def write_report(data: ReportData, path: Path) -> int:
-    """Write the report; returns its size in bytes."""
-    text = render_report(data).encode("utf-8", errors="replace")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text)
-    return len(text)
+def report_file(data: ReportData) -> bytes:
+    """The report as a file holds it; what is no Unicode in a name becomes a question mark."""
+    return render_report(data).encode("utf-8", errors="replace")

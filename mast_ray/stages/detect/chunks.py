@@ -143,9 +143,9 @@ def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:
     theirs, ours = ((one.normaliser().background, one.tail) for one in (own, card))
     if theirs != ours:
         raise DataError(
-            f"{model} was trained on chunks made otherwise than those of {task.model}\n"
-            f"(background {theirs[0]}, tail {theirs[1]}; {ours[0]}, {ours[1]}): "
-            "detectors that label a pool together take one spectrogram"
+            f"{model} and {task.model} cannot label a pool together, they hear different spectrograms:\n"
+            f"spectrogram.background={theirs[0]}, tail {theirs[1]}, and {ours[0]}, {ours[1]}\n"
+            "leave one of them out, or train it again with the setting of the other"
         )
     return own.weights_sha256
 

@@ -166,7 +166,10 @@ def prepare_lesson(lesson: Lesson, audio: str, out: str, config: Config, runner:
     config = config.model_copy(update={"split": SplitConfig()})  # dealt below
     code = prepare(inputs, config, runner=runner, given=lesson.annotations)
     if code not in (OK, PARTIAL):
-        raise DataError(f"the recordings of {audio} could not be prepared (exit code {code})")
+        raise DataError(
+            f"the corrected recordings of {audio} could not be prepared (exit code {code}):\n"
+            "what is wrong with them stands above; mend it and run the same command again"
+        )
     archive = open_prepared(out, config.storage)
     deal_as(out, dealt_rows(archive, lesson, config.seed), config)
     return open_prepared(out, config.storage)

@@ -75,7 +75,7 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
             _pretrain(study, encoder, runner)
         outcomes = run_grid(planned_runs(study, archive, encoder, splits), config, runner)
         scores = read_scores(study, archive, outcomes)
-        files, text = comparison_files(study.methods, scores, archive, config)
+        files, text = comparison_files(study.methods, scores, config)
         for name, content in files.items():
             stage.write_atomic(name, content)
         refuse_failures(outcomes, stage.url)

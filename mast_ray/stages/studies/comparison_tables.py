@@ -28,7 +28,6 @@ from mast_ray.reporting.paper_tables import (
     markdown_table,
 )
 from mast_ray.stages.studies.methods import Method
-from mast_ray.tables.prepared import Prepared
 
 # table -> (split, title)
 TABLES = {
@@ -139,7 +138,7 @@ def gains_over(
 
 
 def comparison_files(
-    methods: Sequence[Method], scores: Scores, archive: Prepared, config: Config
+    methods: Sequence[Method], scores: Scores, config: Config
 ) -> tuple[dict[str, bytes], str]:
     """(name -> content of every file, the whole as Markdown)"""
     keys = [key for key in TABLES if key in scores.num_calls]

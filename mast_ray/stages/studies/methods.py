@@ -78,7 +78,7 @@ def chosen_methods(names: Sequence[str], config: Config, audiomae: str) -> tuple
         raise ConfigError(f"--methods {unknown[0]} is not known: choose from {', '.join(METHODS)}")
     if "audiomae" in names and not audiomae:
         raise ConfigError(
-            "--methods audiomae starts from AudioMAE's public weights: give them with --audiomae FILE.safetensors"
+            "--methods audiomae starts from AudioMAE's public weights: give them with --audiomae FILE"
         )
     if "yolo26" in names and importlib.util.find_spec("ultralytics") is None:
         raise ConfigError(

@@ -175,7 +175,7 @@ class DetectorTask:
             if not (self.init_encoder or self.init_detector):
                 warn_of_random_encoder(objective, knobs, config.model, self.section)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
-        validation = self._validation(objective, prepared, inputs, worker)
+        validation = self._validation(objective, prepared, inputs)
         schedule = schedule_of(knobs, data.samples_per_epoch)
         engine = engine_of(objective, config, knobs, schedule, worker, self.section)
         strengths = augment_of(config, self.labels)
@@ -239,7 +239,7 @@ class DetectorTask:
         reader = training_data(prepared, self.labels, self.config, self.knobs, worker).experts
         config = with_finest_level(self.config, durations_of(reader), self.init_detector)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
-        return self._validation(detection(config, self.knobs, worker.rank), prepared, inputs, worker)
+        return self._validation(detection(config, self.knobs, worker.rank), prepared, inputs)
 
     def scorer(self) -> Scorer:
         return _scorer(self)
@@ -249,7 +249,7 @@ class DetectorTask:
         return chunks_of_split(prepared, self.select_on or selection_split(prepared))
 
     def _validation(
-        self, objective: Objective, prepared: Prepared, inputs: Inputs, worker: Worker
+        self, objective: Objective, prepared: Prepared, inputs: Inputs
     ) -> DetectionValidation | None:
         try:
             held = self.held_out(prepared)

@@ -265,11 +265,10 @@ def _names_by_share(
     for group, name in name_of.items():
         given[name] += group_size[group]
     order = rng.permutation(sorted(set(group_size) - set(name_of))).tolist()
-    for place, group in enumerate(order):
-        empty = [name for name in wanted if not given[name]]
-        left = len(order) - place
-        choose_from = empty if len(empty) >= left else list(wanted)
-        name = max(choose_from, key=lambda n: (wanted[n] - given[n]) / wanted[n])
+    for group in order:
+        name = max(
+            wanted, key=lambda n: (wanted[n] - given[n]) / wanted[n]
+        )  # 1 for an empty one: it comes first
         given[name] += group_size[group]
         name_of[group] = name
     return [name_of[group] for group in groups]

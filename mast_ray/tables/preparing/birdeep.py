@@ -14,9 +14,6 @@ from mast_ray.recordings.annotations.reading import parse_annotations
 from mast_ray.recordings.annotations.tabular import MAX_ANNOTATION_BYTES
 from mast_ray.storage.storage import Storage
 
-TRAIN_SITES = ("AM1", "AM2", "AM3", "AM8", "AM10", "AM11", "AM16")
-OOD_SITES = ("AM4", "AM15")  # the recipe `birdeep` holds them out
-
 
 def birdeep_labels(archive: Storage, recordings: Sequence[str]) -> AnnotationSet:
     """Every BIRDeep CSV of the archive; the same event in several of them counts once, rows

@@ -69,14 +69,14 @@ class FramesWriter:
         if len(held) <= HELD_SEGMENTS:
             rows = self._rows(recording_id, held, own_range=True)
             if len(rows) > self._rows_per_group:
-                self._add_long(recording_id, rows)
+                self._add_long(rows)
             else:
                 self._add_short(rows)
             return len(rows)
         stream = chain.from_iterable(
             self._rows(recording_id, [segment], own_range=False) for segment in chain(_draining(held), source)
         )
-        return self._add_long(recording_id, stream)
+        return self._add_long(stream)
 
     def _rows(self, recording_id: str, segments: list[Segment], own_range: bool) -> list[_Row]:
         value_range = FIXED_RANGE
@@ -101,7 +101,7 @@ class FramesWriter:
             self._write_group()
         self._pending.extend(rows)
 
-    def _add_long(self, recording_id: str, rows: Iterable[_Row]) -> int:
+    def _add_long(self, rows: Iterable[_Row]) -> int:
         """Row groups of 1, 63, 1, 63, ... segments."""
         self._write_group()
         before = len(self._pieces)

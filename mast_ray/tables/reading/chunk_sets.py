@@ -6,7 +6,7 @@ Legend: N chunks, K boxes. A chunk is (row of its recording, k); its id is "<rec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -43,9 +43,6 @@ class ChunkSet:
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ChunkSet:
         return ChunkSet(self.recording[rows], self.chunk[rows], self.weight[rows])
-
-    def with_weight(self, weight: NDArray[np.float32]) -> ChunkSet:
-        return replace(self, weight=np.asarray(weight, np.float32))
 
     def ids(self, prepared: Prepared) -> list[str]:
         names = prepared.recording_ids

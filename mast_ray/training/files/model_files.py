@@ -94,7 +94,8 @@ def read_card(folder: str | Path | Storage, settings: StorageConfig | None = Non
         version = values["card_version"]
         if version != CARD_VERSION:
             raise DataError(
-                f"{storage.url}/{CARD} has version {version}, this program reads {CARD_VERSION}: update it"
+                f"{storage.url}/{CARD} has version {version}, this mast_ray reads {CARD_VERSION}:\n"
+                "use the mast_ray that wrote the model, or a newer one"
             )
         card = Card(**values)
         fault = fault_of(card)

@@ -63,6 +63,17 @@ def test_weights_undo_a_sheet_that_looked_at_strong_detections_more_often():
 def test_verdicts_that_all_agree_give_a_finite_calibration():
     fitted = fit_calibration(np.linspace(0.5, 0.9, 10), np.ones(10), "platt")
     assert 0.8 < fitted.probability(0.9) < 1.0
+    # Where all scores are even only the verdicts speak: ten right of ten are eleven of twelve (Platt's targets).
+    assert fit_calibration(np.full(10, 0.5), np.ones(10), "platt").probability(0.5) == pytest.approx(
+        11 / 12, abs=1e-4
+    )
+
+
+def test_only_the_ratios_of_weights_count():
+    score, _, right = overconfident(np.random.default_rng(4), 60)
+    weight = np.where(score > 0.5, 1.0, 10.0)
+    once, larger = (fit_calibration(score, right, "platt", factor * weight) for factor in (1.0, 1000.0))
+    assert (larger.slope, larger.offset) == (pytest.approx(once.slope), pytest.approx(once.offset))
 
 
 def test_reliability_leaves_out_empty_bands_and_counts_the_others():

@@ -238,7 +238,7 @@ def test_names_that_differ_are_told_and_the_most_frequent_is_taken():
     log = [said(n, "name", who, label=label) for n, who, label in
            [(1, "Ana", "frog"), (2, "Bo", "toad"), (3, "Cy", "frog")]]  # fmt: skip
     (box,) = agreed_boxes(fold_log(log))
-    assert (box.box.label, box.names, box.is_name_disputed) == ("frog", ("frog", "toad"), True)
+    assert (box.box.label, box.names) == ("frog", ("frog", "toad"))
 
 
 def test_boxes_that_two_people_drew_around_one_call_are_one():

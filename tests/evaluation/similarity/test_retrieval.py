@@ -8,7 +8,6 @@ from mast_ray.evaluation.matching import match
 from mast_ray.evaluation.similarity import neighbours, retrieval
 from mast_ray.evaluation.similarity.neighbours import nearest, unit_vectors
 from mast_ray.evaluation.similarity.retrieval import (
-    abstention_threshold,
     labels_of_detections,
     retrieval_figures,
     zero_shot_labels,
@@ -71,14 +70,6 @@ def test_equal_neighbours_come_in_order_of_the_gallery():
     assert found.row.tolist() == [[1, 2]]
 
 
-def test_faiss_gives_the_same_neighbours():
-    pytest.importorskip("faiss")
-    queries, _, recording = sonotypes(0, 40)
-    gallery, _, where = sonotypes(1, 80)
-    exact, other = (nearest(queries, gallery, 4, recording, where, engine=e) for e in ("exact", "faiss"))
-    np.testing.assert_array_equal(exact.row, other.row)
-
-
 def test_retrieval_figures_equal_brute_force_on_synthetic_sonotypes(small_blocks):
     query = sonotypes(2, 70)
     gallery = sonotypes(3, 120)
@@ -115,13 +106,6 @@ def test_zero_shot_abstains_far_from_everything_and_between_two_labels():
     assert found.nearest_label == ("wren", "wren", "wren")
     assert found.margin[0] == pytest.approx((1 - 0.1) / np.sqrt(1.01), abs=1e-5)
     assert zero_shot_labels(queries, gallery[:0], [], 0.5).label == ("", "", "")
-
-
-def test_abstention_threshold_is_the_lowest_that_keeps_the_accuracy():
-    confidence, right = [0.9, 0.8, 0.7, 0.6, 0.5], [1, 1, 0, 1, 0]
-    assert abstention_threshold(confidence, right, 0.75) == 0.6
-    assert abstention_threshold(confidence, right, 1.0) == 0.8
-    assert np.isnan(abstention_threshold([0.9], [0], 0.5))
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
 from mast_ray.reporting.detection_tables import recordings_of_audio
 from mast_ray.reporting.exports.rows import local_text, utc_text
-from mast_ray.reporting.exports.writing import export_detections, file_key
+from mast_ray.reporting.exports.writing import annotation_of, export_detections, file_key
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
@@ -259,9 +259,18 @@ def test_csv_opens_in_pandas_duckdb_and_pyarrow_in_one_line(two_files, tmp_path)
     assert counts == (3, 3, 3)
 
 
+def test_a_box_keeps_its_name_and_one_without_is_a_call():
+    row = dict.fromkeys(DETECTIONS.names) | {"path": "a.wav", "begin_s": 1.0, "end_s": 2.0, "score": 0.5}
+    for label, written in (("wren", "wren"), ("unknown", "unknown"), ("", "call"), (None, "call")):
+        for is_table in (True, False):
+            assert annotation_of(row | {"label": label}, None, "none", is_table).label == written
+
+
 def test_a_zone_is_never_guessed():
     assert utc_text(None) == "" and local_text(START, None) == ""
     assert local_text(START, -12_600) == "2024-05-05T19:00:00.000-03:30"
+    clock = datetime(2024, 5, 6, 5, 30, 12, 340_000)
+    assert local_text(None, None, clock) == "2024-05-06T05:30:12.340", "a clock without a zone gets none"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from whole_report import example, whole_report
 from mast_ray.reporting.clips import clip_uris
 from mast_ray.reporting.report.contents import Box, Interval, ReportData
 from mast_ray.reporting.report.gallery import MARKUP_BYTES, GallerySettings
-from mast_ray.reporting.report.page import format_cell, place_box, render_report, second_ticks, write_report
+from mast_ray.reporting.report.page import format_cell, place_box, render_report, report_file, second_ticks
 from mast_ray.spectrogram.logmel import LogMel
 
 HOSTILE = [
@@ -145,7 +145,7 @@ def test_every_picture_says_what_it_shows():
     assert len(charts) == text.count('<svg class="chart') >= 10
 
 
-def test_two_hundred_examples_fit_into_ten_megabytes(tmp_path):
+def test_two_hundred_examples_fit_into_ten_megabytes():
     rng = np.random.default_rng(0)
     # Noise is the worst there is for both encoders.
     samples = rng.normal(0, 0.1, int(5.12 * 16_000)).astype(np.float32)
@@ -153,8 +153,7 @@ def test_two_hundred_examples_fit_into_ten_megabytes(tmp_path):
     uris = clip_uris(samples, LogMel(), settings.max_bytes // settings.num_examples - MARKUP_BYTES)
     one = example("Danum/Danum_20240506_053000.wav", *uris)
     data = replace(whole_report("x"), examples=(one,) * 200)
-    size = write_report(data, tmp_path / "r.html")
-    assert size == (tmp_path / "r.html").stat().st_size < 10_000_000
+    assert len(report_file(data)) < 10_000_000
 
 
 def test_cells_are_short_and_missing_values_are_dashes():
@@ -183,5 +182,5 @@ def test_seconds_of_the_recording_are_on_the_axis():
     ]
 
 
-def test_names_that_are_no_unicode_are_written_too(tmp_path):
-    assert write_report(ReportData("broken \udcff name"), tmp_path / "r.html") > 0
+def test_names_that_are_no_unicode_are_written_too():
+    assert "broken ? name" in report_file(ReportData("broken \udcff name")).decode()

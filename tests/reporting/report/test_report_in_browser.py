@@ -16,7 +16,7 @@ from whole_report import whole_report
 
 from mast_ray.evaluation.review.verdicts import read_verdicts
 from mast_ray.reporting.report.gallery import GallerySettings, build_gallery
-from mast_ray.reporting.report.page import write_report
+from mast_ray.reporting.report.page import report_file
 from mast_ray.storage.storage import open_storage
 
 pytestmark = [
@@ -54,7 +54,7 @@ def page(season, tmp_path_factory) -> Path:
         GallerySettings(num_examples=90, threshold=0.3),
     )
     path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(replace(whole_report("Danum"), examples=found.examples), path)
+    path.write_bytes(report_file(replace(whole_report("Danum"), examples=found.examples)))
     return path
 
 
@@ -195,7 +195,7 @@ def test_a_cell_of_the_heat_map_can_be_read(page, tmp_path):
 
 def test_hostile_strings_open_no_dialog_and_run_nothing(tmp_path):
     path = tmp_path / "hostile.html"
-    write_report(whole_report(" ".join(HOSTILE)), path)
+    path.write_bytes(report_file(whole_report(" ".join(HOSTILE))))
 
     async def script(view):
         assert await view.value("document.querySelectorAll('script').length") == 2

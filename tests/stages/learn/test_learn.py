@@ -1,10 +1,10 @@
 """A round from corrections to new detections, with a detector that has learned nothing and two steps of training."""
 
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from folder_content import content
 from study_archive import TONES_HZ, make_study_archive, write_fresh_detector
 
 from mast_ray.evaluation.review.corrections import Action, append_actions, log_path, stamped
@@ -62,14 +62,6 @@ def review(run):
         add(action="reject" if number else "accept", box_id=name, detection_id=name, queue="random", **box)
     add(action="reject", box_id="of another run", detection_id="of another run", queue="random", **box)
     append_actions(log_path(run / "corrections", "Ana"), actions)
-
-
-def content(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_a_round_keeps_the_better_model_and_leaves_the_run_alone(root, capsys, monkeypatch):

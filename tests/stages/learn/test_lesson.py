@@ -1,5 +1,6 @@
 """Who learns from a correction and who is judged by it, what changed between two tables, and where runs lie."""
 
+import hashlib
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -161,3 +162,10 @@ def test_min_steps_does_not_put_back_what_the_minutes_cut():
 
 def test_the_next_round_has_the_next_number():
     assert [next_name(name) for name in ("run", "run-2", "a/demo-9/")] == ["run-2", "run-3", "a/demo-10"]
+
+
+def test_where_nothing_is_held_out_the_recording_is_that_a_larger_share_would_take_first():
+    names = [f"{letter}.wav" for letter in "abcdefgh"]
+    taught = [path for path, side in sides_by_name(names, seed=0).items() if side == "train"]
+    (held,) = [path for path, side in sides_by_name(taught, seed=0).items() if side == "val"]
+    assert held == min(taught, key=lambda path: hashlib.sha256(f"0:{path}".encode()).digest())

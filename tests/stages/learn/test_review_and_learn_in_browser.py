@@ -4,12 +4,12 @@ the way, and `mast learn` makes a better run of it. The expert is the truth of a
 
 import asyncio
 import csv
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from devtools import browser, chromium_path
+from folder_content import content
 from review_page import TEXT, chosen_box, served, settled, type_keys
 
 from mast_ray.evaluation.review.corrections import read_logs
@@ -131,14 +131,6 @@ def truth_of(path: Path):
             box = tuple(float(row[name]) for name in ("begin_s", "end_s", "low_hz", "high_hz"))
             found.setdefault(row["path"].removeprefix("audio/"), []).append((*box, row["label"]))
     return found
-
-
-def content(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def corrected_shares(boxes, detections):

@@ -2,12 +2,12 @@
 learned nothing, and a round is two steps: what is tested is that rounds follow each other.
 """
 
-import hashlib
 import itertools
 import json
 from datetime import UTC, datetime
 
 import pytest
+from folder_content import content
 from study_archive import TONES_HZ, make_study_archive, write_fresh_detector
 
 from mast_ray.evaluation.review.corrections import (
@@ -66,14 +66,6 @@ def review(run, numbers):
         where = {"recording_id": row["recording_id"], "path": row["path"], "score": row["score"]}
         add("random", action="reject", box_id=name, detection_id=name, **where, **box)
     append_actions(log_path(run / "corrections", "Ana"), actions)
-
-
-def content(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_three_rounds_are_three_short_commands(tmp_path):

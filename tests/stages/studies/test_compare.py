@@ -131,7 +131,7 @@ def test_a_table_marks_the_best_and_what_cannot_be_told_from_it():
 
 def test_all_three_tables_are_written_and_the_report_can_read_them():
     methods = [METHODS[name] for name in ("fcos", "mast", "no_contrastive")]
-    files, text = comparison_files(methods, scores_of_three(), None, study_config())
+    files, text = comparison_files(methods, scores_of_three(), study_config())
     names = {f"{key}.{end}" for key in ("in_domain", "temporal", "cross_site") for end in ("md", "tex")}
     assert files.keys() == names | {"comparison.md", "tables.csv", COMPARISON}
     assert "FCOS | F1 | -0." in text and "| worse |" in text and "within noise" in text

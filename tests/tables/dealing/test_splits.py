@@ -355,3 +355,12 @@ def test_a_group_that_was_parted_goes_to_training_and_a_label_that_is_gone_is_po
         r for r in deal_splits(unlabelled, SplitConfig(), 0, first) if r.recording_id == train.recording_id
     )
     assert (row.split, row.in_pool) == ("", True)
+
+
+def test_blocks_that_touch_share_no_sound_and_blocks_that_overlap_do():
+    one = recording(0)
+    rid = one.recording_id
+    for end_s, leaks in ((10.0, []), (10.5, [("overlap", "test"), ("pool_overlap", "test")])):
+        rows = [BlockRow(rid, 0.0, end_s, "train", True), BlockRow(rid, 10.0, 20.0, "test", False)]
+        assert [(leak.kind, leak.split) for leak in audit_leaks(rows, [one])] == leaks
+        assert leakage_rate(rows) == (1.0 if leaks else 0.0)

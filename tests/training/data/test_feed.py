@@ -126,7 +126,7 @@ def test_stored_bytes_are_normalised_and_augmentation_changes_some_chunks(prepar
 
 def test_weights_are_left_alone_or_scaled_to_mean_one(prepared):
     chunks = chunks_of_split(prepared, "train")
-    weighted = chunks.with_weight(np.linspace(0.2, 0.9, len(chunks)).astype(np.float32))
+    weighted = replace(chunks, weight=np.linspace(0.2, 0.9, len(chunks)).astype(np.float32))
     reader = make_reader(prepared, weighted)
     schedule = Schedule(25, 8, 1, 1.0)
     for weighting, expected in (("ones", 1.0), ("mean_one", 1.0), ("as_given", None)):

@@ -39,7 +39,7 @@ class ImageScale:
             ) from error
         if not (scale.seconds > 0 and 0 <= scale.low_hz < scale.high_hz):
             raise ConfigError(
-                f"--image-scale {' '.join(items)} shows nothing:\nwrite seconds=10 low_hz=0 high_hz=8000"
+                f"--image-scale {' '.join(items)} is an image without length or height:\nwrite seconds=10 low_hz=0 high_hz=8000"
             )
         return scale
 
