@@ -21,6 +21,7 @@ from mast_ray.stages.runner import Runner
 from mast_ray.storage.spread import Resources
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.budgets import FIRST_LESSONS, Budget, Start, fitted_budget
+from mast_ray.tables.preparing.inventory import refuse_no_folder
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
@@ -96,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--out {args.out} holds what `mast listen` found:\nchoose another folder for the run"
         )
+    refuse_no_folder(open_storage(args.audio, config.storage))  # before Ray is started
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):

@@ -134,10 +134,19 @@ def test_a_run_is_not_made_in_what_listen_wrote(tmp_path, capsys):
     assert "holds what `mast listen` found" in capsys.readouterr().err
 
 
+def test_run_names_a_missing_archive_before_ray_is_started(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(session, "ray_session", lambda *given, **named: pytest.fail("Ray was started"))
+    given = ["--audio", str(tmp_path / "card"), "--annotations", "boxes.csv", "--out", str(tmp_path / "run")]
+    assert main.run_verb("run", given) == DATA
+    assert "card does not exist" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
 def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
     asked: list[list[str]] = []
     run_verb = main.run_verb
     monkeypatch.setattr(main, "run_verb", lambda verb, argv: asked.append([verb, *argv]) or DATA)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sound").mkdir()
     given = ["--audio", "sound", "--annotations", "boxes.csv", "--table", "sites.csv", "--group", "event"]
     assert run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
     assert " ".join(asked[0]).startswith(

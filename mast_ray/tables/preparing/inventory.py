@@ -88,18 +88,23 @@ def list_archive(archive: Storage, exclude: Sequence[str] = SYNTHETIC_COPIES) ->
             item_id = item_id_of(entry.key, entry.num_bytes)
             items.append(Item(item_id, entry.key, entry.num_bytes, entry.version))
     if not items:
-        local = archive.local_path("")
-        if local is not None and not os.path.isdir(local):
-            raise DataError(
-                f"{archive.url} is a file, not a folder:\ngive the folder it lies in"
-                if os.path.exists(local)
-                else f"{archive.url} does not exist:\ncheck the path, and whether the disk or card is there"
-            )
+        refuse_no_folder(archive)
         raise DataError(
             f"{archive.url} holds no recordings ({num_other} other files):\n"
             "check the path; wav, flac, ogg, mp3 and aiff are read"
         )
     return Listing(tuple(sorted(items, key=lambda item: item.path)), num_excluded, num_other)
+
+
+def refuse_no_folder(archive: Storage) -> None:
+    """An archive on this machine that is not there, or is a file."""
+    local = archive.local_path("")
+    if local is not None and not os.path.isdir(local):
+        raise DataError(
+            f"{archive.url} is a file, not a folder:\ngive the folder it lies in"
+            if os.path.exists(local)
+            else f"{archive.url} does not exist:\ncheck the path, and whether the disk or card is there"
+        )
 
 
 def _is_hidden(path: str) -> bool:
