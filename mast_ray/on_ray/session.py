@@ -129,9 +129,15 @@ def _raylet_ended() -> bool:
 
 
 def cluster_resources() -> Resources:
-    """Of the running cluster."""
+    """Of the running cluster. Cores of machines without a GPU feed none: a worker on a GPU that asked for its share of them
+    too would fit on no machine.
+    """
     found = ray.cluster_resources()
-    return Resources(found.get("CPU", 1.0), found.get("GPU", 0.0))
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    shares = [one["CPU"] / one["GPU"] for one in machines if one.get("GPU") and one.get("CPU")]
+    return Resources(
+        found.get("CPU", 1.0), found.get("GPU", 0.0), cores_per_gpu=min(shares) if shares else None
+    )
 
 
 def refuse_more_than_there_is(num_workers: int, cpus_each: float, gpus_each: float) -> None:

@@ -122,7 +122,8 @@ def _share_of_a_trial(config: Config) -> tuple[dict[str, float], int]:
     Trainings run inside the trial's own process: a trial that asked for workers of its own
     would wait for cores that other trials hold.
     """
-    cpus, gpus, _ = cluster_resources()
+    found = cluster_resources()
+    cpus, gpus = found.num_cpus, found.num_gpus
     gpus = gpus if config.cluster.use_gpu != "no" else 0.0
     share = max(0.1, min(config.cluster.cpus_per_worker, cpus / config.tune.concurrent))
     resources = {"cpu": round(share, 2)}

@@ -17,6 +17,7 @@ class Resources(NamedTuple):
     num_cpus: float
     num_gpus: float
     is_one_process: bool = False
+    cores_per_gpu: float | None = None  # of the machines that have GPUs; None: all machines are alike
 
     def wants_gpus(self, use_gpu: str) -> bool:
         """Whether `cluster.use_gpu` and what there is add up to work on GPUs."""

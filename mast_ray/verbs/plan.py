@@ -19,6 +19,7 @@ HELP = """Arithmetic from an inventory and measured rates.
   mast plan --hours 661.7 --labelled-hours 24 --gpus 8 --gpu-scale 0.4 --price 4.10"""
 USES_CONFIG = True
 MOST = 1e12  # of anything: more is a slip of the keyboard
+MOST_BYTES = 1e21
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +118,12 @@ def _archive(args: argparse.Namespace) -> Archive:
                 f"--inventory {args.inventory} has no {', '.join(missing)}:\n"
                 "give what `mast inventory ARCHIVE --json FILE` wrote"
             )
+        for name in ("hours", "num_files", "num_bytes"):
+            if not (isinstance(found[name], int | float) and 0 <= found[name] < MOST_BYTES):
+                raise ConfigError(
+                    f"--inventory {args.inventory}: {name}={found[name]!r} is no number of 0 or more:\n"
+                    "give what `mast inventory ARCHIVE --json FILE` wrote"
+                )
         return Archive(found["hours"], found["num_files"], found["num_bytes"], args.labelled_hours)
     if args.hours is None:
         raise ConfigError(

@@ -85,3 +85,21 @@ def test_what_ray_on_this_machine_would_wait_for_for_ever_is_refused_and_a_clust
     with caplog.at_level(logging.WARNING):
         session.refuse_more_than_there_is(*wanted)
     assert "waiting until it has grown" in caplog.text
+
+
+def test_a_gpu_is_fed_by_the_cores_of_its_own_machine(monkeypatch):
+    def machine(alive=True, **resources):
+        return {"Alive": alive, "Resources": resources}
+
+    there = [
+        machine(memory=1.0),
+        machine(CPU=96.0, GPU=8.0),
+        machine(CPU=32.0),
+        machine(False, CPU=2.0, GPU=1.0),
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 128.0, "GPU": 8.0})
+    assert session.cluster_resources() == Resources(128.0, 8.0, cores_per_gpu=12.0)
+    monkeypatch.setattr(ray, "nodes", lambda: there[:1])
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    assert session.cluster_resources() == Resources(1.0, 0.0)

@@ -174,3 +174,29 @@ def test_what_is_missing_is_deleted_only_for_somebody_who_is_sure(tmp_path):
     assert read_recordings(str(out / EARLIER)).num_rows == 2
     assert forget_earlier(open_storage(out), is_sure=True) == 2
     assert list(open_storage(out).list(EARLIER)) == [] and read_recordings(str(out)).num_rows == 2
+
+
+def test_what_a_killed_run_had_done_anew_is_set_aside_once_and_comes_back(tmp_path, monkeypatch):
+    archive = write_recordings(tmp_path / "archive", hours("SITE01", 2))
+    out = tmp_path / "out"
+    swept(archive, out)
+    found = read_detections(str(out)).num_rows
+    for path in archive.rglob("*.wav"):  # copied without their times, say
+        os.utime(path, (1e9, 1e9))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("mast_ray.stages.detect.detect.survey", killed)
+        swept(archive, out)
+    (archive / "SITE01").rename(tmp_path / "card")
+    write_recordings(archive, hours("SITE02", 1))
+    swept(archive, out)
+    earlier = out / EARLIER
+    assert read_recordings(str(earlier)).column("path").to_pylist() == hours("SITE01", 2)
+    assert read_detections(str(earlier)).num_rows == found
+    (tmp_path / "card").rename(archive / "SITE01")
+    assert swept(archive, out) == 0
+    assert done_and_reasons(out) == ([*hours("SITE01", 2), *hours("SITE02", 1)], {})
+    assert not (earlier / "recordings.parquet").exists() and not list(earlier.rglob("*.arrow"))

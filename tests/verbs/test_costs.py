@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from mast_ray.tables.planning import Hardware, StagePlan
 from mast_ray.verbs.main import run_verb
 from mast_ray.verbs.pipeline import Costs, Step, run_steps, stage_table
@@ -68,3 +70,12 @@ def test_times_of_an_interrupted_run_add_up(tmp_path, capsys):
     assert "stopped at step 2 of 3" in capsys.readouterr().err
     assert run_steps(STEPS, lambda verb, argv: 4 if verb == "prepare" else 0, tmp_path / "run") == 4
     assert list(json.loads((tmp_path / "run" / "steps.json").read_text())) == [step.title for step in STEPS]
+
+
+@pytest.mark.parametrize("hours", ["null", '"12"', "-3", "NaN"])
+def test_an_inventory_whose_figures_are_none_is_refused_by_name(hours, tmp_path, capsys):
+    path = tmp_path / "inventory.json"
+    path.write_text(f'{{"hours": {hours}, "num_files": 3, "num_bytes": 5000}}')
+    assert run_verb("plan", ["--inventory", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "hours=" in said and "mast inventory ARCHIVE --json FILE" in said

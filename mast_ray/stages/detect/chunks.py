@@ -298,11 +298,13 @@ def _work_off(task: ChunkTask, run: StageRun, units: Sequence[Unit], runner: Run
 
 
 def model_spread(config: Config, offered: Resources, num_units: int) -> Spread:
-    """One model per GPU, or per training worker's share of CPUs."""
+    """One model per GPU (up now, or asked for with `cluster.use_gpu=yes`), or per training worker's share of CPUs."""
     cluster = config.cluster
     gpus = int(offered.num_gpus) if cluster.use_gpu != "no" else 0
-    if cluster.use_gpu == "yes" and not gpus and not offered.is_one_process:
-        raise DataError("cluster.use_gpu=yes, but the cluster has no GPU: use --set cluster.use_gpu=auto")
+    if cluster.use_gpu == "yes" and not offered.is_one_process:
+        gpus = max(
+            gpus, cluster.num_workers
+        )  # a cluster that grows on demand shows none before it is asked for
     return Spread(
         max(1, min(gpus or cluster.num_workers, num_units)),
         cluster.cpus_per_worker,

@@ -18,7 +18,7 @@ from mast_ray.inference.naming import load_names, used_embedding
 from mast_ray.inference.tuned_detector import doubts_nested
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
-from mast_ray.stages.detect.earlier import EARLIER, bring_back, set_aside, write_earlier_table
+from mast_ray.stages.detect.earlier import EARLIER, FOLDERS, bring_back, set_aside, write_earlier_table
 from mast_ray.stages.detect.load_work import WorkMaker
 from mast_ray.stages.detect.plan import (
     Workers,
@@ -52,7 +52,7 @@ from mast_ray.training.files.names_files import names_version_of
 
 STAGE = "detect"
 SAMPLED_HEADERS = 200
-SEALED = (("detections", "recordings"), ("recordings.parquet", "rejects.parquet"))
+SEALED = (FOLDERS, ("recordings.parquet", "rejects.parquet"))
 
 
 @dataclass(frozen=True)

@@ -20,64 +20,74 @@ from mast_ray.stages.detect.tables import (
     write_recordings,
 )
 from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.outputs import remove_leftovers
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Commit, Item, commit_to_json, read_commit, read_commits
 
-EARLIER = "earlier"
+EARLIER, FOLDERS = "earlier", ("detections", "recordings")
 
 
 def set_aside(stage: Storage, items: Sequence[Item], results: Sequence[UnitResult]) -> int:
     """Copy the rows of recordings whose names are gone to OUT/earlier; returns how many. Recordings that were changed
-    are replaced by what they are now, and not kept.
+    are replaced by what they are now, and not kept. A run that was killed leaves commits of a recording before and after it
+    was changed: one of them is kept.
     """
     earlier, num_kept = stage.at(EARLIER), 0
-    offered = {item.path for item in items} if any(result.stale for result in results) else set()
+    if not any(result.stale for result in results):
+        return 0
+    elsewhere = {item.path for item in items}  # offered, or set aside already
+    for before in read_commits(earlier):
+        elsewhere |= set(_paths_of(earlier, before).values())
     for result in results:
         commit = read_commit(stage, result.unit_id) if result.stale else None
         if commit is None:
             continue
         paths = _paths_of(stage, commit)
-        gone = {item_id for item_id in result.stale & paths.keys() if paths[item_id] not in offered}
+        gone = {item_id for item_id in result.stale & paths.keys() if paths[item_id] not in elsewhere}
         if gone:
             _put(earlier, restricted(stage, earlier, commit, gone))
+            elsewhere |= {paths[item_id] for item_id in gone}
             num_kept += len(gone)
     return num_kept
 
 
 def bring_back(stage: Storage, items: Sequence[Item]) -> int:
     """Results of recordings that are offered again, unchanged, count again; returns how many. To be called by the
-    holder of the lease, before anything is planned.
+    holder of the lease, before anything is planned. A recording that stands there twice, because a run was killed just
+    here, stands there once after it. Files that nobody names any more go in the end (write_earlier_table).
     """
     earlier, num_back = stage.at(EARLIER), 0
     commits = read_commits(earlier)
     if not commits:
         return 0
-    versions, offered = {item.item_id: item.version for item in items}, {item.path for item in items}
+    versions, elsewhere = {item.item_id: item.version for item in items}, {item.path for item in items}
+    written: set[str] = set()  # units, by the way
     for commit in commits:
+        if commit.unit_id in written:
+            continue
         paths = _paths_of(earlier, commit)
         back = {item_id for item_id in paths if versions.get(item_id) == commit.versions[item_id]}
-        kept = {item_id for item_id in paths if paths[item_id] not in offered}
+        kept = {item_id for item_id in paths if paths[item_id] not in elsewhere}
+        elsewhere |= {paths[item_id] for item_id in kept}
         if len(kept) == len(paths):
             continue
         if back:
             _put(stage, restricted(earlier, stage, commit, back))
             num_back += len(back)
-        left = restricted(earlier, earlier, commit, kept) if kept else None
-        if left is not None:
+        if kept:
+            left = restricted(earlier, earlier, commit, kept)
             _put(earlier, left)
-        named = {file.key for file in left.files} if left is not None else set()
+            written.add(left.unit_id)
         earlier.delete(f"commit/{commit.unit_id}.json")
-        for file in commit.files:
-            if file.key not in named:
-                earlier.delete(file.key)
     return num_back
 
 
 def write_earlier_table(stage: Storage) -> int:
-    """OUT/earlier/recordings.parquet, as its commits say; returns its number of recordings."""
+    """OUT/earlier/recordings.parquet, as its commits say, beside the files that they name; returns its number of recordings."""
     earlier = stage.at(EARLIER)
     commits = read_commits(earlier)
+    remove_leftovers(earlier, (file.key for commit in commits for file in commit.files), FOLDERS)
     if not commits:
         earlier.delete("recordings.parquet")
         earlier.delete(MANIFEST)

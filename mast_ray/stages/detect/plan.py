@@ -52,7 +52,8 @@ def workers_of(config: Config, offered: Resources) -> Workers:
     """In one process: one worker on all cores, of which decoding takes a twentieth. On a cluster: actors that share
     a GPU and its share of the cores, or one per `cluster.cpus_per_worker` cores.
 
-    A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more.
+    A cluster that grows on demand shows few of its GPUs at first: `cluster.num_workers` asks for more. While it shows
+    none, nobody knows how many cores a GPU will have: each is given `cluster.cpus_per_worker`.
     """
     num_cpus, num_gpus = offered.num_cpus, offered.num_gpus
     if offered.is_one_process:
@@ -60,7 +61,8 @@ def workers_of(config: Config, offered: Resources) -> Workers:
         return Workers("cuda" if has_gpu else "cpu", 1, max(1.0, num_cpus), 1.0 if has_gpu else 0.0)
     if config.cluster.use_gpu == "yes" or (config.cluster.use_gpu == "auto" and num_gpus >= 1):
         present = max(1, int(num_gpus))
-        cores = max(1, int(num_cpus // present))
+        share = num_cpus / present if offered.cores_per_gpu is None else offered.cores_per_gpu
+        cores = max(1, int(share if num_gpus else config.cluster.cpus_per_worker))
         per_gpu = config.detect.workers_per_gpu or workers_per_gpu(cores)
         return Workers(
             "cuda",

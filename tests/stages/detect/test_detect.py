@@ -364,4 +364,13 @@ def test_a_gpu_is_shared_by_as_many_actors_as_its_cores_can_feed():
     sections = ("detector", "self_train.stage1", "self_train.stage2")
     divisible = {f"{section}.batch_size": 8 for section in sections}
     growing = tone_config(**{"cluster.use_gpu": "yes", "cluster.num_workers": 8, **divisible})
-    assert workers_of(growing, Resources(2, 0)) == Workers("cuda", 8, 2.0, 1.0)
+    assert workers_of(growing, Resources(2, 0)) == Workers("cuda", 8, 1.0, 1.0)
+
+
+def test_cores_of_machines_without_a_gpu_are_not_shared_out_among_gpus():
+    sections = ("detector", "self_train.stage1", "self_train.stage2")
+    asked = {f"{section}.batch_size": 8 for section in sections} | {"cluster.num_workers": 8}
+    config = tone_config(**{"cluster.use_gpu": "yes", "cluster.cpus_per_worker": 12.0, **asked})
+    # sixteen machines of 32 cores that `mast prepare` has asked for, beside one of 8 GPUs and 96 cores, and before it is up
+    assert workers_of(config, Resources(96 + 512, 8, cores_per_gpu=12.0)) == Workers("cuda", 24, 4.0, 1 / 3)
+    assert workers_of(config, Resources(512, 0)) == Workers("cuda", 24, 4.0, 1 / 3)

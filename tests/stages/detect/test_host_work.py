@@ -18,6 +18,13 @@ def test_cores_work_where_nothing_runs_on_a_gpu():
     assert model_spread(config, CLUSTER, 100).num_gpus == 1.0
 
 
+def test_gpus_of_a_cluster_that_grows_on_demand_are_asked_for_before_any_is_up():
+    config = small_config(**{"cluster.use_gpu": "yes"})
+    spread = model_spread(config, Resources(num_cpus=1.0, num_gpus=0.0), 100)
+    assert (spread.num_actors, spread.num_gpus) == (config.cluster.num_workers, 1.0)
+    assert model_spread(config, CLUSTER, 100).num_actors == 2, "those that are up work too"
+
+
 def test_only_a_detector_without_weights_is_work_for_the_host_alone(tmp_path):
     energy, tiny = (str(shipped_model(name)) for name in ("energy", "tiny"))
     task = pool_task(small_config(), energy, str(tmp_path), str(tmp_path / "out"))
