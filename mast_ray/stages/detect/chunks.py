@@ -302,9 +302,8 @@ def model_spread(config: Config, offered: Resources, num_units: int) -> Spread:
     cluster = config.cluster
     gpus = int(offered.num_gpus) if cluster.use_gpu != "no" else 0
     if cluster.use_gpu == "yes" and not offered.is_one_process:
-        gpus = max(
-            gpus, cluster.num_workers
-        )  # a cluster that grows on demand shows none before it is asked for
+        # a cluster that grows on demand shows none before it is asked for
+        gpus = max(gpus, cluster.num_workers)
     return Spread(
         max(1, min(gpus or cluster.num_workers, num_units)),
         cluster.cpus_per_worker,
