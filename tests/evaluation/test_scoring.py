@@ -20,6 +20,7 @@ from mast_ray.evaluation.events import (
 )
 from mast_ray.evaluation.ignored_regions import in_regions
 from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.score_sheet import score_rows
 from mast_ray.evaluation.scoring import (
     UNJUDGED,
     breakdown_by,
@@ -291,6 +292,20 @@ def test_breakdowns_by_site_hour_duration_bandwidth_and_label_hold_the_right_eve
     assert counts("duration") == {"0.1-0.3 s": (1, 1, 0), "1-3 s": (1, 1, 1)}
     assert counts("bandwidth") == {"0-500 Hz": (1, 1, 1), "2000-4000 Hz": (1, 1, 0)}
     assert counts("label") == {"frog": (1, 0, 0), "wren": (1, 1, 1)}
+
+
+def test_detections_without_names_have_a_recall_of_every_label_and_no_precision_that_is_always_one():
+    truth = truth_of([("id0", 1.0, 2.5, 1000.0, 1400.0, "wren"), ("id1", 1.0, 1.2, 1000.0, 3000.0, "wren")])
+    found = events_from_arrow(
+        detections_table([("id0", 1.0, 2.5, 1000.0, 1400.0, 0.9), ("id1", 9.0, 9.2, 2e3, 5e3, 0.6)])
+    )
+    scored = score_tables(found, truth)
+    (row,) = [row for row in score_rows(scored, "test", 0.5, 20, 0, by=("label",)) if row.by == "label"]
+    known = {name for name, one in row.figures.items() if one.estimate == one.estimate}
+    assert known == {"recall", "time_recall", "mean_iou"} and row.figures["recall"].estimate == 0.5
+    assert all(row.figures[name].method == "none" for name in set(row.figures) - known)
+    (whole,) = [row for row in score_rows(scored, "test", 0.5, 20, 0) if row.is_whole]
+    assert whole.figures["precision"].estimate == 0.5
 
 
 def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
