@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -119,9 +120,9 @@ def of_truths_alone(cell: Cell) -> Cell:
     label, and precision would be 1 whatever was found.
     """
     unknown = [name for name in FIGURES if name not in OF_TRUTHS]
-    metrics = replace(cell.metrics, **dict.fromkeys(unknown, np.nan))
+    figures: dict[str, Any] = dict.fromkeys(unknown, np.nan)
     nothing = dict.fromkeys(unknown, Interval(np.nan, np.nan, np.nan, "none"))
-    return replace(cell, metrics=metrics, intervals=cell.intervals | nothing)
+    return replace(cell, metrics=replace(cell.metrics, **figures), intervals=cell.intervals | nothing)
 
 
 def _parted(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np.bool_]) -> Matches:
