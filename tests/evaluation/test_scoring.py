@@ -30,6 +30,7 @@ from mast_ray.evaluation.scoring import (
     score_tables,
     sums_of,
 )
+from mast_ray.evaluation.split_truth import truth_of_split
 from mast_ray.evaluation.whole_recordings import score_whole
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.self_training.operator import PoolDetections
@@ -179,6 +180,24 @@ def test_where_nobody_looked_or_was_sure_a_detection_is_neither_right_nor_wrong(
     found = events_from_arrow(detections_table(seconds), recordings_from_arrow(archive.recordings))
     tables = score_whole(archive, found, "test", field())
     assert tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5]) and tables.left_out[UNJUDGED] == 2
+
+
+def test_a_recording_too_short_for_a_chunk_is_no_miss_of_a_model():
+    """As with spectrogram.short_recordings=drop: b has no chunk, so that neither way of scoring speaks of it."""
+    archive = prepared_in_memory(
+        {"a": "test", "b": "test"}, [("a", 2.0, 3.0, 1e3, 3e3), ("b", 2.0, 3.0, 1e3, 3e3)]
+    )
+    counts = pa.array([11, 0], pa.int32())
+    place = archive.recordings.column_names.index("num_chunks")
+    archive = replace(archive, recordings=archive.recordings.set_column(place, "num_chunks", counts))
+    assert set(chunks_of_split(archive, "test").recording.tolist()) == {0}
+    found = events_from_arrow(
+        detections_table([("a", 2.0, 3.0, 1e3, 3e3, 0.9)]), recordings_from_arrow(archive.recordings)
+    )
+    scored = score_whole(archive, found, "test", field())
+    assert (scored.num_recordings, summarise(scored.matches, 0.0).recall) == (1, 1.0)
+    # another tool's table may speak of it
+    assert len(truth_of_split(archive, "test").events) == 2
 
 
 @pytest.mark.parametrize("num_regions", [0, 1, 40, 200])
