@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mast_ray.evaluation.intervals import Interval, bootstrap_intervals, recording_sums
+from mast_ray.evaluation.intervals import FIGURES, Interval, bootstrap_intervals, recording_sums
 from mast_ray.evaluation.matching import Matches
 from mast_ray.evaluation.metrics import Metrics, summarise
 
@@ -21,6 +22,7 @@ Ints = NDArray[np.int64]
 
 DURATION_EDGES_S = (0.0, 0.1, 0.3, 1.0, 3.0, np.inf)
 BANDWIDTH_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 4000.0, np.inf)
+OF_TRUTHS = ("recall", "time_recall", "mean_iou")  # figures that no false alarm changes
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,16 @@ def breakdown_of_names(
         )
         cells.append(_cell(name, part, time_part, threshold, lookup, num_resamples, seed))
     return cells
+
+
+def of_truths_alone(cell: Cell) -> Cell:
+    """A cell without the figures that ask for its false alarms: where detections have no names, no false alarm is of any
+    label, and precision would be 1 whatever was found.
+    """
+    unknown = [name for name in FIGURES if name not in OF_TRUTHS]
+    figures: dict[str, Any] = dict.fromkeys(unknown, np.nan)
+    nothing = dict.fromkeys(unknown, Interval(np.nan, np.nan, np.nan, "none"))
+    return replace(cell, metrics=replace(cell.metrics, **figures), intervals=cell.intervals | nothing)
 
 
 def _parted(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np.bool_]) -> Matches:

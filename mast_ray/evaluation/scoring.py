@@ -28,6 +28,7 @@ from mast_ray.evaluation.breakdown import (
     breakdown_of_names,
     cells_of_hours,
     cells_of_values,
+    of_truths_alone,
 )
 from mast_ray.evaluation.event_boxes import Blocks, Space, boxes_of_events, is_within
 from mast_ray.evaluation.events import (
@@ -282,7 +283,8 @@ def breakdown_by(
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
     knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
-    return breakdown(scored.matches, cells[0], cells[1], names, *knobs)
+    found = breakdown(scored.matches, cells[0], cells[1], names, *knobs)
+    return [of_truths_alone(cell) for cell in found] if by == "label" else found
 
 
 def has_names(scored: Scored) -> bool:

@@ -45,9 +45,9 @@ class Truth(NamedTuple):
     rounding: Rounding = "grid"  # labels of an archive lie on whole frames and bins, as a model learns them
 
 
-def truth_of_split(prepared: Prepared, split: str | None) -> Truth:
-    """Events of the annotated recordings of a split and its blocks; of all
-    annotated recordings when it is None.
+def truth_of_split(prepared: Prepared, split: str | None, only_with_chunks: bool = False) -> Truth:
+    """Events of the annotated recordings of a split and its blocks; of all annotated recordings when it is None. A model
+    hears chunks: those of recordings too short for one (spectrogram.short_recordings=drop) are none that it could find.
     """
     everything = recordings_from_arrow(prepared.recordings)
     annotated = recordings_from_arrow(prepared.recordings, only_annotated=True)
@@ -56,6 +56,8 @@ def truth_of_split(prepared: Prepared, split: str | None) -> Truth:
         return Truth(renumbered(truth, annotated), None, events_from_arrow(prepared.ignored, annotated))
     rows = [row for row in prepared.splits.to_pylist() if row["split"] == split]
     names = {row["recording_id"] for row in rows}
+    if only_with_chunks:
+        names &= {name for name, count in zip(annotated.ids, annotated.num_chunks, strict=True) if count}
     chosen = annotated.take(np.array([n for n, name in enumerate(annotated.ids) if name in names], np.int64))
     if not len(chosen):
         known = sorted({name for name in prepared.splits.column("split").to_pylist() if name})

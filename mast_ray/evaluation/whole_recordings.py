@@ -66,8 +66,8 @@ def _stitched(events: EventTable, num_frames: Ints) -> tuple[Ints, Floats, Float
 
 
 def score_whole(prepared: Prepared, found: EventTable, split: str, config: Config) -> Scored:
-    """Events of whole recordings against what is true in one split of an archive."""
-    truth = truth_of_split(prepared, split)
+    """Events of whole recordings against what is true in one split of an archive, in recordings that have chunks."""
+    truth = truth_of_split(prepared, split, only_with_chunks=True)
     return score_tables(found, truth.events, config.evaluate.iou, blocks=truth.blocks, ignored=truth.ignored)
 
 

@@ -148,7 +148,9 @@ class DecodeThreads:
                         at += len(rows)
                 note_success(self._archive)
                 rows = stream.finish()
-                place = metadata_of(item.path, reading.info.header, knobs.audio, self._sites)
+                place = metadata_of(
+                    item.path, reading.info.header, knobs.audio, self._sites, reading.duration_s
+                )
                 record = record_of(item, reading, place, knobs.short_recordings)
                 clock = None if "clock_reset" in place.time_flags else place.local
                 yield Piece(item, at, rows, Ending(record, clock))

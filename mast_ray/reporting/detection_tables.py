@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
@@ -29,6 +30,7 @@ from mast_ray.storage.units import iter_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
+OF_CHUNKS = ("pseudo-label", "detect-chunks")  # stages that go through chunks of some splits
 _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")
 
 
@@ -189,6 +191,25 @@ def recordings_beside(uri: str) -> str | None:
         refuse_unfinished(storage)
         return None
     return uri
+
+
+def searched_recordings(uri: str, recordings: pa.Table) -> tuple[pa.Table, int]:
+    """(Those of the recordings that a folder of detections of single chunks speaks of, how many of them were searched in
+    part only): a pool is not the whole archive. As they are, and 0, where the folder says nothing of the kind.
+    """
+    if _manifest(uri).get("stage") not in OF_CHUNKS:
+        return recordings, 0
+    chunks: Counter[str] = Counter()
+    for commit in iter_commits(open_storage(uri)):
+        for outcome in commit.outcomes:
+            name, begin, end = outcome.item_id.rsplit("-", 2)
+            if outcome.status == "done":
+                chunks[name] += int(end) - int(begin)
+    recordings = recordings.filter(pc.is_in(recordings.column("recording_id"), pa.array(chunks, pa.string())))
+    pairs = zip(
+        *(recordings.column(name).to_pylist() for name in ("recording_id", "num_chunks")), strict=True
+    )
+    return recordings, sum(chunks[name] < (total or 0) for name, total in pairs)
 
 
 def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:

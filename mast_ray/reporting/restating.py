@@ -47,10 +47,10 @@ def _restated_row(row: dict[str, Any], zone: str, sites: SiteTable | None) -> di
     start = said.start or _known_start(row)
     if start is None:
         return new
-    start_utc, offset_s, flags = to_utc(start, said.zone or zone)
+    start_utc, offset_s, flags = to_utc(start, said.zone or zone, duration_s=row["duration_s"] or 0.0)
     if said.start is not None:
         new |= {"time_source": "table", "time_flags": ",".join(flags)}
-    elif start.tzinfo is None:
+    elif start.tzinfo is None or flags:
         before = [flag for flag in (row["time_flags"] or "").split(",") if flag not in ("", "zone_unknown")]
         new |= {"time_flags": ",".join(dict.fromkeys((*before, *flags)))}
     if start_utc is None:  # still without a zone, or no time at all: a clock that was reset

@@ -25,6 +25,7 @@ from mast_ray.reporting.detection_tables import (
     read_detections,
     read_recordings,
     recordings_beside,
+    searched_recordings,
 )
 from mast_ray.reporting.report.gallery import stitched
 from mast_ray.reporting.restating import restated
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
-    recordings = restated(read_recordings(source), args.timezone, args.site_table)
+    recordings, in_part = searched_recordings(args.table, read_recordings(source))
+    recordings = restated(recordings, args.timezone, args.site_table)
     detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
@@ -101,6 +103,12 @@ def run(args: argparse.Namespace) -> int:
     if "precision" in tables["calls_by_site"].column_names and num_verdicts(args.table) is None:
         print(
             "note: nothing says how many verdicts the probabilities come from: the limits of right_per_hour take them as known",
+            file=sys.stderr,
+        )
+    if in_part:
+        print(
+            f"note: {in_part} of {len(recordings)} recordings were searched in part (other parts are in other splits): their whole "
+            "length counts as effort",
             file=sys.stderr,
         )
     undated = int(np.isnan(local_start_s(recordings)).sum())

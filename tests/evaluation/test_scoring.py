@@ -20,6 +20,7 @@ from mast_ray.evaluation.events import (
 )
 from mast_ray.evaluation.ignored_regions import in_regions
 from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.score_sheet import score_rows
 from mast_ray.evaluation.scoring import (
     UNJUDGED,
     breakdown_by,
@@ -29,6 +30,7 @@ from mast_ray.evaluation.scoring import (
     score_tables,
     sums_of,
 )
+from mast_ray.evaluation.split_truth import truth_of_split
 from mast_ray.evaluation.whole_recordings import score_whole
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.self_training.operator import PoolDetections
@@ -180,6 +182,24 @@ def test_where_nobody_looked_or_was_sure_a_detection_is_neither_right_nor_wrong(
     assert tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5]) and tables.left_out[UNJUDGED] == 2
 
 
+def test_a_recording_too_short_for_a_chunk_is_no_miss_of_a_model():
+    """As with spectrogram.short_recordings=drop: b has no chunk, so that neither way of scoring speaks of it."""
+    archive = prepared_in_memory(
+        {"a": "test", "b": "test"}, [("a", 2.0, 3.0, 1e3, 3e3), ("b", 2.0, 3.0, 1e3, 3e3)]
+    )
+    counts = pa.array([11, 0], pa.int32())
+    place = archive.recordings.column_names.index("num_chunks")
+    archive = replace(archive, recordings=archive.recordings.set_column(place, "num_chunks", counts))
+    assert set(chunks_of_split(archive, "test").recording.tolist()) == {0}
+    found = events_from_arrow(
+        detections_table([("a", 2.0, 3.0, 1e3, 3e3, 0.9)]), recordings_from_arrow(archive.recordings)
+    )
+    scored = score_whole(archive, found, "test", field())
+    assert (scored.num_recordings, summarise(scored.matches, 0.0).recall) == (1, 1.0)
+    # another tool's table may speak of it
+    assert len(truth_of_split(archive, "test").events) == 2
+
+
 @pytest.mark.parametrize("num_regions", [0, 1, 40, 200])
 def test_regions_to_ignore_agree_with_a_raster(num_regions):
     rng = np.random.default_rng(0)
@@ -291,6 +311,20 @@ def test_breakdowns_by_site_hour_duration_bandwidth_and_label_hold_the_right_eve
     assert counts("duration") == {"0.1-0.3 s": (1, 1, 0), "1-3 s": (1, 1, 1)}
     assert counts("bandwidth") == {"0-500 Hz": (1, 1, 1), "2000-4000 Hz": (1, 1, 0)}
     assert counts("label") == {"frog": (1, 0, 0), "wren": (1, 1, 1)}
+
+
+def test_detections_without_names_have_a_recall_of_every_label_and_no_precision_that_is_always_one():
+    truth = truth_of([("id0", 1.0, 2.5, 1000.0, 1400.0, "wren"), ("id1", 1.0, 1.2, 1000.0, 3000.0, "wren")])
+    found = events_from_arrow(
+        detections_table([("id0", 1.0, 2.5, 1000.0, 1400.0, 0.9), ("id1", 9.0, 9.2, 2e3, 5e3, 0.6)])
+    )
+    scored = score_tables(found, truth)
+    (row,) = [row for row in score_rows(scored, "test", 0.5, 20, 0, by=("label",)) if row.by == "label"]
+    known = {name for name, one in row.figures.items() if one.estimate == one.estimate}
+    assert known == {"recall", "time_recall", "mean_iou"} and row.figures["recall"].estimate == 0.5
+    assert all(row.figures[name].method == "none" for name in set(row.figures) - known)
+    (whole,) = [row for row in score_rows(scored, "test", 0.5, 20, 0) if row.is_whole]
+    assert whole.figures["precision"].estimate == 0.5
 
 
 def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():

@@ -24,6 +24,14 @@ def test_a_waveform_row_beside_its_spectrogram_row_is_dropped():
     assert events(RAVEN + rows) == [("x", 1.0, 2.0, 500.0, 900.0, "A")]
 
 
+def test_a_name_whose_accents_a_computer_took_apart_is_the_same_name():
+    rows = "".join(
+        f"{n}\tSpectrogram 1\t1\t{n}.0\t{n}.5\t500\t900\t{name}\n"
+        for n, name in enumerate(("Gr\u00fcnspecht", "Gru\u0308nspecht"), 1)
+    )
+    assert {label for *_, label in events(RAVEN + rows)} == {"Gr\u00fcnspecht"}
+
+
 def test_rows_that_only_share_a_selection_number_are_all_kept():
     rows = "1\tSpectrogram 1\t1\t1.0\t2.0\t500\t900\tA\n1\tSpectrogram 1\t1\t1.0\t2.0\t3000\t4000\tB\n"
     assert len(events(RAVEN + rows)) == 2

@@ -108,6 +108,28 @@ def test_a_name_gives_the_right_time_or_a_flag(path, zone, utc, site, flags):
 
 
 @pytest.mark.parametrize(
+    ("name", "zone", "hours", "flags"),
+    [
+        ("X_20180325_013000.wav", "Europe/Berlin", 0.4, ""),
+        ("X_20180325_013000.wav", "Europe/Berlin", 0.6, "dst_change"),  # on, at 02:00
+        ("X_20181028_000000.wav", "Europe/Berlin", 8.0, "dst_change"),  # back, at 03:00
+        (
+            "X_20180324_230000Z.wav",
+            "Europe/Berlin",
+            8.0,
+            "dst_change",
+        ),  # a clock in UTC: local time is the zone's
+        ("X_20180325_023000.wav", "Europe/Berlin", 2.0, "dst_gap"),  # begins after the change
+        ("X_20180325_013000.wav", "+01:00", 8.0, ""),
+        ("X_20180325_013000.wav", "", 8.0, "zone_unknown"),
+    ],
+)
+def test_a_recording_that_runs_through_a_change_of_the_clocks_is_flagged(name, zone, hours, flags):
+    found = recording_metadata(name, zone=zone, duration_s=3600 * hours)
+    assert ",".join(found.time_flags) == flags
+
+
+@pytest.mark.parametrize(
     ("path", "zone", "offset_h"),
     [
         ("5B44A1C8.WAV", "Asia/Makassar", 8.0),  # an AudioMoth that counts in UTC, on Borneo

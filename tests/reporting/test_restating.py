@@ -31,6 +31,14 @@ def test_a_zone_that_was_named_is_not_unknown_any_more_and_its_gaps_are_told():
     assert restated(after, "Europe/Berlin").equals(after)
 
 
+@pytest.mark.parametrize("name", ["A/A_20240331_015930.wav", "A/A_20240331_005930Z.wav"])
+def test_a_change_of_the_clocks_within_a_recording_is_told(name):
+    after = restated(recordings(name), "Europe/Berlin")
+    assert after["time_flags"].to_pylist() == ["dst_change"]
+    assert any("dst_change" in said for said in clock_warnings(after))
+    assert restated(after, "Europe/Berlin").equals(after)
+
+
 def test_times_of_a_table_come_from_the_table(tmp_path):
     table = tmp_path / "times.csv"
     table.write_text("file,start_time,timezone\nA/A_19700101_000000.wav,2024-07-01T05:00:00,Europe/Berlin\n")

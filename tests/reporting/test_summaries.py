@@ -7,7 +7,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from mast_ray.reporting.detection_tables import searched_recordings
 from mast_ray.reporting.summaries import ratio_intervals, summarise
+from mast_ray.storage.storage import open_storage
+from mast_ray.storage.units import Commit, Outcome, put_commit
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
 
 START = datetime(2024, 5, 6, 5, 30, tzinfo=UTC)
@@ -34,6 +37,21 @@ def test_calls_count_in_the_hour_they_begin_in():
         (5, 0.5, 2, 4.0),
         (6, 0.5, 1, 2.0),
     ]
+
+
+def test_the_effort_behind_detections_of_a_pool_is_what_was_searched(tmp_path):
+    known = recordings(*({"recording_id": name, "num_chunks": 4} for name in ("whole", "partly", "labelled")))
+    folder = open_storage(tmp_path)
+    outcomes = tuple(
+        Outcome(name, "done", record={}) for name in ("whole-0-2", "whole-2-4", "partly-0-3")
+    ) + (Outcome("labelled-0-4", "rejected", "UNREADABLE"),)
+    put_commit(folder, Commit("u", "t", (), outcomes, {}))
+    assert searched_recordings(str(tmp_path), known) == (known, 0)  # nothing says what stage it is
+    folder.write_atomic("manifest.json", b'{"stage": "pseudo-label"}')
+    searched, in_part = searched_recordings(str(tmp_path), known)
+    assert searched.column("recording_id").to_pylist() == ["whole", "partly"] and in_part == 1
+    folder.write_atomic("manifest.json", b'{"stage": "detect"}')  # which writes its own list of recordings
+    assert searched_recordings(str(tmp_path), known) == (known, 0)
 
 
 def test_calls_of_a_label_have_the_effort_of_all_recordings():

@@ -79,6 +79,11 @@ def test_mistakes_are_told_before_the_work(named, capsys):
     assert run_verb("classify", ["shipped:tiny", prepared]) == 2
     assert "--out" in capsys.readouterr().err
     assert run_verb("classify", [str(named / "model"), prepared, "--unknown-below", "7"]) == 2
+    trained = write_fresh_detector(named / "trained", named / "prepared")
+    before = (trained / "card.json").read_bytes()
+    assert run_verb("classify", ["shipped:tiny", prepared, "--out", str(trained), *KNOBS]) == 3
+    assert "another detector, which would be lost" in capsys.readouterr().err
+    assert (trained / "card.json").read_bytes() == before and not (trained / "names.json").exists()
     other = ["--set", "detect.embeddings=projection"]
     if not (named / "model" / "names.json").exists():
         assert run_verb("classify", [str(named / "model"), prepared, *KNOBS]) == 0

@@ -161,6 +161,26 @@ def test_a_detector_of_ones_own_is_adapted_with_as_small_batches_as_the_shipped_
     assert "recipe tiny" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("value", "is_aside"), [("none", True), ("median", False)])
+def test_a_spectrogram_other_than_that_of_the_detector_one_starts_from_is_not_left_aside_in_silence(
+    tmp_path, caplog, monkeypatch, value, is_aside
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    argv = [
+        str(make_prepared(tmp_path, 4)),
+        "--out",
+        str(tmp_path / "out"),
+        "--dry-run",
+        "--start",
+        "shipped",
+    ]
+    assert run_verb("train", [*argv, "--set", f"spectrogram.background={value}"]) == 0
+    told = [record.getMessage() for record in caplog.records if "left aside" in record.getMessage()]
+    assert [message.split(":")[0] for message in told] == [
+        "spectrogram.background=none is left aside"
+    ] * is_aside
+
+
 @pytest.mark.parametrize(
     ("said", "is_aside"),
     [

@@ -83,12 +83,18 @@ def fit_names(
         )
     known = validation.take(np.isin(validation.label, list(counts))) if validation is not None else None
     has_validation = known is not None and len(known.label) >= LEAST_VALIDATION
+    folds = _folds(train)
+    if not folds and not has_validation:
+        raise DataError(
+            "no label has boxes in two recordings: nothing says how well names would do elsewhere\n"
+            "name boxes of the same labels in more recordings, and prepare the archive again"
+        )
     top_1, held = {}, {}
     for way in WAYS:
-        held[way] = _Held.of([(train, known)] if has_validation else _folds(train), way)  # type: ignore[list-item]
+        held[way] = _Held.of([(train, known)] if has_validation else folds, way)  # type: ignore[list-item]
         top_1[f"{way.kind}{', with shape' if way.uses_shape else ''}"] = float(held[way].is_right.mean())
     best = max(WAYS, key=lambda way: (round(float(held[way].is_right.mean()), 6), -WAYS.index(way)))
-    known_held = held[best] if not has_validation else held[best].joined(_Held.of(_folds(train), best))
+    known_held = held[best] if not has_validation else held[best].joined(_Held.of(folds, best))
     untrained = _Held.of(_label_folds(train), best, is_untrained=True)
     knobs = _fitted_confidence(known_held, untrained)
     limit = None
@@ -145,7 +151,7 @@ class _Held(NamedTuple):
 
 
 def _folds(train: Examples) -> list[tuple[Examples, Examples]]:
-    """(taught, asked) pairs; a box whose label only its own recordings have cannot be asked for."""
+    """(taught, asked) pairs; a box whose label only its own recordings have cannot be asked for: none where all are so."""
     groups = np.unique(train.group.astype(str))
     by = train.group.astype(str) if len(groups) >= 2 else np.arange(len(train.label)).astype(str)
     count = min(FOLDS, len(np.unique(by)))
@@ -154,11 +160,6 @@ def _folds(train: Examples) -> list[tuple[Examples, Examples]]:
         asked = asked[np.isin(train.label[asked], train.label[taught])]
         if len(asked) and len(set(train.label[taught].tolist())) >= 2:
             parts.append((train.take(taught), train.take(asked)))
-    if not parts:
-        raise DataError(
-            "no label has boxes in two recordings: nothing says how well names would do elsewhere\n"
-            "name boxes of the same labels in more recordings, and prepare the archive again"
-        )
     return parts
 
 

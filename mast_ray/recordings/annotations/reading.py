@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ from mast_ray.recordings.annotations.formats import (
     yolo,
 )
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
-from mast_ray.recordings.annotations.model import AnnotationSet, Parsed, merge_annotations
+from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Parsed, merge_annotations
 from mast_ray.recordings.annotations.paths import (
     RecordingIndex,
     list_files,
@@ -162,6 +163,12 @@ def _in_several_folders(owners: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
+def _composed(annotation: Annotation) -> Annotation:
+    """Its label with accents and letters in one, however a computer writes them: macOS takes them apart, and one species would be two."""
+    label = unicodedata.normalize("NFC", annotation.label)
+    return annotation if label == annotation.label else replace(annotation, label=label)
+
+
 def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
     """Whether a table has every column of a mapping."""
     header = parse_table(first_line(decoded_head(content, name)), name).columns
@@ -259,7 +266,9 @@ def parse_annotations(
             f"{name}: not one of its {len(parsed.problems)} rows can be used ({parsed.problems[0]}):\n"
             "check its columns, or export it again"
         )
-    return _resolved(parsed, name, index, is_alone)
+    return _resolved(
+        replace(parsed, annotations=tuple(map(_composed, parsed.annotations))), name, index, is_alone
+    )
 
 
 def detect_format(text: str, document: Any, name: str, columns: Mapping[str, str]) -> ReadFormat:

@@ -5,8 +5,10 @@ Nothing is guessed: a clock reading without a known zone gives no `start_utc` an
 date are local all the same.
 A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
 Flags: zone_unknown, clock_reset (before 2005: no start_utc either), clock_ahead (later than tomorrow: not used at
-all), dst_gap, dst_ambiguous, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
+all), dst_gap, dst_ambiguous, dst_change, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
 several_times, epoch_name, gps_synced, twelve_hour_clock.
+A recording keeps the offset of its start to its end, as the recorder's own clock does: where its zone puts clocks on or back
+meanwhile (dst_change), local times after the change are those of the clock before it; UTC is right throughout.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ def recording_metadata(
     row: TableRow | None = None,
     zone: str = "",
     site_from: SiteFrom = "auto",
+    duration_s: float = 0.0,
 ) -> RecordingMetadata:
     """Merge all sources in order of trust. `zone` is an IANA name or a fixed offset; empty: undeclared."""
     name = read_name(stem_and_suffix(path)[0])
@@ -104,7 +107,9 @@ def recording_metadata(
 
     source: TimeSource = readings[0][0] if readings else "none"
     start = readings[0][1] if readings else None
-    start_utc, offset_s, flags = to_utc(start, row.zone or zone) if start is not None else (None, None, ())
+    start_utc, offset_s, flags = (
+        to_utc(start, row.zone or zone, duration_s=duration_s) if start is not None else (None, None, ())
+    )
     if source in ("filename", "none"):
         flags = (*name.flags, *flags)
     if _disagree(readings):
@@ -126,7 +131,7 @@ def recording_metadata(
 
 
 def to_utc(
-    start: datetime, zone: str, now: datetime | None = None
+    start: datetime, zone: str, now: datetime | None = None, duration_s: float = 0.0
 ) -> tuple[datetime | None, int | None, tuple[str, ...]]:
     """(UTC time, offset of local time in seconds, flags) of a clock reading; its
     own offset outranks the zone.
@@ -149,6 +154,9 @@ def to_utc(
     elif zone and not start.utcoffset():
         start = start.astimezone(zone_named(zone))
     offset = start.utcoffset() or timedelta(0)
+    end = (start.astimezone(UTC) + timedelta(seconds=duration_s)).astimezone(start.tzinfo)
+    if end.utcoffset() != start.astimezone(UTC).astimezone(start.tzinfo).utcoffset():
+        flags = (*flags, "dst_change")
     return start.astimezone(UTC), round(offset.total_seconds()), flags
 
 

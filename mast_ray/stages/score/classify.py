@@ -24,11 +24,12 @@ from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.inference.embeddings import embed_boxes, load_embedder
 from mast_ray.inference.naming import examples_of
 from mast_ray.models.detector import EmbeddingName
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.stage_folders import MANIFEST
+from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import read_as
-from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card
-from mast_ray.training.files.names_files import write_names
+from mast_ray.training.files.model_files import CARD, WEIGHTS, Card, read_card
+from mast_ray.training.files.names_files import NAMES, write_names
 
 log = logging.getLogger("mast.classify")
 
@@ -62,10 +63,11 @@ def classify(
     if card.kind != "detector":
         raise ConfigError(f"{model} holds {card.kind} weights: names belong to a detector (`mast train`)")
     archive = open_prepared(prepared, config.storage)
+    target = open_storage(out, config.storage) if out else source
+    refuse_other_model(target, card)
     tried = TRIED if knobs.embedding == "auto" else (knobs.embedding,)
     found = {name: fitted(config, model, archive, name, knobs) for name in tried}
     best = max(found, key=lambda name: max(found[name].top_1.values()))
-    target = open_storage(out, config.storage) if out else source
     if target.url != source.url:
         for name in (WEIGHTS, CARD):
             target.write_atomic(name, source.read_bytes(name))
@@ -75,6 +77,16 @@ def classify(
     write_names(target, document, found[best].names.tensors(), card)
     print(f"names: {target.url} (mast detect, export, summarise, report and evaluate --by label use them)")
     return document
+
+
+def refuse_other_model(target: Storage, card: Card) -> None:
+    """A copy with names goes where no other detector lies; one that was made here before may be made anew."""
+    if target.stat(CARD) is None or read_card(target).weights_sha256 == card.weights_sha256:
+        return
+    if target.stat(NAMES) is None or target.stat(MANIFEST) is not None:
+        raise DataError(
+            f"{target.url} holds another detector, which would be lost:\ngive another --out, or that detector as MODEL"
+        )
 
 
 def fitted(

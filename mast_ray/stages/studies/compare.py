@@ -32,6 +32,7 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.labels import expert_chunks
 
 log = logging.getLogger("mast.compare")
 
@@ -90,7 +91,7 @@ def splits_of(study: Comparison, archive: Prepared) -> tuple[str, ...]:
 
 def planned_runs(study: Comparison, archive: Prepared, encoder: str, splits: Sequence[str]) -> list[Run]:
     """Every method with every seed; methods that self-train wait for `mast` with the same seed."""
-    num_train, num_pool = (len(chunks_of_split(archive, name)) for name in ("train", "pool"))
+    num_train, num_pool = len(expert_chunks(archive, study.config)), len(chunks_of_split(archive, "pool"))
     runs = []
     for seed in study.seeds:
         for method in with_needed(study.methods):

@@ -41,7 +41,7 @@ from mast_ray.storage.stage_folders import sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
 from mast_ray.training.assembly import FROM_SCRATCH
 
 log = logging.getLogger("mast.label_budget")
@@ -115,7 +115,7 @@ def check_study(study: BudgetStudy, archive: Prepared) -> None:
     unknown = [name for name in study.strategies if name not in STRATEGIES]
     if unknown:
         raise ConfigError(f"--strategies {unknown[0]} is not known: choose from {', '.join(STRATEGIES)}")
-    most = len(chunks_of_split(archive, "train"))
+    most = len(heard_chunks(archive, chunks_of_split(archive, "train")))
     too_many = [n for n in study.budgets if n > most or n < 1]
     if too_many:
         raise ConfigError(
@@ -161,7 +161,7 @@ def stretched(knobs: DetectorTrainConfig, num_chunks: int, num_train: int) -> di
 
 
 def planned_runs(study: BudgetStudy, archive: Prepared, encoder: str) -> list[Run]:
-    num_train, splits = len(chunks_of_split(archive, "train")), scored_splits(archive)
+    num_train, splits = len(heard_chunks(archive, chunks_of_split(archive, "train"))), scored_splits(archive)
     runs = []
     for training in trainings_of(study):
         config = training_config(study.config, training, num_train, study.match)
@@ -196,7 +196,7 @@ def curve_rows(
     splits = scored_splits(archive)
     sums: dict[tuple[str, int, str], list[RecordingSums]] = {}
     single: list[BudgetRun] = []
-    num_train = len(chunks_of_split(archive, "train"))
+    num_train = len(heard_chunks(archive, chunks_of_split(archive, "train")))
     for training in trainings_of(study):
         if outcomes[training.name].result is None:
             continue

@@ -74,6 +74,10 @@ class ChosenLabels:
             + (f", {silent:,} more gone through without a call" if silent else "")
             + (f": {_listed(self.counts['call'])}" if self.counts["call"] else "")
         ]
+        if alike := _spelled_otherwise(self.counts["call"]):
+            lines.append(
+                f"  {len(alike):,} names are written in several ways, each of which is a label of its own: {', '.join(alike[:3])}"
+            )
         if in_time := sum(a.is_time_only for a in self.calls.annotations):
             lines.append(
                 f"  {in_time:,} of them have no frequencies: they teach nothing but time, and that with "
@@ -204,6 +208,14 @@ def _matches(label: str, patterns: Sequence[str]) -> bool:
 
 def _plain(label: str) -> str:
     return re.sub(r"[\s_\-./]+", " ", label.casefold()).strip()
+
+
+def _spelled_otherwise(labels: Iterable[str]) -> list[str]:
+    """Names that differ in nothing but case, spaces and signs, as `Wren and wren`."""
+    spelled: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        spelled.setdefault(_plain(label), []).append(label)
+    return [" and ".join(own) for own in spelled.values() if len(own) > 1]
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -180,7 +180,7 @@ def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable |
         if not isinstance(fault, UnreadableRecording):
             raise
         return _Probed(reason=str(fault.reason))
-    place = metadata_of(item.path, info.header, audio, sites)
+    place = metadata_of(item.path, info.header, audio, sites, duration_s or 0.0)
     return _Probed(
         hours=(duration_s or 0.0) / 3600.0,
         site=place.site,

@@ -99,7 +99,9 @@ class PrepareWork:
                 segments = segments_of_blocks(blocks, self.short_recordings, logmel)
                 writer.add(item.item_id, backgrounds.measuring(item.item_id, segments))
                 note_success(self.archive)
-                place = metadata_of(item.path, reading.info.header, self.audio, self.sites)
+                place = metadata_of(
+                    item.path, reading.info.header, self.audio, self.sites, reading.duration_s
+                )
                 return Outcome(
                     item.item_id,
                     "done",
@@ -194,10 +196,12 @@ class _Source:
 
 
 def metadata_of(
-    path: str, header: Header | None, audio: AudioConfig, sites: SiteTable | None
+    path: str, header: Header | None, audio: AudioConfig, sites: SiteTable | None, duration_s: float = 0.0
 ) -> RecordingMetadata:
     """Time and place of a recording by every source there is."""
-    read = partial(recording_metadata, path, header=header, zone=audio.timezone, site_from=audio.site_from)
+    read = partial(
+        recording_metadata, path, header=header, zone=audio.timezone, site_from=audio.site_from, duration_s=duration_s
+    )  # fmt: skip
     return read() if sites is None else read(row=sites.row_of(path, read().site))
 
 

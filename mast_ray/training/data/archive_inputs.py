@@ -47,18 +47,22 @@ def archive_inputs(
         prepared = with_background(prepared, spectrogram.background)
         return ArchiveInputs(prepared, prepared.normalisation(spectrogram.divisor), spectrogram.tail)
     prepared = read_as(prepared, card, where, say)
-    wanted = {
-        "background": card.normaliser().background,
-        "divisor": card.normaliser().divisor,
-        "tail": card.tail,
-    }
+    if say:
+        _say_left_aside(config, card, where)
+    return ArchiveInputs(prepared, card.normaliser(), card.tail)
+
+
+def _say_left_aside(config: Config, card: Card, where: str) -> None:
+    """Which settings of the spectrogram do not hold, because a model was trained with others."""
+    takes = card.normaliser()
+    wanted = {"background": takes.background, "divisor": takes.divisor, "tail": card.tail}
     for name, value in wanted.items():
-        if say and getattr(spectrogram, name) != value:
+        own = getattr(config.spectrogram, name)
+        if own != value:
             log.warning(
                 "spectrogram.%s=%s is left aside: %s was trained with %s",
-                name, getattr(spectrogram, name), where or "the model", value,
+                name, own, where or "the model", value,
             )  # fmt: skip
-    return ArchiveInputs(prepared, card.normaliser(), card.tail)
 
 
 def read_as(prepared: Prepared, card: Card, where: str = "the model", say: bool = True) -> Prepared:
@@ -77,13 +81,14 @@ def read_as(prepared: Prepared, card: Card, where: str = "the model", say: bool 
 
 
 def with_model_of(config: Config, card: Card, where: str) -> Config:
-    """The same, and what of the settings' model is left aside is said in a line."""
+    """The same, and what of the settings is left aside is said in a line."""
     known = config.model.model_dump(mode="json", exclude={"compile"})
     taken = as_trained(config, card)
     new = taken.model.model_dump(mode="json", exclude={"compile"})
     changed = [f"model.{name}={new[name]}" for name in new if new[name] != known[name]]
     if changed:
         log.info("%s as in %s", ", ".join(changed), where)
+    _say_left_aside(config, card, where)
     return taken
 
 

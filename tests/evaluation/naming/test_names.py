@@ -141,6 +141,8 @@ def test_one_label_is_no_choice_and_labels_of_one_recording_cannot_be_judged():
     apart = examples._replace(group=examples.label)
     with pytest.raises(DataError, match="two recordings"):
         fit_names(apart, None)
+    elsewhere = clouds(num_labels=2, seed=0)  # but where validation has boxes of them, it is the judge
+    assert fit_names(apart, elsewhere).judged_on == "validation boxes"
 
 
 def test_names_come_back_from_their_files_and_what_does_not_fit_is_refused():

@@ -2,7 +2,10 @@
 
 import csv
 import json
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from study_archive import make_study_archive, study_config
 
@@ -11,14 +14,21 @@ from mast_ray.config.recipes import tiny
 from mast_ray.evaluation.label_budget import curves_from_json
 from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.runner import HERE
+from mast_ray.stages.studies.compare import Comparison, planned_runs
 from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
     Training,
+    check_study,
     run_label_budget,
     stretched,
     training_config,
     trainings_of,
 )
+from mast_ray.stages.studies.label_budget import planned_runs as budget_runs
+from mast_ray.stages.studies.methods import METHODS
+from mast_ray.tables.prepared import open_prepared
+from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.tables.schemas import IGNORED
 
 
 def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
@@ -42,6 +52,40 @@ def test_small_budgets_come_first_and_every_strategy_meets_every_seed():
     trainings = trainings_of(BudgetStudy(tiny(), "p", "o", (50, 25, 50), ("random", "sequential"), (0, 1)))
     assert [training.num_chunks for training in trainings] == [25] * 4 + [50] * 4
     assert len({training.folder for training in trainings}) == 8
+
+
+def test_studies_count_the_training_chunks_that_somebody_went_through(tmp_path):
+    archive = open_prepared(make_study_archive(tmp_path))
+    train = chunks_of_split(archive, "train")
+    unheard = archive.recording_ids[int(train.recording[0])]
+    row = {"recording_id": unheard, "begin_s": 0.0, "end_s": 16.0, "label": "", "why": "not_gone_through"}
+    partly = replace(
+        archive,
+        labels=archive.labels.filter(pc.not_equal(archive.labels.column("recording_id"), unheard)),
+        ignored=pa.Table.from_pylist([row], schema=IGNORED),
+    )
+    heard = int((train.recording != train.recording[0]).sum())
+    config = study_config()
+    check_study(BudgetStudy(config, "p", "o", (heard,)), partly)
+    with pytest.raises(ConfigError, match=f"the {heard} labelled training chunks"):
+        check_study(BudgetStudy(config, "p", "o", (heard + 1,)), partly)
+    whole, less = (
+        budget_runs(BudgetStudy(config, "p", "o", (1,)), one, "")[0].arguments[0].detector.epochs
+        for one in (archive, partly)
+    )
+    batch = config.detector.batch_size
+    assert (whole, less) == (len(train) // batch, heard // batch) and less < whole
+    # the budget is what a method sees of them: as long as self-training is longer with fewer chunks
+    methods = (METHODS["mast_long"],)
+    few = study_config(split__budget_chunks=2)
+    long, longer = (
+        planned_runs(Comparison(one, "p", "o", methods, (0,)), partly, "e", [])[-1]
+        .arguments[0]
+        .detector.epochs
+        for one in (config, few)
+    )
+    num_pool = len(chunks_of_split(partly, "pool"))
+    assert (long, longer) == tuple(1 + round((num_pool + n) / n) for n in (heard, 2))
 
 
 @pytest.mark.slow

@@ -136,3 +136,12 @@ def test_a_task_of_a_part_that_stays_beside_calls_is_said_unless_something_says_
     assert any("say so with --listened" in line for line in chosen_labels(found, knobs()).lines())
     partly = AnnotationSet(boxes, frozenset({"a.wav"}), spans=(Span("a.wav", 5.12, 15.36),))
     assert not any("--listened" in line for line in chosen_labels(partly, knobs()).lines())
+
+
+def test_names_that_differ_in_case_or_signs_alone_are_said():
+    lines = chosen_labels(
+        found("Wren", "wren", "wren", "Great_Tit", "great tit", "Coal Tit"), knobs()
+    ).lines()
+    (said,) = [line for line in lines if "several ways" in line]
+    assert "2 names" in said and "Great_Tit and great tit, Wren and wren" in said
+    assert not any("several ways" in line for line in chosen_labels(found("Wren", "Tit"), knobs()).lines())
