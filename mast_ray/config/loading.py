@@ -66,8 +66,10 @@ def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
             hint = f"did you mean {guess}?" if guess else "see `mast config` for every key"
             raise ConfigError(f"unknown setting {key!r}: {hint}")
         _refuse_secret(key, value)
-        if isinstance(value, bool) and "yes" in get_args(valid[key].annotation):
-            value = "yes" if value else "no"  # YAML 1.1 reads a bare no as false
+        words = get_args(valid[key].annotation)
+        for yes, no in (("yes", "no"), ("on", "off")) if isinstance(value, bool) else ():
+            if no in words:
+                value = yes if value else no  # YAML 1.1 reads a bare no or off as false
         *sections, last = key.split(".")
         node = tree
         for section in sections:

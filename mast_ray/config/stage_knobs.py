@@ -170,7 +170,7 @@ class DetectorTrainConfig(Section):
     contrastive_negatives: int = Field(32, ge=1)
     """Negatives per chunk (paper: 32)."""
     confidence_weighting: Literal["none", "raw", "normalised"] = "none"
-    """Weight of a pseudo-labelled chunk: mean score as printed (raw), or scaled to
+    """Weight of a pseudo-labelled chunk: 1 (none), mean score as printed (raw), or scaled to
     mean 1 over the global batch.
     """
     min_steps: int = Field(0, ge=0)
@@ -258,7 +258,7 @@ class SelfTrainConfig(Section):
     empty_chunks: Literal["drop", "negative"] = "drop"
     """Chunks without pseudo-boxes: left out, or kept as negatives with empty_weight."""
     empty_weight: Weight = 0.3
-    """Weight of empty chunks kept as negatives."""
+    """Weight of empty chunks kept as negatives, beside the mean score (1 with confidence_weighting=none) of others."""
     max_chunks: int = Field(0, ge=0)
     """Train on at most this many chunks of the pool per round, drawn at random; 0: all. Only a random part of the pool
     is labelled then: as many, or three times as many where chunks without pseudo-boxes are left out.

@@ -43,6 +43,7 @@ EQUALISER_POINTS = 5
 ZOOMED_SHARE = 0.5  # of the examples that are augmented
 BENT_SHARE = 0.5
 FEWEST_WAVES, MOST_WAVES = 0.5, (4.0, 2.0)  # of a bend in a chunk, in time and in frequency
+NEARLY_SILENT = 0.01  # above silence: backgrounds in half precision are rounded by half as much
 LEAST_SPREAD = 0.05  # a bin that stays the same all the time has no spread to divide by
 
 
@@ -300,10 +301,12 @@ def _move_boxes(boxes: PaddedBoxes, axis: int, move: Callable[[Tensor], Tensor])
 
 
 def _to_the_edges(boxes: PaddedBoxes, moved: PaddedBoxes, num_bins: int) -> PaddedBoxes:
-    """Moved boxes of which those that reached the lowest or highest bin still do: where this is repeated, so is what is in it."""
+    """Moved boxes of which those that reached the middle of the lowest or highest bin reach the edge: where this bin is
+    repeated, so is what is in it.
+    """
     t0, f0, t1, f1 = moved.corners.unbind(-1)
-    low = torch.where(boxes.corners[..., 1] <= 0, f0.clamp(max=0), f0)
-    high = torch.where(boxes.corners[..., 3] >= num_bins, f1.clamp(min=num_bins), f1)
+    low = torch.where(boxes.corners[..., 1] < 0.5, f0.clamp(max=0), f0)
+    high = torch.where(boxes.corners[..., 3] > num_bins - 0.5, f1.clamp(min=num_bins), f1)
     return replace(moved, corners=torch.stack((t0, low, t1, high), dim=-1))
 
 
@@ -338,9 +341,11 @@ def mix_style(logmel: Tensor, lender: Tensor, share: Tensor, silence: float) -> 
 
     Freq-MixStyle (Kim et al. 2022). Padded frames neither count nor change.
     """
-    is_sound = (logmel > silence + 1e-3).any(dim=2, keepdim=True)  # (B, T, 1)
+    is_sound = (logmel > silence + NEARLY_SILENT).any(dim=2, keepdim=True)  # (B, T, 1)
     mean, spread = _statistics(logmel, is_sound)
-    their_mean, their_spread = _statistics(lender, (lender > silence + 1e-3).any(dim=2, keepdim=True))
+    their_mean, their_spread = _statistics(
+        lender, (lender > silence + NEARLY_SILENT).any(dim=2, keepdim=True)
+    )
     weight = share[:, None, None]
     new_spread = torch.lerp(spread, their_spread, weight)
     styled = (logmel - mean) * (new_spread / spread) + torch.lerp(mean, their_mean, weight)

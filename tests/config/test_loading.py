@@ -1,6 +1,7 @@
 """Strict loading, overrides, replay and the rules between knobs."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,6 +11,7 @@ from mast_ray.config.loading import (
     apply_overrides,
     config_from_yaml,
     config_to_yaml,
+    flatten,
     leaf_keys,
     parse_set,
 )
@@ -91,9 +93,19 @@ def test_dates_given_by_set_stay_text():
     assert config.split.ood_dates == ("2018-07-10", "2018-07-11")
 
 
+def test_every_word_of_every_knob_can_be_set_as_it_stands_in_the_list_of_knobs():
+    """YAML has its own mind about yes, no, on and off."""
+    for key, knob in leaf_keys(Config).items():
+        for word in (one for one in get_args(knob.annotation) if isinstance(one, str)):
+            set_ = flatten(apply_overrides(Config(), parse_set([f"{key}={word}"])).model_dump(mode="json"))
+            assert set_[key] == word
+
+
 def test_a_bare_yes_or_no_is_taken_as_the_word():
     assert apply_overrides(Config(), parse_set(["cluster.use_gpu=no"])).cluster.use_gpu == "no"
     assert apply_overrides(Config(), parse_set(["cluster.use_gpu=yes"])).cluster.use_gpu == "yes"
+    assert apply_overrides(Config(), parse_set(["self_train.governor=off"])).self_train.governor == "off"
+    assert config_from_yaml("self_train:\n  governor: off\n", "a file").self_train.governor == "off"
 
 
 def test_a_batch_that_cannot_be_split_over_workers_names_one_that_can():

@@ -425,6 +425,22 @@ def test_what_reaches_the_edge_of_the_band_is_repeated_and_its_box_with_it(
     assert measured_box(result.logmel[0, 0]) == pytest.approx(box, abs=1.01)
 
 
+@pytest.mark.parametrize(
+    ("band", "bins", "factor"), [((0.4, 12), 5, 0.5), ((52, F - 0.3), -4, 0.5), ((52, F - 0.3), -4, 1.0)]
+)
+def test_a_box_that_ends_within_the_outermost_bin_reaches_the_edge_of_the_band(
+    band: tuple[float, float], bins: int, factor: float
+) -> None:
+    """A teacher's boxes and those of a label in Hz end between two edges of bins: the bin is as loud, and repeated as well."""
+    batch = painted((50, math.floor(band[0]), 90, math.ceil(band[1])))
+    batch.boxes.corners[0, 0] = torch.tensor([50.0, band[0], 90.0, band[1]])
+    zoom = {"zoom": torch.tensor([[1.0, factor]]), "zoom_about": torch.tensor([[0.0, 30.0]])}
+    drawn = draws(shift_bins=torch.tensor([bins]), **zoom)
+    result = augment(batch, drawn, replace(ALL, shift_edges="repeat"), NORMALISATION)
+    (box,) = objects(result)
+    assert measured_box(result.logmel[0, 0]) == pytest.approx(box, abs=1.01)
+
+
 def test_style_takes_mean_and_spread_of_every_bin_from_the_lender() -> None:
     own, lender = noisy(2, seed=1), noisy(2, level=1.0, seed=2) * 0.5
     full = mix_style(own, lender, torch.tensor([1.0, 0.0]), SILENCE)
@@ -441,6 +457,15 @@ def test_style_leaves_padding_alone_and_does_not_count_it() -> None:
     styled = mix_style(own, lender, torch.ones(1), SILENCE)
     assert (styled[:, 100:] == SILENCE).all()
     assert torch.allclose(styled[0, :100].mean(0), lender[0].mean(0), atol=1e-4)
+
+
+def test_style_does_not_count_the_padding_of_a_lender_in_half_precision() -> None:
+    """Backgrounds of the pool are kept so: -5.4545 becomes -5.4531, which is no sound."""
+    silence = Normalisation(0.0, 1.1, background="median").silence
+    own, lender = noisy(1, seed=1), noisy(1, level=1.0, seed=2)
+    lender[:, 100:] = silence
+    styled = mix_style(own, lender.half().float(), torch.ones(1), silence)
+    assert torch.allclose(styled[0].mean(0), lender[0, :100].mean(0), atol=1e-2)
 
 
 def test_mixing_values_above_a_background_keeps_the_background_where_it_was() -> None:

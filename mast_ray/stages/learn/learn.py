@@ -2,7 +2,7 @@
 
 OUT/prepared      the corrected recordings, dealt into those to learn from and those to judge by
 OUT/adapted       the detector, trained on from the present one; OUT/scores: both on the held-out corrections
-OUT/model         the better of the two, with names where corrections have some
+OUT/model         the better of the two, with names where corrections have some; the present one with another threshold where that does
 OUT/detections    the archive, detected again; OUT/changes.csv: boxes gained, lost and renamed
 OUT/corrections   copied: the next round knows them too. OUT/verdicts.csv: those that were drawn at random
 OUT/learn.json    what was decided, and why
@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -27,12 +27,15 @@ from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.evaluation.figure_tables import difference_text, interval_text, without_nan
-from mast_ray.evaluation.intervals import Difference, Interval, wilson_limits
+from mast_ray.evaluation.intervals import Difference, Interval, paired_differences, wilson_limits
+from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.review.corrections import log_files, read_logs
 from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
 from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.evaluation.review.taught import Taught, taught_by
 from mast_ray.evaluation.review.verdicts import verdicts_csv
+from mast_ray.evaluation.score_sheet import score_rows
+from mast_ray.evaluation.scoring import sums_of
 from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.stages.detect.detect import DetectInputs, detect
@@ -49,7 +52,7 @@ from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage, map_keys, open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
-from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card
+from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card, write_card
 
 log = logging.getLogger("mast.learn")
 
@@ -60,17 +63,24 @@ MOST_EPOCHS = 12
 
 
 class Compared(NamedTuple):
-    """Both models on the held-out corrections."""
+    """Both models on the held-out corrections, which chose the threshold of the adapted one: the present one is judged with a
+    threshold that they chose too, else a better threshold would pass for a better detector. Where that is all there is to gain,
+    the present one is kept with it.
+    """
 
-    before: Interval
+    before: Interval  # as it is
+    retuned: Interval  # with that threshold
+    threshold: float
     after: Interval
-    gain: Difference  # in F1
+    gain: Difference  # in F1, of the adapted one over the present one with that threshold
     num_calls: int
     num_recordings: int
 
     @property
-    def is_better(self) -> bool:
-        return self.gain.estimate > 0
+    def kept(self) -> Literal["adapted", "retuned", "present"]:
+        if self.gain.estimate > 0:
+            return "adapted"
+        return "retuned" if self.after.estimate > self.before.estimate else "present"
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Round:
 
     @property
     def kept(self) -> str:
-        return "adapted" if self.compared.is_better else "present"
+        return self.compared.kept
 
 
 def learn(
@@ -105,13 +115,17 @@ def learn(
     adapted = adapt(config, place.model, archive, target.at(ADAPTED).url, minutes, runner)
     compared = compare(config, place.model, adapted, archive, target.at(SCORES), runner)
     print(compared_text(compared), flush=True)
-    source = open_storage(adapted if compared.is_better else place.model, config.storage)
+    is_adapted = compared.kept == "adapted"
+    source = open_storage(adapted if is_adapted else place.model, config.storage)
     for name in (WEIGHTS, CARD):
         target.at(MODEL).write_atomic(name, source.read_bytes(name))
-    names = learned_names(config, place.model, target.at(MODEL), archive, compared.is_better)
+    if compared.kept == "retuned":
+        card = read_card(place.model, config.storage)
+        write_card(target.at(MODEL), replace(card, score_threshold=compared.threshold))
+    names = learned_names(config, place.model, target.at(MODEL), archive, is_adapted)
     print(names.text(), flush=True)
     changes = None
-    if compared.is_better or names.is_new:
+    if compared.kept != "present" or names.is_new:
         changes = detect_again(config, place, target, runner)
         told = corrected_text(archive, place, target)
         print(f"{changes.text()}\n{told}", flush=True)
@@ -232,7 +246,7 @@ def fitted_epochs(
 def compare(
     config: Config, before: str, after: str, archive: Prepared, scores: Storage, runner: Runner
 ) -> Compared:
-    """Both on the held-out corrections, each at its own threshold, over the same recordings."""
+    """Both on the held-out corrections, over the same recordings."""
     wanted = Wanted(("val",))
     found = {
         name: evaluate_model(config, model, archive.storage.url, scores.at(name).url, wanted, runner=runner)
@@ -241,8 +255,14 @@ def compare(
     rows = {name: one.sheet.whole("val") for name, one in found.items()}
     old, new = rows["before"], rows["after"]
     assert old is not None and new is not None
-    gain = found["after"].gains_over(found["before"], config)["val"]["f1"]
-    return Compared(old.figures["f1"], new.figures["f1"], gain, num_held_out(archive), old.num_recordings)
+    present, adapted = (found[name].splits["val"] for name in ("before", "after"))
+    best, drawn = best_threshold(present.matches), (config.evaluate.bootstrap, config.seed)
+    threshold = best if math.isfinite(best) else found["before"].threshold.value
+    retuned = score_rows(present, "val", threshold, *drawn)[0].figures["f1"]
+    sums = sums_of(present, threshold), sums_of(adapted, found["after"].threshold.value)
+    gain = paired_differences(*sums, *drawn)["f1"]
+    figures = (old.figures["f1"], retuned, threshold, new.figures["f1"], gain)
+    return Compared(*figures, num_held_out(archive), old.num_recordings)
 
 
 def num_held_out(archive: Prepared) -> int:
@@ -253,14 +273,15 @@ def num_held_out(archive: Prepared) -> int:
 
 
 def compared_text(one: Compared) -> str:
-    verdict = (
-        "the adapted detector is kept"
-        if one.is_better
-        else "the present detector stays: the adapted one is no better"
-    )
+    verdict = {
+        "adapted": "the adapted detector is kept",
+        "retuned": f"the present detector stays, with the threshold {one.threshold:.3g}: the adapted one is no better",
+        "present": "the present detector stays: the adapted one is no better",
+    }[one.kept]
     return (
         f"held-out corrections ({one.num_calls} calls in {one.num_recordings} recordings): F1 {interval_text(one.before)} before, "
-        f"{interval_text(one.after)} adapted, gain {difference_text(one.gain)}\n{verdict}"
+        f"{interval_text(one.after)} adapted\nwith the threshold that suits them best ({one.threshold:.3g}) the present detector has "
+        f"{interval_text(one.retuned)}: gain {difference_text(one.gain)}\n{verdict}"
     )
 
 
@@ -319,6 +340,7 @@ def record_of(done: Round, place: LearnedRun) -> dict[str, Any]:
         "held_out": {
             "calls": compared.num_calls, "recordings": compared.num_recordings,
             "before": compared.before._asdict(), "after": compared.after._asdict(), "gain": compared.gain._asdict(),
+            "before_retuned": compared.retuned._asdict(), "threshold_retuned": compared.threshold,
         },
         "kept": done.kept,
         "names": done.names.record(),

@@ -61,6 +61,8 @@ class LossTask:
             "augment": config.augment.model_dump(mode="json"),
             "evaluate": config.evaluate.model_dump(mode="json", exclude={"batch_size", "bootstrap"}),
             "split": config.split.model_dump(mode="json", include={"budget_chunks", "budget_strategy"}),
+            "labels": config.labels.model_dump(mode="json", include={"time_only"}),
+            "spectrogram": config.spectrogram.model_dump(mode="json"),
         }
         task = self.learner(config, self.out)
         inits = {name: init_hash(task, name) for name in ("init_encoder", "init_detector")}

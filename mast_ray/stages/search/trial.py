@@ -60,6 +60,8 @@ def trial_settings(task: TrialTask) -> dict[str, Any]:
         "augment": config.augment.model_dump(mode="json"),
         "split": config.split.model_dump(mode="json", include={"budget_chunks", "budget_strategy"}),
         "teacher": asdict(task.teacher),
+        "labels": config.labels.model_dump(mode="json", include={"time_only"}),
+        "spectrogram": config.spectrogram.model_dump(mode="json", include={"min_remnant_s"}),
     }
     return flatten(sections) | {"cluster.lanes": config.cluster.lanes}
 

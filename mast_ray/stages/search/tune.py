@@ -22,12 +22,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.inference.chunk_scores import unsuppressed
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
+from mast_ray.self_training.curriculum import needs_truth
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
 from mast_ray.self_training.trial_records import SAMPLE, TRIALS
@@ -39,6 +41,7 @@ from mast_ray.stages.search.post_processing import objective_chunks, run_post_se
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+from mast_ray.stages.self_train.settings import LEARNED_BY
 from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_hash
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
@@ -80,6 +83,10 @@ def run_tune(
 
     `self_trained` names a folder of self-training from this detector whose stored detections are used.
     """
+    if needs_truth(config.self_train.curriculum) and what != "post":
+        raise ConfigError(
+            "a trial has no truth of the pool, which self_train.curriculum=ceiling trains on: tune with another curriculum"
+        )
     stage = open_output(out, STAGE, config.storage)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
@@ -87,7 +94,7 @@ def run_tune(
     config = apply_overrides(as_trained(config, card), {"evaluate.post": "none"})  # what is searched over
     objective_chunks(archive, config.tune.objective_split)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
-    key = text_hash(sections_hash(config, "tune", "self_train", "evaluate", "seed") + what)
+    key = search_key(config, what)
     knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
     settings = inputs | {"seed": config.seed} | knobs
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
@@ -103,6 +110,12 @@ def run_tune(
         # whoever takes the settings hears the detector with what its card says from now on, as tuned here
         _finish(run, apply_overrides(config, {"evaluate.post": asked}), found)
         return found
+
+
+def search_key(config: Config, what: What) -> str:
+    """Names everything that a search depends on besides the archive and the detector; trials train students."""
+    parts = ("self_train", "evaluate", "seed") if what == "post" else LEARNED_BY
+    return text_hash(sections_hash(config, "tune", *parts) + what)
 
 
 def run_tune_losses(

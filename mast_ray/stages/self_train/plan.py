@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig
+from mast_ray.config.stage_knobs import DetectorTrainConfig, SelfTrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.curriculum import needs_pseudo_labels, steps_of
@@ -52,7 +52,7 @@ def plan_text(config: Config, prepared: str, detector: str, out: str, also: Sequ
             mixed = math.ceil(most * section.batch_size / (section.batch_size - experts_in(section, knobs)))
             count = {"expert": experts, "pseudo": most, "both": most + experts}.get(step.labels, mixed)
             bound = "" if step.labels == "expert" else "at most "
-            schedule = schedule_of(section, count)
+            schedule = schedule_of(lengthened(section, count), count)
             lines.append(
                 _line(
                     stage,

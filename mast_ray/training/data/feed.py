@@ -96,7 +96,7 @@ class ReaderFeed:
         ):
             parts = parts_of(raw, self.schedule.accumulate)
             batches = [self._labelled(step, part) for part in parts]
-            weights = self._weights(torch.cat([batch.weight for batch in batches]), parts)
+            weights = self._weights(batches, parts)
             for part, batch, weight in zip(parts, batches, weights, strict=True):
                 yield self._augmented(step, part, replace(batch, weight=weight))
 
@@ -111,11 +111,15 @@ class ReaderFeed:
         batch = batch_of(raw, self.normalisation, self.tail)
         return batch if self.labeller is None else self.labeller(batch, raw, step)
 
-    def _weights(self, weight: Tensor, parts: Sequence[RawChunks]) -> Sequence[Tensor]:
-        """Weights of the chunks of every micro-batch, given those of the whole step on this worker."""
+    def _weights(self, batches: Sequence[ChunkBatch], parts: Sequence[RawChunks]) -> Sequence[Tensor]:
+        """Weights of the chunks of every micro-batch, of the whole step on this worker. Without confidence a chunk with a call
+        weighs 1; one without keeps what it was given: 1 by experts, of a pool what its empty chunks shall weigh.
+        """
+        weight = torch.cat([batch.weight for batch in batches])
+        if self.weighting in ("ones", "ones_of_pseudo"):
+            has_call = torch.cat([batch.boxes.is_object.any(dim=1) for batch in batches])
+            weight = torch.where(has_call, 1.0, weight)
         match self.weighting:
-            case "ones":
-                weight = torch.ones_like(weight)
             case "mean_one":
                 share = len(weight) * self.worker.world_size / self.schedule.batch_size
                 weight = weight / mean_over_workers(weight.mean() * share).clamp(min=1e-6)
@@ -126,9 +130,7 @@ class ReaderFeed:
 
     def _of_pseudo(self, weight: Tensor, is_pseudo: Tensor) -> Tensor:
         """What pseudo-labelled chunks weigh beside expert ones; a chunk that teaches nothing has weight 0 in every way."""
-        if self.weighting == "ones_of_pseudo":
-            return (weight > 0).to(weight)
-        if self.weighting == "as_given_of_pseudo":
+        if self.weighting != "mean_one_of_pseudo":
             return weight
         total, count = (weight * is_pseudo).sum(), is_pseudo.sum()
         mean = mean_over_workers(total) / mean_over_workers(count.float()).clamp(min=1e-6)

@@ -73,8 +73,8 @@ def test_a_round_keeps_the_better_model_and_leaves_the_run_alone(root, capsys, m
     assert content(root / "run") == before
     record = json.loads((root / "run-2" / "learn.json").read_text())
     held = record["held_out"]
-    assert record["kept"] == ("adapted" if held["gain"]["estimate"] > 0 else "present")
-    assert f"the {record['kept']} detector" in said
+    assert (record["kept"] == "adapted") == (held["gain"]["estimate"] > 0)
+    assert f"the {'adapted' if record['kept'] == 'adapted' else 'present'} detector" in said
     assert record["names"]["labels"] == ["high", "low"] and record["names"]["what"] == "new"
     found = read_detections(str(root / "run-2" / "detections"))
     assert set(found.column("label").to_pylist()) <= {"high", "low", "unknown"}

@@ -80,7 +80,7 @@ def test_three_rounds_are_three_short_commands(tmp_path):
         assert run_verb("learn", [str(before), "--minutes", "0.1", *KNOBS]) == 0
         assert content(before) == seen
         record = json.loads((after / "learn.json").read_text())
-        assert record["kept"] == ("adapted" if record["held_out"]["gain"]["estimate"] > 0 else "present")
+        assert (record["kept"] == "adapted") == (record["held_out"]["gain"]["estimate"] > 0)
         assert len(record["rounds"]) == runs.index(after)
         assert record["precision_of_the_run"]["estimate"] == 0.0  # four of this run's boxes, and no others
         assert len((after / "verdicts.csv").read_text().splitlines()) == 1 + 4
@@ -99,6 +99,7 @@ def test_three_rounds_are_three_short_commands(tmp_path):
     found = load_boxes(str(runs[-1] / "detections"), open_storage(tmp_path / "archive"), None)
     session = ReviewSession(found, runs[-1] / "corrections", "Ana", rounds=place.rounds)
     is_same = record["kept"] == "present"  # then the boxes are those that were judged
-    assert session.figures()["precision"]["num"] == (4 if is_same else 0)
+    if record["kept"] != "retuned":  # the same boxes, from another threshold on
+        assert session.figures()["precision"]["num"] == (4 if is_same else 0)
     boxes = fold_log(read_logs(runs[-1] / "corrections").actions)["Ana"].boxes
     assert len(boxes) == 5 * 7 + len({box.box_id for box in boxes.values() if box.detection_id})

@@ -12,6 +12,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
+from mast_ray.stages.search.tune import run_tune, search_key
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.storage.storage import open_storage
 
@@ -122,6 +123,20 @@ def test_a_search_without_early_stopping_has_no_scheduler(tmp_path):
     assert scheduler(_config(**{"tune.scheduler": "none"}), open_storage(tmp_path), KNOWN) is None
 
 
+@pytest.mark.parametrize("knob", ["augment.zoom", "split.budget_chunks"])
+def test_a_finished_search_is_not_that_of_students_who_learn_otherwise(knob):
+    config = _config()
+    other = apply_overrides(config, {knob: 3})
+    assert search_key(other, "both") != search_key(config, "both")
+    assert search_key(other, "post") == search_key(config, "post")  # trains nobody
+
+
+def test_truth_of_the_pool_is_not_what_a_trial_has(tmp_path):
+    config = _config(**{"self_train.curriculum": "ceiling"})
+    with pytest.raises(ConfigError, match="no truth of the pool"):
+        run_tune(config, str(tmp_path), str(tmp_path), str(tmp_path / "out"))
+
+
 def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
     config = _config(**{"tune.trials": 1})
     task = TrialTask(config, "prepared", "detector", "pool", Teacher("sha", 0.2, 0.0, 1), str(tmp_path))
@@ -131,7 +146,8 @@ def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
     assert [row["objective"] for row in search_training(task, 0.2)] == [0.5]
     free = {"self_train.rounds": 3, "evaluate.batch_size": 2, "tune.concurrent": 1}
     search_training(replace(task, config=apply_overrides(config, free)), 0.2)
-    for knob, value in (("self_train.stage1.learning_rate", 9e-4), ("evaluate.iou", 0.4)):
+    others = {"self_train.stage1.learning_rate": 9e-4, "evaluate.iou": 0.4, "labels.time_only": "teach"}
+    for knob, value in (others | {"spectrogram.min_remnant_s": 0.3}).items():
         with pytest.raises(ConfigError, match=f"begun with {knob}"):
             search_training(replace(task, config=apply_overrides(config, {knob: value})), 0.2)
     with pytest.raises(ConfigError, match=r"begun with teacher\.threshold"):

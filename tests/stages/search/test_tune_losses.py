@@ -39,6 +39,13 @@ def test_only_what_a_supervised_training_has_is_searched():
         LossTask(small_config(**{"tune.parameters": ("threshold",)}), "prepared", "out").first_point()
 
 
+@pytest.mark.parametrize(("knob", "value"), [("labels.time_only", "teach"), ("spectrogram.tail", "zeros")])
+def test_trials_that_hear_or_are_taught_otherwise_are_not_of_one_search(knob, value):
+    task = LossTask(small_config(**KNOBS), "prepared", "out")
+    other = LossTask(small_config(**KNOBS | {knob: value}), "prepared", "out")
+    assert task.settings() != other.settings()
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

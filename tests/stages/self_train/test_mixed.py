@@ -182,6 +182,14 @@ def test_further_detectors_are_refused_where_nobody_labels_the_pool_and_are_in_t
     assert "by 2 detectors, each in 3 ways" in first and "by one detector, each in 3" in second
 
 
+def test_the_plan_counts_the_steps_that_few_chunks_are_gone_through_at_least(
+    archive, config, detector, tmp_path
+):
+    knobs = {"curriculum": "stage2_only", "stage2.batch_size": 3, "stage2.epochs": 1, "stage2.min_steps": 7}
+    changed = apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
+    assert "7 steps on expert labels" in plan_text(changed, str(archive), detector, str(tmp_path / "nowhere"))
+
+
 @pytest.mark.parametrize("curriculum", ["control", "ceiling"])
 def test_what_it_is_measured_against_trains_under_its_own_name(
     archive, config, detector, tmp_path, undisturbed, curriculum

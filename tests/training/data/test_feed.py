@@ -129,13 +129,26 @@ def test_weights_are_left_alone_or_scaled_to_mean_one(prepared):
     weighted = replace(chunks, weight=np.linspace(0.2, 0.9, len(chunks)).astype(np.float32))
     reader = make_reader(prepared, weighted)
     schedule = Schedule(25, 8, 1, 1.0)
-    for weighting, expected in (("ones", 1.0), ("mean_one", 1.0), ("as_given", None)):
+    for weighting, expected in (("mean_one", 1.0), ("as_given", None)):
         feed = ReaderFeed(reader, LocalWorker(), schedule, prepared.normalisation(), weighting=weighting)
         batch, _ = next(feed.micro_batches(0, 1, Stopwatch(1)))
         if expected is None:
             assert 0.2 < float(batch.weight.mean()) < 0.9 and float(batch.weight.std()) > 0
         else:
             assert float(batch.weight.mean()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_confidence_a_chunk_with_a_call_weighs_one_and_an_empty_one_what_it_was_given(prepared):
+    reader = make_reader(prepared)
+    reader.chunks = replace(reader.chunks, weight=np.full(len(reader.chunks), 0.25, np.float32))
+    feed = ReaderFeed(
+        reader, LocalWorker(), Schedule(25, 8, 3, 1.0), prepared.normalisation(), weighting="ones"
+    )
+    batches = [part.batch for part in feed.micro_batches(0, 3, Stopwatch(1))]
+    weight = torch.cat([batch.weight for batch in batches])
+    has_call = torch.cat([batch.boxes.is_object.any(dim=1) for batch in batches])
+    assert 0 < has_call.sum() < len(has_call)
+    assert torch.equal(weight, torch.where(has_call, 1.0, 0.25))
 
 
 def test_the_noise_bank_holds_quiet_chunks_normalised_or_is_none(prepared):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from archive_of_noise import write_archive
 
+from mast_ray.boxes.batch import ChunkBatch, pad_boxes
 from mast_ray.config.errors import ConfigError
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -94,30 +95,34 @@ def test_parts_of_a_batch_hold_experts_in_front_and_every_chunk_once(prepared):
     assert sorted(together.tolist()) == sorted(raw.sample_index.tolist())
 
 
-class FourChunks:
-    is_pseudo = torch.tensor([False, False, True, True])
+class FiveChunks:
+    is_pseudo = torch.tensor([False, False, True, True, True])
 
     def __len__(self):
-        return 4
+        return 5
 
 
 @pytest.mark.parametrize(
     ("weighting", "want"),
     [
-        ("ones_of_pseudo", [1, 1, 0.5, 0]),
-        ("as_given_of_pseudo", [1, 1, 0.4, 0]),
-        ("mean_one_of_pseudo", [1, 1, 1, 0]),
+        ("ones_of_pseudo", [1, 1, 0.5, 0.05, 0]),
+        ("as_given_of_pseudo", [1, 1, 0.4, 0.05, 0]),
+        ("mean_one_of_pseudo", [1, 1, 1.3333, 0.1667, 0]),
     ],
 )
 def test_in_mixed_batches_a_dropped_chunk_teaches_nothing_however_the_others_are_weighed(
     prepared, weighting, want
 ):
+    """And an empty one that is kept as a negative weighs as it is told to, also where confidence does not count."""
     feed = ReaderFeed(
         mixed(prepared), LocalWorker(), Schedule(24, 8, 3, 1.0), prepared.normalisation(),
         weighting=weighting, pseudo_weight=0.5,
     )  # fmt: skip
-    (weight,) = feed._weights(torch.tensor([1.0, 1.0, 0.8, 0.0]), [FourChunks()])
-    assert weight.tolist() == pytest.approx(want)
+    call, none = torch.tensor([[1.0, 2.0, 30.0, 40.0]]), torch.zeros(0, 4)
+    boxes = pad_boxes([call, none, call, none, none])
+    batch = ChunkBatch(torch.zeros(5, 1, 1, 1), boxes, torch.tensor([1.0, 1.0, 0.8, 0.1, 0.0]))
+    (weight,) = feed._weights([batch], [FiveChunks()])
+    assert weight.tolist() == pytest.approx(want, abs=1e-4)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
