@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +30,7 @@ from mast_ray.storage.units import iter_commits
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
+STARTS = ("start_utc", "start_local")
 OF_CHUNKS = ("pseudo-label", "detect-chunks")  # stages that go through chunks of some splits
 _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")
 
@@ -216,21 +217,34 @@ def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:
     """Detections whose path, site and absolute time are taken from the recordings where they are missing."""
     if recordings is None:
         return detections
-    row = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
-    begin = durations(detections.column("begin_s"))
-    for name in ("path", "site", "utc_offset_s", "start_utc", "start_local"):
-        column = recordings.column(name).combine_chunks().take(row)
-        if name in ("start_utc", "start_local"):
-            column = pc.add(column, begin)
-        if name not in detections.column_names:
-            detections = detections.append_column(name, pa.nulls(len(detections), column.type))
-        own = detections.column(name)
+    for name, own, said in said_twice(detections, recordings, ("path", "site", "utc_offset_s", *STARTS)):
         if name == "site":  # "" is none
             own = pc.if_else(pc.equal(own, ""), pa.scalar(None, own.type), own)
-        filled = pc.coalesce(own, column.cast(own.type))
+        filled = pc.coalesce(own, said)
         filled = pc.fill_null(filled, "") if name == "site" else filled
-        detections = detections.set_column(detections.column_names.index(name), name, filled)
+        detections = with_column(detections, name, filled)
     return detections
+
+
+def said_twice(
+    detections: pa.Table, recordings: pa.Table, names: Sequence[str]
+) -> Iterator[tuple[str, pa.ChunkedArray, pa.Array]]:
+    """For every name what the detections say of it, and what their recordings say; times of both are those of the detection."""
+    row = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    begin = durations(detections.column("begin_s"))
+    for name in names:
+        said = recordings.column(name).combine_chunks().take(row)
+        said = pc.add(said, begin) if name in STARTS else said
+        has_own = name in detections.column_names
+        own = detections.column(name) if has_own else pa.chunked_array([pa.nulls(len(detections), said.type)])
+        yield name, own, said.cast(own.type)
+
+
+def with_column(table: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
+    """The table with a column in its old place, or at the end."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
 
 
 def durations(seconds: pa.ChunkedArray) -> pa.ChunkedArray:

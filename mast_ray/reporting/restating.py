@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from mast_ray.config.tree import StorageConfig
 from mast_ray.recordings.clock_and_site.clock import TableRow, to_utc, zone_named
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.reporting.detection_tables import durations
+from mast_ray.reporting.detection_tables import STARTS, said_twice, with_column
 from mast_ray.tables.preparing.site_table import site_table_of
 
 TIMES = ("start_utc", "utc_offset_s", "start_local")
@@ -72,19 +72,10 @@ def with_times_of(detections: pa.Table, recordings: pa.Table) -> pa.Table:
     """Detections with the sites and times of their recordings; those of other recordings stay as they are, and so do the
     times of those whose recording has none.
     """
-    ids = recordings.column("recording_id").combine_chunks()
-    row = pc.index_in(detections.column("recording_id"), ids)
-    known, begin = pc.is_valid(row), durations(detections.column("begin_s"))
-    starts = (recordings.column(name).combine_chunks().take(row) for name in ("start_utc", "start_local"))
-    is_timed = pc.or_(*map(pc.is_valid, starts))
-    for name in ("site", *TIMES):
-        column = recordings.column(name).combine_chunks().take(row)
-        if name in ("start_utc", "start_local"):
-            column = pc.add(column, begin)
-        if name not in detections.column_names:
-            detections = detections.append_column(name, pa.nulls(len(detections), column.type))
-        own = detections.column(name)
-        place = detections.column_names.index(name)
-        is_said = is_timed if name in TIMES else known
-        detections = detections.set_column(place, name, pc.if_else(is_said, column.cast(own.type), own))
+    row = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    starts = (recordings.column(name).combine_chunks().take(row) for name in STARTS)
+    is_known, is_timed = pc.is_valid(row), pc.or_(*map(pc.is_valid, starts))
+    for name, own, said in said_twice(detections, recordings, ("site", *TIMES)):
+        is_said = is_timed if name in TIMES else is_known
+        detections = with_column(detections, name, pc.if_else(is_said, said, own))
     return detections
