@@ -204,7 +204,7 @@ def test_pseudo_labels_of_a_tuned_teacher_have_the_threshold_of_scores_as_the_po
     knobs = {f"self_train.{name}": value for name, value in knobs.items()}
     config = apply_overrides(config, knobs | {"evaluate.nms_overlap": 0.5, "self_train.nms_overlap": 0.5})
     thresholds = []
-    for name, post in (("plain", None), ("weighed", PostProcessing(0.5, 0.0, 1, 0.3, 1.0).to_dict())):
+    for name, post in (("as_made", None), ("weighed", PostProcessing(0.5, 0.0, 1, 0.3, 1.0).to_dict())):
         shutil.copytree(model, place / name)
         card = replace(read_card(model), post=post, doubts_nested=False)
         write_card(open_storage(place / name), card)
