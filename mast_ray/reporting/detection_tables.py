@@ -24,6 +24,7 @@ from mast_ray.recordings.clock_and_site.sites import recordings_among
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
+from mast_ray.spectrogram.grid import middle_chunk
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.storage.units import iter_commits
@@ -211,6 +212,18 @@ def searched_recordings(uri: str, recordings: pa.Table) -> tuple[pa.Table, int]:
         *(recordings.column(name).to_pylist() for name in ("recording_id", "num_chunks")), strict=True
     )
     return recordings, sum(chunks[name] < (total or 0) for name, total in pairs)
+
+
+def stitched(detections: pa.Table) -> pa.Table:
+    """Per-chunk detections without the doubles of overlapping chunks: a box stays with the
+    chunk in whose middle half it lies.
+    """
+    if detections.column("chunk").null_count == len(detections):
+        return detections
+    chunk = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False)
+    begin_s, end_s = (detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s"))
+    nearest = middle_chunk((begin_s + end_s) / 2)
+    return detections.filter(pa.array((chunk < 0) | (chunk == nearest)))
 
 
 def with_paths(detections: pa.Table, recordings: pa.Table | None) -> pa.Table:

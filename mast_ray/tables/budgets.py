@@ -73,9 +73,8 @@ def fitted_budget(
         if any_length:  # few chunks are gone through more often than `epochs` says
             section = lengthened(section, stage.chunks)
         steps_per_epoch = max(1, stage.chunks // section.batch_size)
-        stage = stage._replace(
-            chunks=max(stage.chunks, section.batch_size)
-        )  # a batch is filled whatever there is
+        # a batch is filled whatever there is
+        stage = stage._replace(chunks=max(stage.chunks, section.batch_size))
         least_epochs = min(section.epochs, math.ceil(LEAST_STEPS / steps_per_epoch))
         given_s = share * minutes * 60
         left_s = given_s - stage.labelling_s

@@ -13,11 +13,11 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
     recordings_of_audio,
+    stitched,
     with_headers,
     with_paths,
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
-from mast_ray.reporting.report.gallery import stitched
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage

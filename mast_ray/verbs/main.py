@@ -281,9 +281,8 @@ def config_of(recipe: str | None, config_file: str | None, sets: list[str]):
         try:
             text = Path(config_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = (
-                error.strerror if isinstance(error, OSError) else error
-            )  # its path may hold keys, cut so that nobody sees it
+            # its path may hold keys, cut so that nobody sees it
+            why = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"--config {config_file} cannot be read: {why}") from error
         named = re.search(r"^recipe:\s*(\w+)", text, re.MULTILINE)
         if recipe is None and named and named[1] in RECIPES:

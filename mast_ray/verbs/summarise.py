@@ -26,8 +26,8 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
     searched_recordings,
+    stitched,
 )
-from mast_ray.reporting.report.gallery import stitched
 from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage

@@ -30,6 +30,7 @@ from mast_ray.reporting.detection_tables import (
     parquet_keys,
     read_parquet,
     refuse_unfinished,
+    stitched,
     with_paths,
 )
 from mast_ray.reporting.paper_tables import COMPARISON
@@ -55,7 +56,7 @@ from mast_ray.reporting.report.contents import (
     ReportData,
     ResultTable,
 )
-from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, channel_of_run, stitched
+from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, channel_of_run
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.summaries import summarise
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of

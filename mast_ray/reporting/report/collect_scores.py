@@ -21,6 +21,7 @@ from mast_ray.evaluation.review.calibration import expected_calibration_error, r
 from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, chosen_threshold, score_rows
 from mast_ray.evaluation.scoring import By, Scored, breakdown_by, score_tables
 from mast_ray.evaluation.split_truth import SPLIT_ORDER
+from mast_ray.reporting.detection_tables import stitched
 from mast_ray.reporting.report.contents import (
     Cell,
     Histogram,
@@ -30,7 +31,6 @@ from mast_ray.reporting.report.contents import (
     ResultTable,
     ThresholdCurve,
 )
-from mast_ray.reporting.report.gallery import stitched
 
 SPLIT_NAMES = {
     "val": "validation", "test": "in-domain test", "temporal_ood": "unseen dates", "site_ood": "unseen sites", "ood_dev": "OOD development",

@@ -21,6 +21,7 @@ from mast_ray.evaluation.matching import Matches, match
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import Channel
 from mast_ray.reporting.clips import channel_heard, clip_uris, read_window
+from mast_ray.reporting.detection_tables import stitched
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.report.contents import Box, Example, Kind, Neighbour
 from mast_ray.spectrogram.grid import (
@@ -31,7 +32,6 @@ from mast_ray.spectrogram.grid import (
     boxes_from_seconds_hertz,
     fractional_frames,
     hertz_to_bin,
-    middle_chunk,
 )
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.storage.storage import Storage
@@ -100,18 +100,6 @@ def match_boxes(detections: _Boxes, truth: _Boxes, iou: float) -> Matches:
     seen[:, 0::2] = fractional_frames(seen[:, 0::2])
     seen[:, 1::2] = hertz_to_bin(np.clip(seen[:, 1::2], LOW_HZ, HIGH_HZ))
     return match(detections.recording, seen, detections.score, truth.recording, seen_truth, iou)
-
-
-def stitched(detections: pa.Table) -> pa.Table:
-    """Per-chunk detections without the doubles of overlapping chunks: a box stays with the
-    chunk in whose middle half it lies.
-    """
-    if detections.column("chunk").null_count == len(detections):
-        return detections
-    chunk = pc.fill_null(detections.column("chunk"), -1).to_numpy(zero_copy_only=False)
-    begin_s, end_s = (detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s"))
-    nearest = middle_chunk((begin_s + end_s) / 2)
-    return detections.filter(pa.array((chunk < 0) | (chunk == nearest)))
 
 
 def channel_of_run(manifests: Mapping[str, Mapping[str, Any]]) -> Channel:

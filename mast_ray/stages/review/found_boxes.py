@@ -25,10 +25,11 @@ from mast_ray.reporting.detection_tables import (
     recordings_beside,
     recordings_of_audio,
     refuse_unfinished,
+    stitched,
     with_paths,
 )
 from mast_ray.reporting.exports.rows import detection_id
-from mast_ray.reporting.report.gallery import absolute_time, stitched
+from mast_ray.reporting.report.gallery import absolute_time
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.storage.stage_folders import read_manifest
 from mast_ray.storage.storage import Storage, open_storage

@@ -266,9 +266,8 @@ def _names_by_share(
         given[name] += group_size[group]
     order = rng.permutation(sorted(set(group_size) - set(name_of))).tolist()
     for group in order:
-        name = max(
-            wanted, key=lambda n: (wanted[n] - given[n]) / wanted[n]
-        )  # 1 for an empty one: it comes first
+        # 1 for an empty one: it comes first
+        name = max(wanted, key=lambda n: (wanted[n] - given[n]) / wanted[n])
         given[name] += group_size[group]
         name_of[group] = name
     return [name_of[group] for group in groups]
