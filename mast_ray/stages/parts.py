@@ -55,9 +55,3 @@ def part_of(stage: Storage, unit: Unit) -> Commit:
             "look for exhausted memory or disk in the logs, then run the same command again"
         )
     return commit
-
-
-def drop_parts(stage: Storage, folder: str) -> None:
-    """Once they are joined."""
-    for entry in list(stage.list(folder)):
-        stage.delete(entry.key)

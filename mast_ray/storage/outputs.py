@@ -72,6 +72,20 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
     return removed
 
 
+def remove_folder(stage: Storage, folder: str = "") -> None:
+    """All files below a folder: manifests first, then attempts, then commits, then what commits name. Whoever is killed in
+    between leaves work that is done again, never a result that promises a file that is gone or an attempt that looks
+    like a death.
+    """
+
+    def rank(key: str) -> int:
+        names = key.split("/")
+        return next((rank for rank, name in enumerate((MANIFEST, "attempts", "commit")) if name in names), 3)
+
+    for key in sorted((entry.key for entry in stage.list(folder)), key=rank):
+        stage.delete(key)
+
+
 def _data_files(stage: Storage, folder: str) -> Iterator[Entry]:
     """The files below a folder that attempts have written."""
     return (e for e in stage.list(folder) if _OF_AN_ATTEMPT.fullmatch(e.key.rpartition("/")[2]))

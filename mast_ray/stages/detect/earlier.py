@@ -20,7 +20,7 @@ from mast_ray.stages.detect.tables import (
     write_recordings,
 )
 from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.outputs import remove_leftovers
+from mast_ray.storage.outputs import remove_folder, remove_leftovers
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import Commit, Item, commit_to_json, read_commit, read_commits
@@ -108,8 +108,7 @@ def forget_earlier(stage: Storage, is_sure: bool) -> int:
             "add --yes if they are not wanted; nothing was deleted"
         )
     with lease_or_stop(stage):
-        for entry in list(earlier.list()):
-            earlier.delete(entry.key)
+        remove_folder(earlier)
     return num_recordings
 
 

@@ -27,9 +27,10 @@ from mast_ray.inference.embeddings import (
 )
 from mast_ray.models.detector import EmbeddingName
 from mast_ray.stages.detect.chunks import model_spread
-from mast_ray.stages.parts import drop_parts, part_of, run_parts
+from mast_ray.stages.parts import part_of, run_parts
 from mast_ray.stages.runner import Runner
 from mast_ray.storage.ledger import Attempt
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.spread import Resources, Spread
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.storage import Storage, open_storage
@@ -142,7 +143,7 @@ def embed_in_parts(
         for file in part_of(task.stage, unit).files:
             with filesystem.open_input_file(f"{root}/{file.key}") as source:
                 tables.append(pq.read_table(source))
-    drop_parts(out, WORK)
+    remove_folder(out, WORK)
     if events is None:
         return pa.concat_tables(tables)
     refuse_no_boxes(len(events), sum(map(len, tables)))

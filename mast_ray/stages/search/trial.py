@@ -25,6 +25,7 @@ from mast_ray.stages.self_train.pseudo_stage import make_pseudo_labels
 from mast_ray.stages.train.export import CHECKPOINTS
 from mast_ray.stages.train.summary import SUMMARY, read_summary
 from mast_ray.stages.train.work import DetectorTask
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.training.data.labels import LabelSource
@@ -171,5 +172,4 @@ def trained_figures(learner: DetectorTask, stage: str, worker: TrialWorker) -> d
 
 def drop_checkpoints(folder: Storage) -> None:
     """Training state of a finished trial is of no use to anybody."""
-    for entry in list(folder.list(CHECKPOINTS)):
-        folder.delete(entry.key)
+    remove_folder(folder, CHECKPOINTS)

@@ -17,6 +17,7 @@ from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.self_training.curriculum import averaged_weights
 from mast_ray.stages.runner import Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage
@@ -55,8 +56,7 @@ def average_with_teacher(
         _write_average(config, teacher, student, stage, chosen)
         stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
         log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")
-        for entry in list(stage.list(TRIED)):
-            stage.delete(entry.key)
+        remove_folder(stage, TRIED)
         run.finish({"tried": len(grid)})
         return out
 

@@ -26,10 +26,10 @@ from mast_ray.evaluation.score_sheet import score_rows
 from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections
 from mast_ray.self_training.pool import COLUMNS, PSEUDO, joined, objects_of, pool_of_table
-from mast_ray.stages.parts import drop_parts
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.self_train.operator_task import OperatorTask, Teacher
 from mast_ray.stages.self_train.spread_operator import spread_operator
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.stage_folders import read_manifest, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
@@ -148,7 +148,7 @@ def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner
     write_joined(stage, PSEUDO_CHUNKS, made.chunks(places), CHOSEN_CHUNKS)
     figures = made.figures() | {"train_chunks": train_chunks, "policy": task.knobs.policy}
     stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
-    drop_parts(stage, WORK)
+    remove_folder(stage, WORK)
     return {
         "boxes": made.totals["boxes"],
         "ignored_boxes": made.totals["ignored"],

@@ -138,7 +138,7 @@ def test_it_can_sit_in_a_committee_that_reads_the_archive_by_other_statistics(
     archive, config, detector, tmp_path
 ):
     energy = str(shipped_model("energy"))
-    with pytest.raises(DataError, match="take one spectrogram"):
+    with pytest.raises(DataError, match="hear different spectrograms"):
         self_trained(config, archive, detector, tmp_path / "refused", also=(energy,))
     own = write_seed_detector(config, archive, tmp_path / "detector", background="median")
     for name, also in (("alone", ()), ("together", (energy,))):

@@ -26,7 +26,7 @@ from mast_ray.stages.self_train.operator_shards import LabelWork, WholeTables, a
 from mast_ray.stages.self_train.operator_task import Teacher, validity_of
 from mast_ray.stages.self_train.pseudo_stage import agreement_f1, drawn_places, make_pseudo_labels
 from mast_ray.stages.self_train.spread_operator import within
-from mast_ray.storage.storage import open_storage
+from mast_ray.storage.storage import LocalStorage, open_storage
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkRuns, chunks_of_split
 
@@ -246,6 +246,26 @@ def test_interrupted_it_goes_on_with_the_parts_that_are_left(folder, tmp_path, s
     )  # fmt: skip
     check(folder, tmp_path, config)
     assert len(done) == 2 and not set(done) & set(again) and len(again) == 3
+
+
+@pytest.mark.parametrize("num_deleted", [1, 6, 12, 18, 24])
+def test_killed_while_its_parts_are_dropped_it_makes_the_missing_ones_again(
+    folder, tmp_path, small_units, monkeypatch, num_deleted
+):
+    config, delete, deleted = config_of("per_group_quantile"), LocalStorage.delete, []
+
+    def dies(self, key):
+        if len(deleted) == num_deleted:
+            raise KeyboardInterrupt
+        deleted.append(key)
+        delete(self, key)
+
+    monkeypatch.setattr(LocalStorage, "delete", dies)
+    with pytest.raises(KeyboardInterrupt):
+        check(folder, tmp_path, config)
+    assert all("/work/" in f"/{key}" for key in deleted)
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    check(folder, tmp_path, config)
 
 
 def test_agreement_in_stretches_is_that_of_the_whole(folder, tmp_path, small_units):
