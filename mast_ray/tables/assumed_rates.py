@@ -1,10 +1,12 @@
 """Throughputs that every plan assumes, measured end to end (docs/measured/speed.md has the commands): of an H200 with the
-base model, and of two CPU cores with the tiny one.
+base model, without and with its side path, and of two CPU cores with the tiny one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from mast_ray.config.tree import Config
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,23 @@ class Rates:
 
 
 GPU_BASE = Rates()
+GPU_SIDE_PATH = Rates(
+    pretrain_chunks_per_gpu_s=930.0,  # where it is pretrained too
+    train_chunks_per_gpu_s=565.0,
+    infer_chunks_per_gpu_s=1630.0,  # by its arithmetic, 1.41 times as much; not measured
+)
 CPU_TINY = Rates(
     pretrain_chunks_per_gpu_s=30.0,
     train_chunks_per_gpu_s=7.0,
     infer_chunks_per_gpu_s=20.0,
     device="two CPU cores",
 )
+
+
+def gpu_rates(config: Config) -> Rates:
+    """Those of the model that a config describes, as far as it has a side path or not; its size is that of the base."""
+    if config.model.name != "mast" or config.model.adapter != "hybrid":
+        return GPU_BASE
+    if config.pretrain.side_path:
+        return GPU_SIDE_PATH
+    return replace(GPU_SIDE_PATH, pretrain_chunks_per_gpu_s=GPU_BASE.pretrain_chunks_per_gpu_s)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from mast_ray.config.stage_knobs import lengthened, rescaled_epochs
+from mast_ray.config.stage_knobs import SelfTrainConfig, lengthened, rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.tables.assumed_rates import Rates
 
@@ -52,11 +52,8 @@ def fitted_budget(
     lessons = 1 if start == "lessons" else 0
     knobs, train_rate = config.self_train, rates.train_chunks_per_gpu_s
     used = min(pool_chunks, knobs.max_chunks or pool_chunks)
-    # an epoch of mixed batches is a pass over the pool, with expert chunks beside it
-    is_mixed = knobs.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling")
-    pool_share = max(1.0 - knobs.expert_share, 0.1) if is_mixed else 1.0
-    has_teacher = knobs.curriculum not in ("stage2_only", "ceiling")
-    label_s = knobs.teacher_hearings / rates.infer_chunks_per_gpu_s if has_teacher else 0.0
+    pool_share = share_of_pool(knobs)
+    label_s = knobs.teacher_hearings / rates.infer_chunks_per_gpu_s if labels_pool(knobs) else 0.0
     label_all_s = min(pool_chunks, knobs.most_labelled or pool_chunks) * label_s
     stages = {
         "pretrain": _Stage(pool_chunks, 1, rates.pretrain_chunks_per_gpu_s),
@@ -107,6 +104,17 @@ def fitted_budget(
         first = taken["self_train.stage1"] / (rounds + 1)
         taken = {FIRST_LESSONS: first} | taken | {"self_train.stage1": rounds * first}
     return Budget(overrides, taken)
+
+
+def share_of_pool(knobs: SelfTrainConfig) -> float:
+    """Of the chunks of a pass over the pool: in mixed batches expert chunks come beside them."""
+    is_mixed = knobs.curriculum in ("mixed", "mixed_then_expert", "control", "ceiling")
+    return max(1.0 - knobs.expert_share, 0.1) if is_mixed else 1.0
+
+
+def labels_pool(knobs: SelfTrainConfig) -> bool:
+    """Whether a round begins with pseudo-labels."""
+    return knobs.curriculum not in ("stage2_only", "ceiling")
 
 
 class _Stage(NamedTuple):

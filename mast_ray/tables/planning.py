@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
 from mast_ray.tables.assumed_rates import Rates
+from mast_ray.tables.budgets import labels_pool, share_of_pool
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ def _slowest(parts: dict[str, float]) -> tuple[float, str]:
     return parts[limit], limit
 
 
+def learned_chunks(knobs: DetectorTrainConfig, num_chunks: int) -> float:
+    """Chunks that a training goes through, each as often as it does: no fewer steps than it asks for at the least, no more
+    than at the most. A batch is filled whatever there is.
+    """
+    whole = lengthened(knobs, num_chunks)
+    learned = whole.epochs * max(num_chunks, whole.batch_size)
+    return min(learned, knobs.max_steps * knobs.batch_size) if knobs.max_steps else learned
+
+
 def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rates) -> list[StagePlan]:
     """Every stage of the mission for this archive."""
     gpus = max(1, hardware.num_gpus)
@@ -100,22 +111,23 @@ def plan_stages(archive: Archive, config: Config, hardware: Hardware, rates: Rat
     )
     if archive.labelled_chunks:
         labelled = archive.labelled_chunks
-        add("train", {"GPU": gpu_h(labelled * config.detector.epochs, rates.train_chunks_per_gpu_s)})
-        rounds = config.self_train.rounds
-        labelled_share = min(
-            1.0, (config.self_train.most_labelled or archive.num_chunks) / max(1, archive.num_chunks)
-        )
-        pool_once = {
-            "GPU": gpu_h(archive.num_chunks * labelled_share, rates.infer_chunks_per_gpu_s),
-            "network": network_h(frames_bytes * labelled_share),
-        }
-        add("pseudo-label", {part: hours * rounds for part, hours in pool_once.items()})
-        stage1 = (
-            min(archive.num_chunks, config.self_train.max_chunks or archive.num_chunks)
-            * config.self_train.stage1.epochs
-        )
-        stage2 = labelled * config.self_train.stage2.epochs
-        add("self-train", {"GPU": gpu_h(rounds * (stage1 + stage2), rates.train_chunks_per_gpu_s)})
+        knobs, rounds = config.self_train, config.self_train.rounds
+        add("train", {"GPU": gpu_h(learned_chunks(config.detector, labelled), rates.train_chunks_per_gpu_s)})
+        if labels_pool(knobs):
+            share = min(1.0, (knobs.most_labelled or archive.num_chunks) / max(1, archive.num_chunks))
+            heard = archive.num_chunks * share * knobs.teacher_hearings
+            parts = {
+                "GPU": rounds * gpu_h(heard, rates.infer_chunks_per_gpu_s),
+                "network": rounds * network_h(frames_bytes * share),
+            }
+            add("pseudo-label", parts)
+        used = round(min(archive.num_chunks, knobs.max_chunks or archive.num_chunks) / share_of_pool(knobs))
+        learned = 0.0
+        if knobs.curriculum != "stage2_only":
+            learned += learned_chunks(knobs.stage1, used + (labelled if knobs.curriculum == "union" else 0))
+        if knobs.curriculum in ("two_stage", "stage2_only", "mixed_then_expert"):
+            learned += learned_chunks(knobs.stage2, labelled)
+        add("self-train", {"GPU": gpu_h(rounds * learned, rates.train_chunks_per_gpu_s)})
     add(
         "detect",
         {

@@ -5,11 +5,11 @@ limits each, before spending a cent.
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.storage.storage import open_beside
-from mast_ray.tables.assumed_rates import Rates
+from mast_ray.tables.assumed_rates import Rates, gpu_rates
 from mast_ray.tables.planning import Archive, Hardware, StagePlan, plan_stages
 
 HELP = """Arithmetic from an inventory and measured rates.
@@ -87,7 +87,7 @@ def plan_lines(stages: Sequence[StagePlan], hardware: Hardware, price: float = 0
 
 def _rates(args: argparse.Namespace) -> Rates:
     if not args.rates:
-        return Rates(scale=args.gpu_scale)
+        return replace(gpu_rates(args.config), scale=args.gpu_scale)
     own = _json_object(args.rates, "--rates")
     names = [field.name for field in fields(Rates)]
     for name, value in own.items():
@@ -96,7 +96,7 @@ def _rates(args: argparse.Namespace) -> Rates:
                 f"--rates {args.rates}: {name}={value!r} is no rate:\n"
                 f"give positive numbers for some of {', '.join(names)}"
             )
-    return Rates(**({"scale": args.gpu_scale} | own))
+    return replace(gpu_rates(args.config), **({"scale": args.gpu_scale} | own))
 
 
 def _json_object(path: str, option: str) -> dict:

@@ -245,7 +245,7 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     """Say what was found and how long it will take; its settings make it fit."""
     from mast_ray.stages.self_train.first_lessons import is_untrained
     from mast_ray.stages.train.pace import cpu_rates, pace_of_run
-    from mast_ray.tables.assumed_rates import GPU_BASE
+    from mast_ray.tables.assumed_rates import gpu_rates
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.tables.reading.chunk_sets import chunks_of_split
     from mast_ray.training.data.labels import expert_chunks
@@ -267,7 +267,7 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     untrained = start != SCRATCH and is_untrained(model_folder(start, has_gpu), config)
     # as large as what will be trained
     like = model_folder("shipped:tiny" if untrained or start == SCRATCH else start, has_gpu)
-    rates = GPU_BASE if has_gpu else cpu_rates(pace_of_run(config, like, out))
+    rates = gpu_rates(config) if has_gpu else cpu_rates(pace_of_run(config, like, out))
     source = "rates measured elsewhere" if has_gpu else "a step measured on this machine"
     begun: Start = "scratch" if start == SCRATCH else "lessons" if untrained else "detector"
     budget = fitted_budget(config, pool, labelled, rates, minutes, begun)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import RECIPES
-from mast_ray.tables.assumed_rates import Rates
-from mast_ray.tables.planning import Archive, Hardware, plan_stages, stored_bytes
+from mast_ray.tables.assumed_rates import Rates, gpu_rates
+from mast_ray.tables.planning import Archive, Hardware, learned_chunks, plan_stages, stored_bytes
 
 RATES = Rates(1000.0, 1000.0, 2000.0, 500.0, 2000.0, 1000.0)
 
@@ -38,6 +39,43 @@ def test_more_gpus_take_less_time_and_the_same_gpu_hours():
     assert eight["train"].hours == pytest.approx(one["train"].hours / 8)
     assert eight["train"].gpu_hours == pytest.approx(one["train"].gpu_hours)
     assert eight["pretrain"].limit == "network"  # eight GPUs of one node outrun its network card
+
+
+def test_rates_are_those_of_the_model_that_is_planned():
+    field, paper = RECIPES["field"](), RECIPES["paper"]()
+    ours, printed = gpu_rates(field), gpu_rates(paper)
+    assert (printed.pretrain_chunks_per_gpu_s, printed.train_chunks_per_gpu_s) == (2050.0, 665.0)
+    assert (ours.pretrain_chunks_per_gpu_s, ours.train_chunks_per_gpu_s) == (930.0, 565.0)
+    alone = gpu_rates(apply_overrides(field, {"pretrain.side_path": False}))
+    assert (alone.pretrain_chunks_per_gpu_s, alone.train_chunks_per_gpu_s) == (2050.0, 565.0)
+    assert gpu_rates(apply_overrides(field, {"model.name": "fcos"})) == printed
+    assert ours.decode_x_per_core == printed.decode_x_per_core
+
+
+def test_few_labels_are_gone_through_as_often_as_the_recipe_asks():
+    knobs = RECIPES["field"]().detector
+    assert (knobs.epochs, knobs.batch_size, knobs.min_steps) == (200, 64, 1800)
+    assert learned_chunks(knobs, 7200) == 7200 * 200
+    assert learned_chunks(knobs, 128) == 900 * 128, "two steps a pass: 900 passes for 1,800 steps"
+    assert learned_chunks(knobs, 10) == 1800 * 64, "a batch is filled"
+    assert learned_chunks(knobs.model_copy(update={"max_steps": 100}), 7200) == 100 * 64
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "pool_passes", "label_passes", "hears"),
+    [("two_stage", 80.0, 40, 1), ("stage2_only", 0.0, 40, 0), ("mixed", 160.0, 0, 1), ("mixed_then_expert", 160.0, 40, 1),
+     ("union", 80.0, 80, 1), ("ceiling", 160.0, 0, 0)],
+)  # fmt: skip
+def test_a_round_takes_what_its_curriculum_trains(curriculum, pool_passes, label_passes, hears):
+    archive = Archive(1000.0, 10_000, 10**9, 10.24)
+    knobs = {"self_train.curriculum": curriculum, "self_train.rounds": 3, "self_train.teacher_hearings": 2}
+    config = apply_overrides(RECIPES["field"](), knobs)
+    found = {one.name: one for one in plan_stages(archive, config, Hardware(1, 10), RATES)}
+    learned = 3 * (archive.num_chunks * pool_passes + 7200 * label_passes)
+    assert found["self-train"].hours == pytest.approx(learned / 500 / 3600)
+    assert ("pseudo-label" in found) == bool(hears)
+    if hears:
+        assert found["pseudo-label"].hours == pytest.approx(3 * 2 * archive.num_chunks / 2000 / 3600)
 
 
 def test_without_labels_only_what_needs_none_is_planned():
