@@ -84,7 +84,7 @@ def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, di
     rows = [row for name, one in scored.items() for row in score_rows(one, name, *knobs)]
     sheet = ScoreSheet(
         wanted.detections, wanted.annotations, "", threshold, config.evaluate.iou, wanted.space,
-        config.evaluate.average_precision, tuple(rows), left_out(scored.values()),
+        config.evaluate.average_precision, tuple(rows), left_out(scored.values(), threshold.value),
         _not_searched(wanted.detections, scored.values()),
     )  # fmt: skip
     return sheet, scored
