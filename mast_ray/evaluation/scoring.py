@@ -274,12 +274,14 @@ def breakdown_by(
 ) -> list[Cell]:
     """Figures per site, hour of day, duration, bandwidth or label (recall only, where detections have no names)."""
     both = (scored.detections, scored.truth)
+    sizes = None
     match by:
         case "site":
             names = tuple(sorted(set(scored.truth.recordings.site) - {""}))
             place = {name: row for row, name in enumerate(names)}
             cell = np.array([place.get(name, -1) for name in scored.truth.recordings.site], np.int64)
             cells = [cell[table.recording] for table in both]
+            sizes = np.bincount(cell[cell >= 0], minlength=len(names)).tolist()
         case "hour":
             cells = [cells_of_hours(table.local_s)[0] for table in both]
             names = cells_of_hours([])[1]
@@ -296,7 +298,7 @@ def breakdown_by(
             place = {name: row for row, name in enumerate(names)}
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
-    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
+    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time, sizes)
     found = breakdown(scored.matches, cells[0], cells[1], names, *knobs)
     return [of_truths_alone(cell) for cell in found] if by == "label" else found
 

@@ -70,8 +70,8 @@ def detections_table(rows, chunk=None):
     )
 
 
-def truth_of(labels, **columns):
-    table = recordings_table(**columns)
+def truth_of(labels, num=3, **columns):
+    table = recordings_table(num, **columns)
     everything, annotated = recordings_from_arrow(table), recordings_from_arrow(table, only_annotated=True)
     return renumbered(events_from_arrow(labels_table(labels), everything), annotated)
 
@@ -107,6 +107,18 @@ def test_left_out_are_detections_that_would_count_and_that_no_split_holds():
     assert [len(one.left_out[ELSEWHERE].row) for one in splits] == [3, 3]
     assert left_out(splits, 0.5)[ELSEWHERE] == 1 and left_out(splits, 0.0)[ELSEWHERE] == 2
     assert left_out(splits[:1], 0.5)[ELSEWHERE] == 2
+
+
+def test_a_site_has_all_its_recordings_also_those_without_a_call_or_a_detection():
+    """Five recordings of one site, calls in two of them: the site's line is that of the whole."""
+    truth = truth_of(
+        [(f"id{n}", 1.0, 2.0, 1e3, 3e3, "wren") for n in (0, 1)], num=5, site="ridge", is_annotated=True
+    )
+    found = detections_table([("id0", 1.0, 2.0, 1e3, 3e3, 0.9)])
+    scored = score_tables(events_from_arrow(found), truth)
+    (cell,) = breakdown_by(scored, "site", 0.5, 100)
+    metrics, intervals = figures_of(scored, 0.5, 100)
+    assert cell.num_recordings == 5 and cell.metrics == metrics and repr(cell.intervals) == repr(intervals)
 
 
 def test_events_above_8_khz_are_left_out_in_mel_space_and_scored_in_hertz():
