@@ -164,6 +164,18 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
     assert "left out 1 detections in recordings that are not annotated or not in the split" in captured.err
 
 
+def test_events_without_a_band_are_said_to_be_in_no_line_of_the_bandwidths(tmp_path, capsys):
+    """One label of three has no frequencies; no table knows a clock, and only for that is there a remedy."""
+    table = tmp_path / "table.csv"
+    rows = ["a.wav,1,2,1000,2000,0.9", "a.wav,3,4,1000,2000,0.8", "a.wav,5,6,,,0.7"]
+    table.write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz,score", *rows]) + "\n")
+    assert main(["evaluate", *between(table, table), "--by", "bandwidth,hour,label"]) == 0
+    said = capsys.readouterr().err
+    assert "the bandwidth of 1 of 3 annotations and 1 of 3 detections is not known" in said
+    assert "note: the hour of no event is known: give --recordings\n" in said
+    assert "note: the label of no event is known\n" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
