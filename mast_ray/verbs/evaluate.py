@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -116,6 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.threshold is not None and not math.isfinite(args.threshold):
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number, e.g. --threshold 0.5")
     if args.model:
         from mast_ray.verbs.gpu import folder_of_model
 
