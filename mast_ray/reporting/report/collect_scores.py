@@ -145,17 +145,20 @@ def scores_of_table(
             scored[name] = one
     if not scored:
         return Scores(threshold=threshold, warnings=tuple(warnings))
+    said = ""
     if threshold is None:
-        tuned_on = "val" if "val" in scored else next(iter(scored))
-        threshold = chosen_threshold(None, None, scored[tuned_on]).value
-        if tuned_on != "val":
+        may_choose = ("ood_dev", "val")  # as everywhere: split_truth.selection_split
+        tuned_on = next(name for name in (*may_choose, *scored) if name in scored)
+        chosen = chosen_threshold(None, None, scored[tuned_on], split_name(tuned_on))
+        threshold, said = chosen.value, f" ({chosen.said})"
+        if tuned_on not in may_choose:
             warnings.append(
                 f"The threshold {threshold:.2f} was tuned on the very data it is judged on ({split_name(tuned_on)}): "
                 "precision, recall and F1 are optimistic."
             )
     rows = {name: score_rows(one, name, threshold, 1000, 0)[0] for name, one in scored.items()}
     note = (
-        f"Detections against labels, matched per recording at IoU 0.5, micro averages at threshold {threshold:.2f}; "
+        f"Detections against labels, matched per recording at IoU 0.5, micro averages at threshold {threshold:.2f}{said}; "
         f"AP is the area under the curve. {INTERVAL_NOTE}"
     )
     return replace(_shown(rows, scored, threshold, note), warnings=tuple(warnings))

@@ -17,7 +17,7 @@ from mast_ray.evaluation.label_budget import CurveRow, curves_to_json
 from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, Threshold
 from mast_ray.reporting.report.collect import collect_run, find_files
 from mast_ray.reporting.report.collect_provenance import effort_of
-from mast_ray.reporting.report.collect_scores import cell_of
+from mast_ray.reporting.report.collect_scores import cell_of, scores_of_table
 from mast_ray.reporting.report.collect_studies import (
     budget_series,
     models_table,
@@ -248,6 +248,18 @@ def test_breakdowns_and_overlaps_are_those_of_evaluate_at_the_threshold(run, tmp
             assert counts == [one.num_recordings, one.num_truth, one.num_detections]
             figures = (one.figures[figure] for figure in ("precision", "recall", "ap_area"))
             assert [precision, recall, ap] == [cell_of(figure) for figure in figures]
+
+
+def test_a_threshold_is_tuned_on_the_split_that_may_choose_as_everywhere(season):
+    """Detections of no known model: that of best F1 on ood_dev where it holds a call, else on val."""
+    names = season.recordings.column("recording_id").to_pylist()
+    for chosen, title in (("ood_dev", "OOD development"), ("test", "validation")):
+        dealt = [("val", "test", chosen)[n % 3] for n in range(len(names))]
+        rows = [{"recording_id": name, "begin_s": 0.0, "end_s": 20.0, "split": split}
+                for name, split in zip(names, dealt, strict=True)]  # fmt: skip
+        tables = (season.detections, season.labels, season.recordings)
+        found = scores_of_table(*tables, pa.Table.from_pylist(rows, schema=SPLITS), None)
+        assert f"(best F1 on {title}, frozen)" in found.tables[0].note and not found.warnings
 
 
 def test_what_is_counted_per_chunk_and_what_per_recording_is_said_in_one_place(run, season, tmp_path):
