@@ -67,10 +67,12 @@ def breakdown(
     num_resamples: int = 1000,
     seed: int = 0,
     in_time: Matches | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> list[Cell]:
     """Figures of every cell 0 .. len(names) - 1 that holds anything; cell -1 (unknown) is left out.
 
-    `in_time` are the matches of the same events by time alone, for the figures in time.
+    `in_time` are the matches of the same events by time alone, for the figures in time; `sizes` how many recordings each
+    cell has where that is known: those without any event were drawn too.
     """
     truth_cell = np.asarray(truth_cell, np.int64)
     own_cell, det_cell = np.asarray(det_cell, np.int64), _cells_of_hits(matches, det_cell, truth_cell)
@@ -83,7 +85,8 @@ def breakdown(
             continue
         part = subset(matches, det_mask, truth_mask)
         time_part = None if in_time is None else subset(in_time, time_cell == number, truth_mask)
-        cells.append(_cell(name, part, time_part, threshold, lookup, num_resamples, seed))
+        least = 0 if sizes is None else sizes[number]
+        cells.append(_cell(name, part, time_part, threshold, lookup, num_resamples, seed, least))
     return cells
 
 
@@ -147,15 +150,16 @@ def _cell(
     lookup: Ints | None,
     num_resamples: int,
     seed: int,
+    least: int = 0,
 ) -> Cell:
     more = [] if time_part is None else [time_part.group]
     groups = np.concatenate([part.group, part.truth_group, *more])
-    # Recordings are numbered anew: only those present in the cell can be drawn.
+    # Recordings are numbered anew: those present in the cell can be drawn, and those of `least` that are silent.
     _, dense = np.unique(groups if lookup is None else lookup[groups], return_inverse=True)
     distinct, first = np.unique(groups, return_index=True)
     local = np.zeros(distinct.max() + 1, np.int64)
     local[distinct] = dense[first]
-    num_recordings = int(dense.max()) + 1
+    num_recordings = max(int(dense.max()) + 1, least)
     sums = recording_sums(part, threshold, local, num_recordings, time_part)
     intervals = bootstrap_intervals(sums, num_resamples, seed)
     return Cell(name, summarise(part, threshold, in_time=time_part), intervals, num_recordings)

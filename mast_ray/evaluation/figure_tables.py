@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mast_ray.evaluation.intervals import Difference, Interval
 from mast_ray.evaluation.metrics import APName, f1_over_thresholds
 from mast_ray.evaluation.score_sheet import METRICS, ScoreRow, ScoreSheet
-from mast_ray.evaluation.scoring import Scored, outcomes
+from mast_ray.evaluation.scoring import By, Scored, outcomes
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.storage.storage import Storage
 
@@ -76,6 +76,22 @@ def sheet_text(sheet: ScoreSheet) -> str:
     if any(one.method == "wilson" for row in sheet.rows for one in row.figures.values()):
         lines.append(WILSON_NOTE)
     return "\n".join(lines)
+
+
+def unknown_text(sheet: ScoreSheet, by: By) -> str:
+    """How many events are in no line of a breakdown, because nobody knows their site, hour, ...; "" where all are in one."""
+    cells = [row for row in sheet.rows if row.by == by]
+    if not cells:
+        return f"the {by} of no event is known"
+    units = {row.unit for row in cells}
+    whole = [row for row in sheet.rows if row.is_whole and row.unit in units]
+    said = []
+    for name, title in (("num_truth", "annotations"), ("num_detections", "detections")):
+        total, known = (sum(getattr(row, name) for row in rows) for rows in (whole, cells))
+        # detections have no label, or a name that is no truth's: they are in no line, or in one of another name
+        if known < total and (by != "label" or name == "num_truth"):
+            said.append(f"{total - known} of {total} {title}")
+    return f"the {by} of {' and '.join(said)} is not known, and they are in no line of it" if said else ""
 
 
 def _block(title: str, rows: Mapping[str, ScoreRow], average_precision: APName) -> list[str]:

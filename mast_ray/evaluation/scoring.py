@@ -8,11 +8,10 @@ out is counted and said.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +53,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 By = Literal["site", "hour", "duration", "bandwidth", "label"]
 UNJUDGED = "detections where nobody looked or was sure"
+ELSEWHERE = "detections in recordings that are not annotated or not in the split"
 BREAKDOWNS: tuple[By, ...] = ("site", "hour", "duration", "bandwidth", "label")
 
 
@@ -68,6 +68,13 @@ class ChunkBoxes(Protocol):
     def score(self) -> Floats: ...  # (D,)
 
 
+class LeftOut(NamedTuple):
+    """Events that were not scored."""
+
+    row: Ints  # in the table that was given
+    score: Floats  # of a detection; endless of an annotation, which counts at every threshold
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """Matches of detections to truths, and the rows they speak of."""
@@ -80,7 +87,7 @@ class Scored:
     num_recordings: int
     unit: Literal["chunk", "recording"]
     rows: Callable[[], tuple[EventTable, EventTable]]  # (D,) detections and (G,) truths, made when asked for
-    left_out: dict[str, int]  # why -> how many events were not scored
+    left_out: dict[str, LeftOut]  # by the reason why
 
     @cached_property
     def in_time(self) -> Matches:
@@ -127,13 +134,13 @@ def score_chunks(
     corners[table.is_time_only, 1::2] = np.nan  # matched by time
     groups = np.repeat(np.arange(len(chunks)), table.counts())
     matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
-    left_out: dict[str, int] = {}
+    left_out: dict[str, LeftOut] = {}
     if ignored is not None and len(ignored):
         regions = box_table(prepared, chunks, None, min_remnant_s=0.0, ignored=ignored)
         places = (np.repeat(np.arange(len(chunks)), regions.counts()), regions.corners.astype(np.float64))
         matches, left = judged(matches, found.boxes, *places)
+        left_out[UNJUDGED] = LeftOut(np.flatnonzero(~left), found.score[~left])
         found = _Found(found.chunk[left], found.boxes[left], found.score[left])
-        left_out[UNJUDGED] = int((~left).sum())
     rows, recording = np.unique(chunks.recording, return_inverse=True)
     return Scored(
         matches,
@@ -190,35 +197,32 @@ def score_tables(
             "these detections are of single chunks, which overlap by half:\n"
             "give the prepared archive they were made from as annotations"
         )
-    left_out: dict[str, int] = {}
-    refuse_strangers(
-        numbers_in(truth.recordings, detections.recordings),
-        _names(truth.recordings),
-        _names(detections.recordings),
-    )
+    number = numbers_in(truth.recordings, detections.recordings)
+    refuse_strangers(number, _names(truth.recordings), _names(detections.recordings))
     if unlisted == "silent":
         truth = _with_silent(truth, detections)
     truth = replace(truth, recordings=with_facts_of(truth.recordings, detections.recordings))
-    before = len(detections)
+    is_elsewhere = (number[detections.recording] < 0) & (unlisted == "skip")
+    left_out = {ELSEWHERE: _left_out(detections, is_elsewhere)}
     detections = renumbered(detections, truth.recordings)
-    left_out["detections in recordings that are not annotated or not in the split"] = before - len(detections)
     det_boxes, det_seen = boxes_of_events(detections, space)
     truth_boxes, truth_seen = boxes_of_events(truth, space, rounding)
-    left_out["detections outside 20-8000 Hz"] = int((~det_seen).sum())
-    left_out["annotations outside 20-8000 Hz"] = int((~truth_seen).sum())
     if not len(truth.recordings):
         raise DataError(
             "no annotated recording to score against:\ncheck that both tables speak of the same recordings"
         )
-    if blocks is not None:
-        det_seen, truth_seen = det_seen & is_within(detections, blocks), truth_seen & is_within(truth, blocks)
+    asked = [np.ones(len(t), bool) if blocks is None else is_within(t, blocks) for t in (detections, truth)]
+    left_out["detections outside 20-8000 Hz"] = _left_out(detections, ~det_seen & asked[0])
+    hidden = _left_out(truth, ~truth_seen & asked[1])
+    left_out["annotations outside 20-8000 Hz"] = LeftOut(hidden.row, np.full(len(hidden.row), np.inf))
+    det_seen, truth_seen = det_seen & asked[0], truth_seen & asked[1]
     detections, det_boxes = detections.take(det_seen), det_boxes[det_seen]
     truth, truth_boxes = truth.take(truth_seen), truth_boxes[truth_seen]
     matches = match(detections.recording, det_boxes, detections.score, truth.recording, truth_boxes, iou)
     if ignored is not None and len(ignored):
         matches, left = judged(matches, det_boxes, ignored.recording, boxes_of_events(ignored, space)[0])
+        left_out[UNJUDGED] = _left_out(detections, ~left)
         detections, det_boxes = detections.take(left), det_boxes[left]
-        left_out[UNJUDGED] = int((~left).sum())
     groups = np.arange(len(truth.recordings))
     return Scored(
         matches,
@@ -233,12 +237,22 @@ def score_tables(
     )
 
 
-def left_out(scored: Iterable[Scored]) -> dict[str, int]:
-    """Why -> how many events were not scored, over several splits."""
-    total: Counter[str] = Counter()
+def _left_out(events: EventTable, chosen: NDArray[np.bool_]) -> LeftOut:
+    return LeftOut(np.flatnonzero(chosen), events.score[chosen])
+
+
+def left_out(scored: Iterable[Scored], threshold: float) -> dict[str, int]:
+    """Why -> how many annotations, and detections from the threshold on, were not scored in any of several splits of one
+    table: a detection of one split lies elsewhere for every other.
+    """
+    rows: dict[str, list[list[int]]] = {}
     for one in scored:
-        total.update(one.left_out)
-    return dict(total)
+        for why, left in one.left_out.items():
+            rows.setdefault(why, []).append(left.row[left.score >= threshold].tolist())
+    return {
+        why: len(set.intersection(*map(set, several))) if why == ELSEWHERE else sum(map(len, several))
+        for why, several in rows.items()
+    }
 
 
 def sums_of(scored: Scored, threshold: float) -> RecordingSums:
@@ -260,12 +274,14 @@ def breakdown_by(
 ) -> list[Cell]:
     """Figures per site, hour of day, duration, bandwidth or label (recall only, where detections have no names)."""
     both = (scored.detections, scored.truth)
+    sizes = None
     match by:
         case "site":
             names = tuple(sorted(set(scored.truth.recordings.site) - {""}))
             place = {name: row for row, name in enumerate(names)}
             cell = np.array([place.get(name, -1) for name in scored.truth.recordings.site], np.int64)
             cells = [cell[table.recording] for table in both]
+            sizes = np.bincount(cell[cell >= 0], minlength=len(names)).tolist()
         case "hour":
             cells = [cells_of_hours(table.local_s)[0] for table in both]
             names = cells_of_hours([])[1]
@@ -282,7 +298,7 @@ def breakdown_by(
             place = {name: row for row, name in enumerate(names)}
             of_truth = np.array([place.get(str(label), -1) for label in scored.truth.label], np.int64)
             cells = [np.full(len(scored.detections), -1, np.int64), of_truth]
-    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time)
+    knobs = (threshold, scored.recording_of_group, num_resamples, seed, scored.in_time, sizes)
     found = breakdown(scored.matches, cells[0], cells[1], names, *knobs)
     return [of_truths_alone(cell) for cell in found] if by == "label" else found
 

@@ -16,7 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mast_ray.evaluation.intervals import FIGURES, RecordingSums, figures, limits, limits_of, resampled
+from mast_ray.evaluation.intervals import (
+    FIGURES,
+    RecordingSums,
+    difference_limits,
+    figures,
+    limits_of,
+    resampled,
+)
 from mast_ray.evaluation.label_budget import mean_limits
 
 Floats = NDArray[np.float64]
@@ -66,10 +73,10 @@ def seed_differences(
         raise ValueError("the two methods were not scored on the same recordings")
     at = _estimates(first), _estimates(second)
     draws = _mean_draws(first, num_resamples, seed), _mean_draws(second, num_resamples, seed)
-    num_recordings = first[0].num_recordings
     found = {}
     for name in FIGURES:
-        by_recordings = limits(draws[1][name] - draws[0][name], num_recordings, level)
+        own = (at[0][name], at[1][name]), (draws[0][name], draws[1][name])
+        by_recordings = difference_limits(name, *own, (first, second), level)
         found[name] = _joined(at[1][name] - at[0][name], *by_recordings, level)
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from mast_ray.config.errors import PARTIAL, ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.figure_tables import sheet_text, write_sheet
+from mast_ray.evaluation.figure_tables import sheet_text, unknown_text, write_sheet
 from mast_ray.evaluation.intervals import wilson_limits
 from mast_ray.evaluation.naming.confusion import confusion_of, confusion_text, write_confusion
 from mast_ray.evaluation.review.verdicts import has_verdicts, read_verdicts
@@ -116,6 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.threshold is not None and not math.isfinite(args.threshold):
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number, e.g. --threshold 0.5")
     if args.model:
         from mast_ray.verbs.gpu import folder_of_model
 
@@ -185,7 +188,11 @@ def _score_model(args: argparse.Namespace) -> int:
         raise DataError(
             f"{args.prepared} holds out nothing to score on:\ndeal the recordings again with `mast split`"
         )
-    _tell(scores.sheet, _breakdowns(args.by))
+    _tell(
+        scores.sheet,
+        _breakdowns(args.by),
+        "prepare the archive with --table, which names sites and start times",
+    )
     for table in scores.confusion:
         print(confusion_text(table))
     if args.out:
@@ -208,7 +215,7 @@ def _score_tables(args: argparse.Namespace) -> int:
         of_run(args.detections), args.annotations, _names(args.split), args.threshold, by=by, **given
     )
     sheet, scored = evaluate_tables(wanted, _config(args))
-    _tell(sheet, by)
+    _tell(sheet, by, "give --recordings")
     tables = [confusion_of(one, name, sheet.threshold.value) for name, one in scored.items() if "label" in by]
     confusion = [table for table in tables if table is not None]
     for table in confusion:
@@ -220,11 +227,12 @@ def _score_tables(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(sheet: ScoreSheet, by: tuple[By, ...]) -> None:
-    """Figures on the screen, what to know about them beside it."""
+def _tell(sheet: ScoreSheet, by: tuple[By, ...], remedy: str) -> None:
+    """Figures on the screen, what to know about them beside it; `remedy`: where sites and clocks can be given."""
     for kind in by:
-        if not any(row.by == kind for row in sheet.rows):
-            print(f"note: the {kind} of no event is known: give --recordings", file=sys.stderr)
+        if unknown := unknown_text(sheet, kind):
+            hint = f": {remedy}" if kind in ("site", "hour") else ""
+            print(f"note: {unknown}{hint}", file=sys.stderr)
     for why, count in sheet.left_out.items():
         if count:
             print(f"note: left out {count} {why}", file=sys.stderr)

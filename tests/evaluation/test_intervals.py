@@ -20,6 +20,7 @@ from mast_ray.evaluation.intervals import (
 )
 from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import summarise
+from mast_ray.evaluation.seed_intervals import seed_differences
 
 
 def matches_from_counts(rng, num_truth, num_hits, num_alarms):
@@ -222,3 +223,19 @@ def test_limits_of_few_recordings_lie_further_out():
 def test_as_many_recordings_are_drawn_as_there_are_and_some_come_again():
     weights = drawn_weights(np.random.default_rng(0), 50, 7)
     assert weights.shape == (50, 7) and (weights.sum(axis=1) == 7).all() and weights.max() > 1
+
+
+@pytest.mark.parametrize(("num", "limit"), [(2, 0.07), (3, 0.206), (40, 0.876)])
+def test_a_gain_that_is_the_same_in_every_recording_is_not_certain(num, limit):
+    """One method misses the call of every recording, the other finds it: Newcombe's limits of 0 and n of n."""
+    rng = np.random.default_rng(0)
+    one, none = np.ones(num, int), np.zeros(num, int)
+    misses, finds = (
+        recording_sums(matches_from_counts(rng, one, hits, none), 0.0, None, num) for hits in (none, one)
+    )
+    gain, loss = paired_differences(misses, finds)["recall"], paired_differences(finds, misses)["recall"]
+    assert (gain.estimate, gain.high) == (1.0, 1.0) and gain.low == pytest.approx(limit, abs=2e-3)
+    assert (loss.estimate, loss.low, loss.high) == (-1.0, -1.0, pytest.approx(-gain.low))
+    assert seed_differences([misses], [finds])["recall"][:3] == gain
+    assert paired_differences(finds, finds)["recall"] == (0.0, 0.0, 0.0)
+    assert np.isnan(paired_differences(misses, finds)["mean_iou"].low)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tables_in_memory import prepared_in_memory
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
-from mast_ray.evaluation.figure_tables import csv_bytes, figure_rows, sheet_text, write_sheet
+from mast_ray.evaluation.figure_tables import csv_bytes, figure_rows, sheet_text, unknown_text, write_sheet
 from mast_ray.evaluation.score_sheet import (
     FALLBACK_THRESHOLD,
     ScoreSheet,
@@ -111,6 +112,20 @@ def test_the_screen_lists_one_whole_and_tables_several(tmp_path):
     assert {row["figure"] for row in rows} >= {"f1", "time_f1", "ap_area"} and all(
         "num_truth" in row for row in rows
     )
+
+
+def test_events_in_no_line_of_a_breakdown_are_told():
+    """A line of one site is missing: its call and its detections are in none."""
+    one = sheet()
+    whole, site_a, site_b = one.rows
+    assert unknown_text(one, "site") == "" and unknown_text(one, "hour") == "the hour of no event is known"
+    without_b = replace(one, rows=(whole, site_a))
+    assert (
+        unknown_text(without_b, "site")
+        == "the site of 1 of 2 annotations is not known, and they are in no line of it"
+    )
+    without_a = unknown_text(replace(one, rows=(whole, site_b)), "site")
+    assert "1 of 2 annotations and 1 of 1 detections" in without_a
 
 
 def test_a_sheet_of_nothing_is_written_all_the_same(tmp_path):

@@ -22,9 +22,11 @@ from mast_ray.evaluation.ignored_regions import in_regions
 from mast_ray.evaluation.metrics import summarise
 from mast_ray.evaluation.score_sheet import score_rows
 from mast_ray.evaluation.scoring import (
+    ELSEWHERE,
     UNJUDGED,
     breakdown_by,
     figures_of,
+    left_out,
     outcomes,
     score_chunks,
     score_tables,
@@ -68,8 +70,8 @@ def detections_table(rows, chunk=None):
     )
 
 
-def truth_of(labels, **columns):
-    table = recordings_table(**columns)
+def truth_of(labels, num=3, **columns):
+    table = recordings_table(num, **columns)
     everything, annotated = recordings_from_arrow(table), recordings_from_arrow(table, only_annotated=True)
     return renumbered(events_from_arrow(labels_table(labels), everything), annotated)
 
@@ -84,7 +86,7 @@ def test_only_annotated_recordings_count_and_what_is_left_out_is_counted():
     scored = score_tables(events_from_arrow(detections_table(found)), truth)
     metrics, intervals = figures_of(scored, 0.0, num_resamples=50)
     assert scored.unit == "recording" and scored.num_recordings == 2
-    assert scored.left_out["detections in recordings that are not annotated or not in the split"] == 1
+    assert left_out([scored], 0.5)[ELSEWHERE] == 1
     assert (metrics.num_truth, metrics.num_detections, metrics.num_true_positives) == (1, 2, 1)
     assert intervals["precision"].estimate == pytest.approx(0.5)
     assert sums_of(scored, 0.0).num_recordings == 2
@@ -92,13 +94,39 @@ def test_only_annotated_recordings_count_and_what_is_left_out_is_counted():
     assert (silent.num_recordings, len(silent.detections)) == (3, 3)
 
 
+def test_left_out_are_detections_that_would_count_and_that_no_split_holds():
+    """Two splits of one table: id0 and id1; what lies in id2 belongs to neither, one of its two is below the threshold."""
+    found = events_from_arrow(
+        detections_table(
+            [(f"id{n}", 5.0, 6.0, 1e3, 2e3, s) for n, s in ((0, 0.9), (1, 0.9), (2, 0.8), (2, 0.1))]
+        )
+    )
+    whole = recordings_from_arrow(recordings_table())
+    labels = events_from_arrow(labels_table([("id0", 5.0, 6.0, 1e3, 2e3, "wren")]), whole)
+    splits = [score_tables(found, renumbered(labels, whole.take(np.array([n])))) for n in (0, 1)]
+    assert [len(one.left_out[ELSEWHERE].row) for one in splits] == [3, 3]
+    assert left_out(splits, 0.5)[ELSEWHERE] == 1 and left_out(splits, 0.0)[ELSEWHERE] == 2
+    assert left_out(splits[:1], 0.5)[ELSEWHERE] == 2
+
+
+def test_a_site_has_all_its_recordings_also_those_without_a_call_or_a_detection():
+    """Five recordings of one site, calls in two of them: the site's line is that of the whole."""
+    truth = truth_of(
+        [(f"id{n}", 1.0, 2.0, 1e3, 3e3, "wren") for n in (0, 1)], num=5, site="ridge", is_annotated=True
+    )
+    found = detections_table([("id0", 1.0, 2.0, 1e3, 3e3, 0.9)])
+    scored = score_tables(events_from_arrow(found), truth)
+    (cell,) = breakdown_by(scored, "site", 0.5, 100)
+    metrics, intervals = figures_of(scored, 0.5, 100)
+    assert cell.num_recordings == 5 and cell.metrics == metrics and repr(cell.intervals) == repr(intervals)
+
+
 def test_events_above_8_khz_are_left_out_in_mel_space_and_scored_in_hertz():
     truth = truth_of([("id0", 1.0, 2.0, 9000.0, 12000.0, "bat")])
     found = events_from_arrow(detections_table([("id0", 1.0, 2.0, 9000.0, 12000.0, 0.9)]))
     mel = score_tables(found, truth)
-    assert (
-        mel.left_out["annotations outside 20-8000 Hz"] == 1 == mel.left_out["detections outside 20-8000 Hz"]
-    )
+    left = left_out([mel], 0.5)
+    assert left["annotations outside 20-8000 Hz"] == 1 == left["detections outside 20-8000 Hz"]
     assert score_tables(found, truth, space="hertz").matches.iou.tolist() == [1.0]
 
 
@@ -173,13 +201,16 @@ def test_where_nobody_looked_or_was_sure_a_detection_is_neither_right_nor_wrong(
     scored = score_chunks(archive, chunks, found_in(rows), field())
     assert scored.matches.score.tolist() == [0.8, 0.6, 0.5] == scored.detections.score.tolist()
     assert scored.matches.is_true_positive.tolist() == [True, False, False]
-    assert scored.left_out == {UNJUDGED: 2} and summarise(scored.matches, 0.0).f1 == 0.5
+    assert left_out([scored], 0.0) == {UNJUDGED: 2} and summarise(scored.matches, 0.0).f1 == 0.5
     whole = score_chunks(archive, chunks, found_in(rows), field(), archive.labels)  # a truth that is whole
     assert len(whole.matches.score) == 5 and not whole.left_out
     seconds = [("a", *row[1:]) for row in rows]
     found = events_from_arrow(detections_table(seconds), recordings_from_arrow(archive.recordings))
     tables = score_whole(archive, found, "test", field())
-    assert tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5]) and tables.left_out[UNJUDGED] == 2
+    assert (
+        tables.matches.score.tolist() == pytest.approx([0.8, 0.6, 0.5])
+        and len(tables.left_out[UNJUDGED].row) == 2
+    )
 
 
 def test_a_recording_too_short_for_a_chunk_is_no_miss_of_a_model():

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mast_ray.evaluation.score_sheet import ScoreSheet
-from mast_ray.tables.schemas import DETECTIONS, LABELS, RECORDINGS
+from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS
 from mast_ray.verbs.main import main, run_verb
 
 RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tBegin Path\tFile Offset (s)\tSpecies\n"
@@ -143,7 +143,10 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
     pq.write_table(pa.Table.from_pylist(recordings, schema=RECORDINGS), tmp_path / "recordings.parquet")
     label = {"recording_id": "id0", "begin_s": 1.0, "end_s": 2.0, "low_hz": 1000.0, "high_hz": 2000.0}
     pq.write_table(pa.Table.from_pylist([label], schema=LABELS), tmp_path / "labels.parquet")
+    region = {"recording_id": "id1", "begin_s": 30.0, "end_s": 60.0}  # nobody looked there
+    pq.write_table(pa.Table.from_pylist([region], schema=IGNORED), tmp_path / "ignored.parquet")
     rows = [label | {"recording_id": f"id{n}", "score": 0.9} for n in range(3)]
+    rows.append(rows[1] | {"begin_s": 40.0, "end_s": 41.0})
     pq.write_table(pa.Table.from_pylist(rows, schema=DETECTIONS), tmp_path / "d.parquet")
     assert (
         main(
@@ -162,6 +165,19 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
         and "1 annotations, 2 detections, 1 right" in captured.out
     )
     assert "left out 1 detections in recordings that are not annotated or not in the split" in captured.err
+    assert "left out 1 detections where nobody looked or was sure" in captured.err
+
+
+def test_events_without_a_band_are_said_to_be_in_no_line_of_the_bandwidths(tmp_path, capsys):
+    """One label of three has no frequencies; no table knows a clock, and only for that is there a remedy."""
+    table = tmp_path / "table.csv"
+    rows = ["a.wav,1,2,1000,2000,0.9", "a.wav,3,4,1000,2000,0.8", "a.wav,5,6,,,0.7"]
+    table.write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz,score", *rows]) + "\n")
+    assert main(["evaluate", *between(table, table), "--by", "bandwidth,hour,label"]) == 0
+    said = capsys.readouterr().err
+    assert "the bandwidth of 1 of 3 annotations and 1 of 3 detections is not known" in said
+    assert "note: the hour of no event is known: give --recordings\n" in said
+    assert "note: the label of no event is known\n" in said
 
 
 @pytest.mark.parametrize(
@@ -173,6 +189,7 @@ def test_labels_and_recordings_of_a_folder_know_which_recordings_were_listened_t
         (["{found}", "{truth}"], 3, "mast evaluate --detections {found} --annotations {truth}"),
         (["{found}"], 2, "mast evaluate {found} PREPARED"),
         (["{d}", "{found}"], 2, "--annotations is missing"),
+        (["{d}", "{found}", "{a}", "{truth}", "--threshold", "nan"], 2, "--threshold nan is no score"),
         (["{a}", "{truth}"], 2, "--detections is missing"),
         (
             ["model", "prepared", "{d}", "{found}", "{a}", "{truth}"],

@@ -6,7 +6,7 @@ are scored against the labels here. Matching, figures and intervals are the eval
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from mast_ray.evaluation.intervals import Interval as Estimate
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
 from mast_ray.evaluation.review.calibration import expected_calibration_error, reliability_curve
 from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, chosen_threshold, score_rows
-from mast_ray.evaluation.scoring import By, Scored, breakdown_by, score_tables
+from mast_ray.evaluation.scoring import By, Scored, score_tables
 from mast_ray.evaluation.split_truth import SPLIT_ORDER
 from mast_ray.reporting.detection_tables import stitched
 from mast_ray.reporting.report.contents import (
@@ -145,17 +145,20 @@ def scores_of_table(
             scored[name] = one
     if not scored:
         return Scores(threshold=threshold, warnings=tuple(warnings))
+    said = ""
     if threshold is None:
-        tuned_on = "val" if "val" in scored else next(iter(scored))
-        threshold = chosen_threshold(None, None, scored[tuned_on]).value
-        if tuned_on != "val":
+        may_choose = ("ood_dev", "val")  # as everywhere: split_truth.selection_split
+        tuned_on = next(name for name in (*may_choose, *scored) if name in scored)
+        chosen = chosen_threshold(None, None, scored[tuned_on], split_name(tuned_on))
+        threshold, said = chosen.value, f" ({chosen.said})"
+        if tuned_on not in may_choose:
             warnings.append(
                 f"The threshold {threshold:.2f} was tuned on the very data it is judged on ({split_name(tuned_on)}): "
                 "precision, recall and F1 are optimistic."
             )
     rows = {name: score_rows(one, name, threshold, 1000, 0)[0] for name, one in scored.items()}
     note = (
-        f"Detections against labels, matched per recording at IoU 0.5, micro averages at threshold {threshold:.2f}; "
+        f"Detections against labels, matched per recording at IoU 0.5, micro averages at threshold {threshold:.2f}{said}; "
         f"AP is the area under the curve. {INTERVAL_NOTE}"
     )
     return replace(_shown(rows, scored, threshold, note), warnings=tuple(warnings))
@@ -218,10 +221,12 @@ def _shown(
     )
     overlap = None
     if main in scored:
+        parts = score_rows(scored[main], main, threshold, 1000, 0, tuple(BREAKDOWNS))
         for by, title in BREAKDOWNS.items():
-            tables += _breakdown(scored[main], by, f"{title}: {split_name(main)}", threshold)
-        hits = scored[main].matches.iou[scored[main].matches.is_true_positive]
-        height, edges = np.histogram(hits, np.linspace(0.5, 1.0, 21))
+            tables += _breakdown(parts, by, f"{title}: {split_name(main)}")
+        matches = scored[main].matches
+        hits = matches.iou[matches.is_true_positive & (matches.score >= threshold)]
+        height, edges = np.histogram(hits, np.linspace(scored[main].iou, 1.0, 21))
         overlap = Histogram(tuple(edges.tolist()), tuple(height.tolist())) if len(hits) else None
     return Scores(
         tuple(tables),
@@ -249,18 +254,21 @@ def _reliability(name: str, one: Scored) -> Reliability:
     return Reliability(name, tuple(curve.predicted.tolist()), tuple(curve.observed.tolist()), counts, error)
 
 
-def _breakdown(one: Scored, by: By, title: str, threshold: float) -> list[ResultTable]:
-    cells = breakdown_by(one, by, threshold, num_resamples=400)
-    if len(cells) < 2:
+def _breakdown(cells: Sequence[ScoreRow], by: By, title: str) -> list[ResultTable]:
+    """The lines that `mast evaluate --by` has too."""
+    lines = [row for row in cells if row.by == by and row.num_truth + row.num_detections]
+    if len(lines) < 2:
         return []
     names = list(FIGURES)[:4]
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
-            cell.name,
-            cell.num_recordings,
-            cell.metrics.num_truth,
-            *(cell_of(cell.intervals[name]) for name in names),
+            row.cell,
+            row.num_recordings,
+            row.num_truth,
+            row.num_detections,
+            *(cell_of(row.figures[name]) for name in names),
         )
-        for cell in cells
+        for row in lines
     )
-    return [ResultTable(title, (by, "recordings", "calls", *(FIGURES[name] for name in names)), rows)]
+    columns = (by, "recordings", "calls", "kept detections", *(FIGURES[name] for name in names))
+    return [ResultTable(title, columns, rows)]

@@ -259,7 +259,7 @@ class _Evaluation:
             rows += score_rows(self._whole(name, one, threshold.value), name, *drawn, by_label)
         return ScoreSheet(
             self.model.url, self.prepared.url, self.card.weights_sha256, threshold, knobs.iou, "mel",
-            knobs.average_precision, tuple(rows), {UNREAD: num_rejected} | left_out(scored.values()),
+            knobs.average_precision, tuple(rows), {UNREAD: num_rejected} | left_out(scored.values(), threshold.value),
             tuple(doubts_about(scored.values(), threshold.value)),
         )  # fmt: skip
 

@@ -52,6 +52,7 @@ from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 
 SHOWN_PROBLEMS = 5
+LABELS_FILE, IGNORED_FILE = "labels.parquet", "ignored.parquet"
 ENDLESS_S = 1e7  # files of annotations do not say how long a recording is
 
 
@@ -84,7 +85,7 @@ def evaluate_tables(wanted: TableWanted, config: Config) -> tuple[ScoreSheet, di
     rows = [row for name, one in scored.items() for row in score_rows(one, name, *knobs)]
     sheet = ScoreSheet(
         wanted.detections, wanted.annotations, "", threshold, config.evaluate.iou, wanted.space,
-        config.evaluate.average_precision, tuple(rows), left_out(scored.values()),
+        config.evaluate.average_precision, tuple(rows), left_out(scored.values(), threshold.value),
         _not_searched(wanted.detections, scored.values()),
     )  # fmt: skip
     return sheet, scored
@@ -276,7 +277,11 @@ def read_truth(
             listed = read_recordings(f"{storage.url}/recordings.parquet")
             recordings = recordings_from_arrow(listed, only_annotated=True)
         _refuse_split(uri, split)
-        return Truth(events_from_arrow(read_parquet(storage, keys[0]), recordings))
+        truth = events_from_arrow(read_parquet(storage, keys[0]), recordings)
+        ignored = None
+        if keys[0] == LABELS_FILE and storage.stat(IGNORED_FILE) is not None:  # labels of a prepared archive
+            ignored = events_from_arrow(read_parquet(storage, IGNORED_FILE), truth.recordings)
+        return Truth(truth, ignored=ignored)
     if is_annotation_file(uri):
         _refuse_split(uri, split)
         found = _annotations_at(uri, format, columns)

@@ -20,8 +20,8 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
 from mast_ray.config.tree import Config
-from mast_ray.evaluation.figure_tables import csv_bytes
-from mast_ray.evaluation.intervals import RecordingSums
+from mast_ray.evaluation.figure_tables import csv_bytes, interval_text
+from mast_ray.evaluation.intervals import Interval, RecordingSums
 from mast_ray.evaluation.label_budget import (
     CURVES,
     BudgetRun,
@@ -253,18 +253,20 @@ def curves_text(points: dict[tuple[str, int, str], dict[str, SeedInterval]], stu
         texts = []
         for strategy in study.strategies:
             one = points.get((strategy, n, "test"), {}).get("f1")
-            texts.append("-" if one is None else f"{one.estimate:.3f} [{one.low:.3f}, {one.high:.3f}]")
+            texts.append("-" if one is None else interval_text(Interval(*one[:3])))
         lines.append(f"{n:>8}" + "".join(f"{text:>{width}}" for text in texts))
     curves = {
         strategy: [CurvePoint(s, n, found["f1"].estimate, *found["f1"][1:]) for (s, n, split), found in points.items()
-                   if s == strategy and split == "test"]
+                   if s == strategy and split == "test" and found["f1"].num_seeds]
         for strategy in study.strategies
     }  # fmt: skip
     best = max((point.mean for curve in curves.values() for point in curve), default=0.0)
-    for strategy, curve in curves.items():
+    for strategy, curve in curves.items() if best else ():  # of nothing no share is reached
         needed = chunks_needed(curve, 0.95 * best)
         said = f"about {needed:.0f} chunks" if needed == needed else "not reached"
         lines.append(f"{strategy}: 95 % of the best F1 ({0.95 * best:.3f}) with {said}")
+    if any(found["f1"].low != found["f1"].low for (_, _, split), found in points.items() if split == "test"):
+        lines.append("no interval: one test recording, or none with a call or a detection")
     if len(study.seeds) == 1:
         lines.append("one seed: noise of training is not in the intervals")
     return "\n".join(lines)

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from mast_ray.config.errors import DataError
-from mast_ray.config.recipes import tiny
+from mast_ray.config.recipes import field, tiny
 from mast_ray.evaluation.intervals import FIGURES
 from mast_ray.evaluation.intervals import Interval as Estimate
 from mast_ray.evaluation.label_budget import CurveRow, curves_to_json
 from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, Threshold
 from mast_ray.reporting.report.collect import collect_run, find_files
 from mast_ray.reporting.report.collect_provenance import effort_of
+from mast_ray.reporting.report.collect_scores import cell_of, scores_of_table
 from mast_ray.reporting.report.collect_studies import (
     budget_series,
     models_table,
@@ -28,6 +29,7 @@ from mast_ray.reporting.report.contents import Interval
 from mast_ray.reporting.report.page import render_report
 from mast_ray.self_training.round_records import flat
 from mast_ray.self_training.trial_records import OBJECTIVE, TrialRecord
+from mast_ray.stages.score.tables import TableWanted, evaluate_tables
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Commit, DataFile, put_commit
@@ -227,6 +229,37 @@ def test_the_scores_of_the_model_behind_the_detections_are_the_reports_own(run, 
     assert side_by_side.columns == ("model", "F1, validation", "F1, in-domain test")
     assert side_by_side.rows[1] == ("other", None, Interval(0.25, 0.15, 0.35))
     assert "in-domain test: 90 calls in 8 recordings" in side_by_side.note
+
+
+def test_breakdowns_and_overlaps_are_those_of_evaluate_at_the_threshold(run, tmp_path):
+    threshold = 0.7
+    data = collect_run(run, threshold=threshold, now=NOW)
+    places = (str(tmp_path / "detections"), str(tmp_path / "prepared" / "labels.parquet"))
+    wanted = TableWanted(*places, threshold=threshold, by=("site", "duration"))
+    sheet, scored = evaluate_tables(wanted, field())
+    assert 0 < sheet.rows[0].num_true_positives < scored[""].matches.is_true_positive.sum()
+    assert sum(data.overlap.counts) == sheet.rows[0].num_true_positives
+    for by in ("site", "duration"):
+        cells = {row.cell: row for row in sheet.rows if row.by == by and row.num_truth + row.num_detections}
+        (table,) = [table for table in data.tables if table.title.startswith(f"By {by}")]
+        assert [row[0] for row in table.rows] == list(cells)
+        for name, *counts, precision, recall, _, ap in table.rows:
+            one = cells[name]
+            assert counts == [one.num_recordings, one.num_truth, one.num_detections]
+            figures = (one.figures[figure] for figure in ("precision", "recall", "ap_area"))
+            assert [precision, recall, ap] == [cell_of(figure) for figure in figures]
+
+
+def test_a_threshold_is_tuned_on_the_split_that_may_choose_as_everywhere(season):
+    """Detections of no known model: that of best F1 on ood_dev where it holds a call, else on val."""
+    names = season.recordings.column("recording_id").to_pylist()
+    for chosen, title in (("ood_dev", "OOD development"), ("test", "validation")):
+        dealt = [("val", "test", chosen)[n % 3] for n in range(len(names))]
+        rows = [{"recording_id": name, "begin_s": 0.0, "end_s": 20.0, "split": split}
+                for name, split in zip(names, dealt, strict=True)]  # fmt: skip
+        tables = (season.detections, season.labels, season.recordings)
+        found = scores_of_table(*tables, pa.Table.from_pylist(rows, schema=SPLITS), None)
+        assert f"(best F1 on {title}, frozen)" in found.tables[0].note and not found.warnings
 
 
 def test_what_is_counted_per_chunk_and_what_per_recording_is_said_in_one_place(run, season, tmp_path):

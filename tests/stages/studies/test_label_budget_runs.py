@@ -12,6 +12,7 @@ from study_archive import make_study_archive, study_config
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import tiny
 from mast_ray.evaluation.label_budget import curves_from_json
+from mast_ray.evaluation.seed_intervals import SeedInterval
 from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.studies.compare import Comparison, planned_runs
@@ -19,6 +20,7 @@ from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
     Training,
     check_study,
+    curves_text,
     run_label_budget,
     stretched,
     training_config,
@@ -29,6 +31,8 @@ from mast_ray.stages.studies.methods import METHODS
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.schemas import IGNORED
+
+NAN = float("nan")
 
 
 def test_epochs_grow_as_chunks_shrink_so_that_every_cell_makes_as_many_steps():
@@ -46,6 +50,19 @@ def test_a_cell_is_a_config_of_its_own():
     config = training_config(tiny(), Training("time_balanced", 50, 7), 110, "epochs")
     assert (config.split.budget_chunks, config.split.budget_strategy, config.seed) == (50, "time_balanced", 7)
     assert config.detector == tiny().detector
+
+
+def test_what_has_no_interval_is_said_and_not_written_as_one():
+    """Tests of one recording, and of one without a call or a detection (F1 unknown), on the screen."""
+    unknown, alone = SeedInterval(NAN, NAN, NAN, 0), SeedInterval(0.8, NAN, NAN, 1)
+    known = SeedInterval(0.5, 0.4, 0.6, 1)
+    study = BudgetStudy(tiny(), "prepared", "out", (8, 16, 32), ("random",))
+    rows = {8: unknown, 16: known, 32: alone}
+    text = curves_text({("random", n, "test"): {"f1": one} for n, one in rows.items()}, study)
+    assert "nan" not in text and "0.500 [0.400, 0.600]" in text and "no interval: one test recording" in text
+    assert "95 % of the best F1 (0.760) with about 29 chunks" in text
+    nothing = curves_text({("random", 8, "test"): {"f1": unknown}}, replace(study, budgets=(8,)))
+    assert "nan" not in nothing and "95 %" in nothing.splitlines()[0] and "of the best" not in nothing
 
 
 def test_small_budgets_come_first_and_every_strategy_meets_every_seed():
