@@ -320,6 +320,13 @@ class SelfTrainConfig(Section):
         """Chunks of the pool that a teacher labels; 0: all."""
         return self.max_chunks * self.labelled_for_one
 
+    def lowest_score(self, score_floor: float) -> float:
+        """From which score on a teacher's boxes are wanted: the floor of detections, or less where a threshold of
+        pseudo-labels lies below it.
+        """
+        band = self.ignore_above if isinstance(self.ignore_above, float) and self.ignore_above > 0 else 1.0
+        return min(score_floor, self.threshold, band)
+
 
 class TuneConfig(Section):
     trials: int = Field(16, ge=1)

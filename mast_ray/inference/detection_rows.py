@@ -19,7 +19,12 @@ from mast_ray.boxes.stitching import merge_songs, stitch
 from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.naming import ModelNames
 from mast_ray.inference.window_detector import WindowBoxes
-from mast_ray.spectrogram.grid import SEGMENT_FRAMES, fractional_frames, seconds_hertz_from_boxes
+from mast_ray.spectrogram.grid import (
+    SEGMENT_FRAMES,
+    end_of_sound,
+    fractional_frames,
+    seconds_hertz_from_boxes,
+)
 from mast_ray.tables.preparing.recording_record import RecordingRecord
 from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.training.files.post_processing import PostProcessing
@@ -67,7 +72,8 @@ def stitched_boxes(
     score = np.concatenate([part.score for part in found]).astype(np.float64)
     if knobs.post is not None and site in knobs.post.site_thresholds:
         score = knobs.post.at_sites(score, [site] * len(score))
-    boxes[:, 0::2] = np.clip(boxes[:, 0::2] + start[:, None], 0, num_frames)
+    # as in chunks: the last whole frame reaches 1.5 further
+    boxes[:, 0::2] = np.clip(boxes[:, 0::2] + start[:, None], 0, end_of_sound(num_frames))
     usable = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
     # A box, its window and its place within it decide the order, not the batch it came with.
     order = usable[np.lexsort((boxes[usable, 1], boxes[usable, 0], -score[usable], start[usable]))]

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.models.encoder import NUM_TOKENS, TOKEN_GRID
 
 MaskingName = Literal["structured", "random"]
@@ -36,6 +37,22 @@ class Masking:
     time_ratio: float = 0.6
     frequency_ratio: float = 0.3
     random_ratio: float = 0.75
+
+    def __post_init__(self) -> None:
+        if 0 < self.num_kept < NUM_TOKENS:
+            return
+        match self.name:
+            case "structured":
+                knobs = f"pretrain.time_mask={self.time_ratio:g} and pretrain.frequency_mask={self.frequency_ratio:g}"
+                remedy = "--set pretrain.time_mask=0.6 --set pretrain.frequency_mask=0.3"
+            case "random":
+                knobs, remedy = (
+                    f"pretrain.random_mask={self.random_ratio:g}",
+                    "--set pretrain.random_mask=0.75",
+                )
+        fault = "hide no patch: nothing to predict" if self.num_kept else "hide every patch: nothing to see"
+        grid = f"{TOKEN_GRID[0]} time columns and {TOKEN_GRID[1]} frequency rows"
+        raise ConfigError(f"{knobs} {fault}\nof {grid} some must stay and some must go, e.g. {remedy}")
 
     @property
     def num_kept(self) -> int:

@@ -26,8 +26,7 @@ from mast_ray.self_training.operator import (
 )
 from mast_ray.spectrogram.grid import (
     SEGMENT_FRAMES,
-    fractional_frames,
-    hertz_to_bin,
+    boxes_on_open_grid,
     seconds_hertz_from_boxes,
     seconds_of_hops,
 )
@@ -173,10 +172,12 @@ def boxes_in_chunks(
     low_hz: NDArray[np.float64],
     high_hz: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """(N, 4) fractional frames and bins of chunk `number` of a recording."""
-    start = number * SEGMENT_FRAMES
-    times = (fractional_frames(begin_s) - start, fractional_frames(end_s) - start)
-    return np.stack([times[0], hertz_to_bin(low_hz), times[1], hertz_to_bin(high_hz)], axis=1)
+    """(N, 4) fractional frames and bins of chunk `number` of a recording. Whole ones stay whole: a box of just 100 ms or
+    2 bins, or one that overlaps another by just a half, must not fall to either side by rounding.
+    """
+    boxes = boxes_on_open_grid(begin_s, end_s, low_hz, high_hz)
+    boxes[:, 0::2] -= (number * SEGMENT_FRAMES)[:, None]
+    return boxes
 
 
 def _parts(table: pa.Table, rows: Ints) -> NDArray[np.float64] | None:

@@ -27,6 +27,7 @@ HOP_S = SEGMENT_FRAMES * FRAME_SHIFT_S
 CHUNK_SAMPLES = CHUNK_FRAMES * FRAME_SHIFT_SAMPLES
 HOP_SAMPLES = SEGMENT_FRAMES * FRAME_SHIFT_SAMPLES
 _FRAME_DECIMALS = 7  # a nanosecond
+_BIN_DECIMALS = 7  # whole bins come back whole from a table of hertz
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
@@ -69,6 +70,10 @@ def frames_of_seconds(seconds: Floats | float) -> NDArray[np.int64]:
 
 def _rounded_frames(seconds: Floats) -> Floats:
     return np.round(seconds / FRAME_SHIFT_S, _FRAME_DECIMALS)
+
+
+def _rounded_bins(hertz: Floats) -> Floats:
+    return np.round(hertz_to_bin(hertz), _BIN_DECIMALS)
 
 
 def fractional_frames(seconds: Floats | float) -> Floats:
@@ -119,7 +124,7 @@ def boxes_from_seconds_hertz(
     )
     representable = (low_hz < HIGH_HZ) & (high_hz > LOW_HZ) & (end_s >= begin_s) & (high_hz >= low_hz)
     if rounding == "none":
-        bins = [hertz_to_bin(np.clip(hertz, LOW_HZ, HIGH_HZ)) for hertz in (low_hz, high_hz)]
+        bins = [_rounded_bins(np.clip(hertz, LOW_HZ, HIGH_HZ)) for hertz in (low_hz, high_hz)]
         frames = [_rounded_frames(seconds) for seconds in (begin_s, end_s)]
         return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1), representable
     t0 = frames_of_seconds(begin_s)
@@ -134,7 +139,7 @@ def boxes_on_open_grid(begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: 
     (NaN) too, never to be drawn on a spectrogram.
     """
     frames = [_rounded_frames(np.asarray(seconds, np.float64)) for seconds in (begin_s, end_s)]
-    bins = [hertz_to_bin(np.maximum(hertz, 0.0)) for hertz in (low_hz, high_hz)]
+    bins = [_rounded_bins(np.maximum(hertz, 0.0)) for hertz in (low_hz, high_hz)]
     return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1)
 
 

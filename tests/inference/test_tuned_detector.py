@@ -17,7 +17,7 @@ from mast_ray.inference.tuned_detector import (
     delivered_post,
     doubts_nested,
 )
-from mast_ray.inference.window_detector import InferenceKnobs, WindowDetector
+from mast_ray.inference.window_detector import InferenceKnobs, WindowBoxes, WindowDetector
 from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
@@ -108,6 +108,14 @@ def test_a_call_longer_than_a_window_is_one_with_and_without_a_tuned_card(post):
     windows.push("a", 0, recording, is_last=True, num_frames=8 * 512)
     windows.flush()
     assert stitched_boxes(found, 8 * 512, RowKnobs()).boxes.tolist() == [[700, 40, 3300, 60]]
+
+
+def test_a_call_at_the_end_of_a_recording_ends_with_the_sound_as_it_does_in_a_chunk():
+    """12 s are 1198 whole frames, and the last of them reaches to frame 1199.5."""
+    box = np.array([[1189.5 - 512, 20, 1199.5 - 512, 30], [1189.5 - 512, 60, 1020, 70]], np.float32)
+    found = WindowBoxes(2, np.array([1, 1]), box, np.array([0.9, 0.8], np.float32), None)
+    boxes = stitched_boxes([found], 1198, RowKnobs()).boxes
+    assert boxes.tolist() == [[1189.5, 20, 1199.5, 30], [1189.5, 60, 1199.5, 70]]
 
 
 def test_the_card_is_followed_unless_it_is_not_wanted():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.models.masking import Masking
 
 
@@ -52,3 +53,23 @@ def test_fixed_mask_belongs_to_the_chunk_not_to_the_batch():
     alone = masking.fixed(("b:7",), seed=5, device="cpu")
     assert torch.equal(together.keep_index[1], alone.keep_index[0])
     assert not torch.equal(together.keep_index[0], together.keep_index[1])
+
+
+@pytest.mark.parametrize(
+    "knobs, said",
+    [
+        ({"frequency_ratio": 0.9}, "frequency_mask=0.9 hide every patch"),  # 0.8 of 8 rows: none
+        ({"time_ratio": 0.0, "frequency_ratio": 0.0}, "hide no patch"),
+        ({"name": "random", "random_ratio": 1.0}, "random_mask=1 hide every patch"),
+        ({"name": "random", "random_ratio": 0.0}, "hide no patch"),
+    ],
+)
+def test_masks_that_leave_nothing_to_see_or_nothing_to_predict_are_refused(knobs, said):
+    with pytest.raises(ConfigError, match=said) as told:
+        Masking(**knobs)
+    assert len(str(told.value).splitlines()) <= 3
+
+
+def test_one_axis_alone_may_be_masked():
+    assert Masking(frequency_ratio=0.0).num_kept == 25 * 8
+    assert Masking(frequency_ratio=0.875).num_kept == 25

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from mast_ray.self_training.operator import PoolDetections
+from mast_ray.self_training.operator import PoolDetections, Validity, is_valid, survives_suppression
 from mast_ray.self_training.pool import chunk_groups, objects_of, pool_of_table, pseudo_table
 from mast_ray.tables.reading.chunk_sets import ChunkSet
 
@@ -59,6 +59,24 @@ def test_pseudo_boxes_survive_the_way_through_the_table():
     back = pool_of_table(table, archive(), pool)
     assert back.chunk.tolist() == [0, 1, 2]
     assert np.allclose(back.boxes, boxes.boxes[[1, 2, 0]], atol=1e-6)
+
+
+def test_whole_frames_and_bins_come_back_whole_so_that_limits_hold_to_the_letter():
+    """Boxes of just 100 ms and 2 bins, as detectors without a network give them: valid in every chunk; a pair that overlaps
+    by just a half: neither suppresses the other.
+    """
+    rng = np.random.default_rng(0)
+    pool = chunks(*((0, number) for number in range(400)))
+    first = np.stack([rng.integers(0, 1000, 400), rng.integers(0, 124, 400)], axis=1).astype(float)
+    small = np.concatenate([first, first + [10, 2]], axis=1)
+    twice = np.concatenate([first, first + [20, 2]], axis=1)
+    both = PoolDetections(
+        np.tile(np.arange(400), 2), np.concatenate([small, twice]), rng.random(800).astype(np.float32), 400
+    )
+    back = pool_of_table(pseudo_table(archive(), pool, both, np.zeros(400), {}), archive(), pool)
+    assert np.array_equal(back.boxes, np.round(back.boxes))
+    assert is_valid(back, Validity()).all()
+    assert survives_suppression(back, 0.5).all()
 
 
 def test_ignored_boxes_travel_with_the_pseudo_boxes_and_are_told_apart():

@@ -97,3 +97,13 @@ def test_a_time_belongs_to_the_chunk_in_whose_middle_half_it_lies() -> None:
     # Chunks begin every 5.12 s and last 10.24 s: the middle half of chunk k is 5.12 k + 2.56 to 5.12 k + 7.68 s.
     times = np.array([0.0, 2.5, 2.6, 7.6, 7.7, 12.7, 12.9])
     assert grid.middle_chunk(times).tolist() == [0, 0, 0, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("frames", [0, 153_600, 8_640_000])
+def test_whole_bins_and_frames_of_a_table_come_back_whole(frames: int) -> None:
+    low = np.arange(0.0, 127.0)
+    boxes = np.stack([low + frames, low, low + frames + 10, low + 1], axis=1)
+    begin_s, low_hz, end_s, high_hz = grid.seconds_hertz_from_boxes(boxes).T
+    measures = (begin_s, end_s, low_hz, high_hz)
+    assert np.array_equal(grid.boxes_from_seconds_hertz(*measures, rounding="none")[0], boxes)
+    assert np.array_equal(grid.boxes_on_open_grid(*measures), boxes)

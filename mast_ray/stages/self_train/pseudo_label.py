@@ -45,6 +45,8 @@ def run_pseudo_label(
     if boxes == "candidates":
         others = tuple(full_url(one) for one in also)
         task = replace(task, also=others, num_hearings=config.self_train.teacher_hearings)
+        floor = config.self_train.lowest_score(config.evaluate.score_floor)
+        task = replace(task, stored=replace(task.stored, score_floor=floor))
         if task.splits == ("pool",):
             task = replace(task, most_chunks=config.self_train.most_labelled)
     if boxes == "delivered":

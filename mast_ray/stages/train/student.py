@@ -68,7 +68,7 @@ def online_teacher(
             "use --set cluster.engine=torch, or --set self_train.teacher=fixed"
         )
     settings = TeacherSettings(
-        config.evaluate.score_floor,
+        knobs.lowest_score(config.evaluate.score_floor),
         knobs.nms_overlap,
         knobs.teacher_boxes,
         float(fractional_frames(knobs.min_duration_s)),

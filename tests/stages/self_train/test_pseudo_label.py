@@ -101,6 +101,16 @@ def test_stored_detections_are_what_the_detector_says_of_each_chunk_alone(
         assert (np.diff(stored.score[own]) <= 0).all()
 
 
+@pytest.mark.parametrize("knob", ["self_train.threshold", "self_train.ignore_above"])
+def test_a_threshold_below_the_floor_of_detections_still_gets_what_lies_above_it(
+    archive, config, detector, labelled, tmp_path, knob
+):
+    high = apply_overrides(config, {"evaluate.score_floor": 0.99, knob: config.evaluate.score_floor})
+    run_pseudo_label(high, detector, str(archive), str(tmp_path), runner=HERE, chunks_per_unit=2)
+    assert len(rows_of(tmp_path))
+    assert rows_of(tmp_path).equals(rows_of(labelled))
+
+
 def test_only_a_part_of_the_pool_is_labelled_where_only_a_part_will_be_learned(
     archive, config, detector, labelled, tmp_path
 ):
