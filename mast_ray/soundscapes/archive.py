@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
+import glob
 import json
 import os
 import shutil
@@ -104,6 +106,10 @@ def write_archive(
     )
     for folder in (".events", _CALLS):
         shutil.rmtree(out / folder, ignore_errors=True)
+    for plan in todo:  # what a run that was killed had begun
+        target = out / plan.path
+        for begun in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+            begun.unlink(missing_ok=True)
     return _summary(out, plans, known, num_written=len(todo))
 
 
@@ -128,7 +134,8 @@ def _claim(spec: SoundscapeSpec, out: Path) -> None:
                 "choose another --out, or delete that folder"
             )
         return
-    if out.exists() and any(out.iterdir()):
+    # a run that was stopped while it wrote spec.json has left no more than that
+    if out.exists() and any(entry.name != _partial(path).name for entry in out.iterdir()):
         raise DataError(f"{out} is not empty and holds no synthetic archive:\nchoose another --out")
     out.mkdir(parents=True, exist_ok=True)
     _write_text(path, text)
@@ -187,6 +194,10 @@ def write_recording(plan: RecordingPlan, out: Path) -> None:
         if target.is_dir():  # put there as damage
             target.rmdir()
         os.replace(partial, target)
+    except soundfile.LibsndfileError as error:  # which does not say what the disk said
+        is_full = shutil.disk_usage(target.parent).free < 2 * plan.num_samples
+        number = errno.ENOSPC if is_full else errno.EIO
+        raise OSError(number, os.strerror(number), str(target)) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -210,7 +221,8 @@ def _known_events(out: Path) -> dict[str, list[Event]]:
             begin_s, end_s, low_hz, high_hz, snr_db = (
                 float(row[name]) for name in ("begin_s", "end_s", "low_hz", "high_hz", "snr_db")
             )
-            known[row["path"]].append(Event(begin_s, end_s, low_hz, high_hz, row["label"], snr_db))
+            own = known.setdefault(row["path"], [])  # a run that was stopped here has no recordings.csv yet
+            own.append(Event(begin_s, end_s, low_hz, high_hz, row["label"], snr_db))
     for path in sorted((out / ".events").glob("*.json")):
         entry = json.loads(path.read_text())
         known[entry["path"]] = [Event(*event) for event in entry["events"]]
@@ -246,7 +258,7 @@ def _summary(
 
 
 def _write_rows(path: Path, columns: Iterable[str], rows: Iterable[tuple[object, ...]]) -> None:
-    partial = path.with_name(f".{path.name}.tmp")
+    partial = _partial(path)
     with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -256,6 +268,11 @@ def _write_rows(path: Path, columns: Iterable[str], rows: Iterable[tuple[object,
 
 def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.tmp")
+    partial = _partial(path)
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def _partial(path: Path) -> Path:
+    """Where a file lies until it is whole."""
+    return path.with_name(f".{path.name}.tmp")

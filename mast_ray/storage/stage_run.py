@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
 from mast_ray.storage.lease import lease_or_stop
-from mast_ray.storage.stage_folders import Manifest, read_manifest, write_manifest
+from mast_ray.storage.stage_folders import MANIFEST, Manifest, read_manifest, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
 
 BEGUN = "begun.json"
@@ -40,6 +40,12 @@ class StageRun:
     inputs: Mapping[str, str]
     done: Manifest | None = None
     run_id: str = ""  # names this run in the ledger of work units
+
+    def begin_anew(self) -> None:
+        """Before the first file is written over: what an earlier run with other settings declared whole is not any more. A kill
+        in between would leave its manifest beside the files of this one.
+        """
+        self.stage.delete(MANIFEST)
 
     def finish(self, counts: Mapping[str, Any]) -> Manifest:
         """Declare the folder whole."""

@@ -25,6 +25,7 @@ from mast_ray.spectrogram.background import Backgrounds
 from mast_ray.spectrogram.normalisation import Moments, Normalisation
 from mast_ray.storage.stage_folders import MANIFEST, SCHEMA_VERSION, Manifest, read_manifest, text_hash
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.dealing.dealt_before import was_stopped
 from mast_ray.tables.schemas import IGNORED
 
 FEW = 100  # ids are searched for one by one where there are so many times more recordings
@@ -138,6 +139,10 @@ def open_prepared(uri: str | Path | Storage, settings: StorageConfig | None = No
     if manifest is None:
         if storage.stat(MANIFEST) is not None:
             raise DataError(f"{storage.url}/{MANIFEST} is damaged:\n{MEND}")
+        if was_stopped(storage):
+            raise DataError(
+                f"{storage.url} was being dealt again, and that was stopped:\nrun the same `mast split` again, or `mast prepare`"
+            )
         unfinished = next(iter(storage.list("attempts")), None) is not None
         what = (
             "is not finished: run the same `mast prepare` again"

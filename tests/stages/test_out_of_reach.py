@@ -7,6 +7,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from stopped import Killed, stopped_at
 from tones import Tone, sweep_tones, write_tones
 
 from mast_ray.config.errors import PARTIAL, ConfigError, TemporaryError
@@ -174,6 +175,24 @@ def test_what_is_missing_is_deleted_only_for_somebody_who_is_sure(tmp_path):
     assert read_recordings(str(out / EARLIER)).num_rows == 2
     assert forget_earlier(open_storage(out), is_sure=True) == 2
     assert list(open_storage(out).list(EARLIER)) == [] and read_recordings(str(out)).num_rows == 2
+
+
+def test_killed_while_it_deletes_what_is_missing_the_same_command_deletes_the_rest(tmp_path, monkeypatch):
+    out, before = tmp_path / "out", tmp_path / "before"
+    for name in ("A", "B"):
+        sweep_tones(write_recordings(tmp_path / name, hours(name, 2)), before)
+    for number in range(1, 20):
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(before, out)
+        with stopped_at(monkeypatch, number) as tried:
+            try:
+                forget_earlier(open_storage(out), is_sure=True)
+                break
+            except Killed:
+                pass
+        forget_earlier(open_storage(out), is_sure=True)
+        assert list(open_storage(out).list(EARLIER)) == [], tried[-1]
+    assert number > 5
 
 
 def test_what_a_killed_run_had_done_anew_is_set_aside_once_and_comes_back(tmp_path, monkeypatch):

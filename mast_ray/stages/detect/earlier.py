@@ -97,12 +97,14 @@ def write_earlier_table(stage: Storage) -> int:
 
 
 def forget_earlier(stage: Storage, is_sure: bool) -> int:
-    """Delete OUT/earlier; returns how many recordings it held. Nothing is deleted unless the user is sure."""
+    """Delete OUT/earlier; returns how many recordings it held. Nothing is deleted unless the user is sure. Files that no commit
+    names are what is left of a run that was sure, and was killed.
+    """
     earlier = stage.at(EARLIER)
     num_recordings = sum(len(commit.outcomes) for commit in read_commits(earlier))
-    if not num_recordings:
+    if next(iter(earlier.list()), None) is None:
         return 0
-    if not is_sure:
+    if num_recordings and not is_sure:
         raise ConfigError(
             f"this deletes the detections of {num_recordings:,} recordings that the last run was not offered ({earlier.url}):\n"
             "add --yes if they are not wanted; nothing was deleted"

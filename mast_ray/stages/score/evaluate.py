@@ -109,6 +109,7 @@ def evaluate_model(
         num_rejected = evaluation.detect(runner)
         scored = evaluation.scored()
         sheet = evaluation.sheet(scored, num_rejected)
+        run.begin_anew()
         write_sheet(run.stage, sheet, scored)
         confusion = evaluation.confusion(scored, sheet.threshold.value)
         write_confusion(run.stage, confusion)

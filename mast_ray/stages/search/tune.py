@@ -151,6 +151,7 @@ def run_tune_losses(
 
 def _finish(run: StageRun, config: Config, found: TuneResult) -> None:
     """Leave the settings that were found, and what led to them."""
+    run.begin_anew()
     run.stage.write_atomic(BEST_CONFIG, config_to_yaml(apply_overrides(config, found.best)).encode())
     record = {"best": found.best, "objective": found.objective, "trials": found.trials}
     record |= {"post": found.post.to_dict()} if found.post is not None else {}

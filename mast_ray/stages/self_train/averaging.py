@@ -53,6 +53,7 @@ def average_with_teacher(
             chosen = max(TEACHER_SHARES, key=lambda value: (grid.get(str(value), -1.0), -value))
         else:
             chosen = share
+        run.begin_anew()
         _write_average(config, teacher, student, stage, chosen)
         stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
         log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")

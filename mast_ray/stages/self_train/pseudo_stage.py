@@ -126,6 +126,7 @@ def make_pseudo_labels(
         if run.done is None:
             work = stage.at(WORK).at(content).url  # parts of other settings are not taken up
             task = OperatorTask(config, prepared.storage.url, detections.url, work, teacher)
+            run.begin_anew()
             run.finish(_write_labels(task, prepared, stage, runner))
     return PseudoLabels(
         LabelSource("pseudo", stage.url, content),

@@ -107,6 +107,7 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
         archive_inputs_of(
             task, say=False
         )  # an older archive's backgrounds are measured here, not by every worker
+        run.begin_anew()
         stage.write_atomic(CONFIG, config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
         log.info("feed %s (%s)", *feed)

@@ -10,9 +10,11 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.tree import Config
 from mast_ray.storage.lease import held_lease
-from mast_ray.storage.stage_folders import MANIFEST, sections_hash, write_manifest
+from mast_ray.storage.stage_folders import sections_hash, write_manifest
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.backgrounds import stored_backgrounds
-from mast_ray.tables.dealing.splits import BlockRow, rows_of_table
+from mast_ray.tables.dealing.dealt_before import bring_back, dealt_again, was_stopped
+from mast_ray.tables.dealing.splits import BlockRow
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.preparing.finishing import TABLE_KNOBS, SplitSummary, write_split
 
@@ -21,13 +23,13 @@ def as_prepared_but(uri: str, config: Config, sets: Sequence[str]) -> Config:
     """The settings that an archive was prepared with, changed by `sets` alone: sites that are held out stay held out unless
     these say otherwise. Where it lies is as `config` says.
     """
-    own = Config.model_validate(open_prepared(uri, config.storage).manifest.config)
+    own = Config.model_validate(_opened(uri, config).manifest.config)
     return apply_overrides(own, parse_set(sets)).model_copy(update={"storage": config.storage})
 
 
 def resplit(uri: str, config: Config) -> SplitSummary:
     """Deal again with `config.split` and `config.seed`; everything else stays as it was prepared."""
-    prepared = open_prepared(uri, config.storage)
+    prepared = _opened(uri, config)
     if prepared.members:
         own = ", ".join(member.storage.url for member in prepared.members)
         raise DataError(
@@ -36,15 +38,8 @@ def resplit(uri: str, config: Config) -> SplitSummary:
     as_prepared = Config.model_validate(prepared.manifest.config)
     changed = as_prepared.model_copy(update={"split": config.split, "seed": config.seed})
     tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
-    with held_lease(prepared.storage):
-        prepared.storage.delete(MANIFEST)
-        try:
-            summary = write_split(prepared.storage, changed, *tables)
-        except BaseException:
-            # as it was, and not dealt once more: an archive that has grown would not come out as it had been
-            write_split(prepared.storage, as_prepared, *tables, dealt=rows_of_table(prepared.splits))
-            _write(prepared, as_prepared, prepared.manifest.counts)
-            raise
+    with held_lease(prepared.storage), dealt_again(prepared.storage):
+        summary = write_split(prepared.storage, changed, *tables)
         _write(prepared, changed, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})
     return summary
 
@@ -54,11 +49,19 @@ def deal_as(uri: str, rows: list[BlockRow], config: Config) -> SplitSummary:
     prepared = open_prepared(uri, config.storage)
     tables = (prepared.recordings, prepared.index, stored_backgrounds(prepared))
     as_prepared = Config.model_validate(prepared.manifest.config)
-    with held_lease(prepared.storage):
-        prepared.storage.delete(MANIFEST)
+    with held_lease(prepared.storage), dealt_again(prepared.storage):
         summary = write_split(prepared.storage, as_prepared, *tables, dealt=rows)
         _write(prepared, as_prepared, dict(prepared.manifest.counts) | {"chunks_by_split": summary.chunks})
     return summary
+
+
+def _opened(uri: str, config: Config) -> Prepared:
+    """As it was dealt before, where dealing it again was cut short."""
+    storage = open_storage(uri, config.storage)
+    if was_stopped(storage):
+        with held_lease(storage):
+            bring_back(storage)
+    return open_prepared(storage, config.storage)
 
 
 def _write(prepared: Prepared, config: Config, counts: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from mast_ray.storage.stage_folders import MANIFEST, sections_hash, text_hash
 from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, Outcome, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
+from mast_ray.tables.dealing.dealt_before import bring_back
 from mast_ray.tables.dealing.leaks import Leak, audit_leaks, heard_before, leakage_rate
 from mast_ray.tables.dealing.splits import (
     BlockRow,
@@ -215,6 +216,7 @@ def finish(
     annotation_source: str,
 ) -> tuple[dict[str, Any], SplitSummary]:
     """Write every table; returns counts for the manifest, and what the split gave."""
+    bring_back(stage)
     stage.delete(MANIFEST)  # from here on the folder is not whole until the new manifest stands
     recordings, rejects = recordings_and_rejects(items, commits, chosen.calls.annotated_paths)
     rejected = write_table(stage, "rejects.parquet", rejects)  # first: what follows may point at it
