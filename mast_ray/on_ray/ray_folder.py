@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage
 
 RAY_FOLDER = "ray"
@@ -19,12 +20,4 @@ def ray_storage(stage: Storage) -> dict[str, Any]:
 
 def clean_ray_folder(stage: Storage) -> None:
     """Remove it with all that is in it."""
-    for entry in list(stage.list(RAY_FOLDER)):
-        stage.delete(entry.key)
-    folder = stage.local_path(RAY_FOLDER)
-    if folder is not None and folder.is_dir():
-        for path in sorted(folder.rglob("*"), reverse=True):
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-        if not any(folder.iterdir()):
-            folder.rmdir()
+    remove_folder(stage.at(RAY_FOLDER))

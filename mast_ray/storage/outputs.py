@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mast_ray.config.errors import ConfigError
@@ -72,8 +73,8 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
     return removed
 
 
-def remove_folder(stage: Storage, folder: str = "") -> None:
-    """All files below a folder: manifests first, then attempts, then commits, then what commits name. Whoever is killed in
+def remove_folder(folder: Storage) -> None:
+    """It and all that is in it: manifests first, then attempts, then commits, then what commits name. Whoever is killed in
     between leaves work that is done again, never a result that promises a file that is gone or an attempt that looks
     like a death.
     """
@@ -82,8 +83,12 @@ def remove_folder(stage: Storage, folder: str = "") -> None:
         names = key.split("/")
         return next((rank for rank, name in enumerate((MANIFEST, "attempts", "commit")) if name in names), 3)
 
-    for key in sorted((entry.key for entry in stage.list(folder)), key=rank):
-        stage.delete(key)
+    for key in sorted((entry.key for entry in folder.list()), key=rank):
+        folder.delete(key)
+    local = folder.local_path("")
+    for emptied, _, _ in os.walk(local, topdown=False) if local is not None else ():
+        with suppress(OSError):  # somebody's own file is in it
+            os.rmdir(emptied)
 
 
 def _data_files(stage: Storage, folder: str) -> Iterator[Entry]:

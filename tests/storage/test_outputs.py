@@ -3,8 +3,8 @@
 import pytest
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.storage.outputs import refuse_mixing, remove_leftovers, seal_of
-from mast_ray.storage.storage import open_beside, open_storage
+from mast_ray.storage.outputs import refuse_mixing, remove_folder, remove_leftovers, seal_of
+from mast_ray.storage.storage import LocalStorage, open_beside, open_storage
 
 
 @pytest.mark.parametrize("out", ["archive", "archive/out", "other/../archive/out", "link/out"])
@@ -64,3 +64,25 @@ def test_a_file_is_its_folder_and_its_name(tmp_path, monkeypatch):
         "/a/sites.csv": ("/a", "sites.csv"),
         "s3://b/sites.csv": ("s3://b", "sites.csv"),
     }
+
+
+def test_a_folder_goes_with_its_manifests_first_and_leaves_no_empty_ones(tmp_path, monkeypatch):
+    stage = open_storage(tmp_path / "out")
+    keys = [
+        "a/labels/x.parquet",
+        "a/commit/1.json",
+        "a/attempts/1/0.json",
+        "a/manifest.json",
+        "b/manifest.json",
+        "c.json",
+    ]
+    for key in keys:
+        stage.write_atomic(f"work/{key}", b"1")
+    stage.write_atomic("kept.json", b"1")
+    order, delete = [], LocalStorage.delete
+    monkeypatch.setattr(LocalStorage, "delete", lambda self, key: order.append(key) or delete(self, key))
+    remove_folder(stage.at("work"))
+    assert order[:4] == ["a/manifest.json", "b/manifest.json", "a/attempts/1/0.json", "a/commit/1.json"]
+    assert sorted(order) == sorted(keys)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["kept.json"]
+    remove_folder(stage.at("work"))  # nothing is there

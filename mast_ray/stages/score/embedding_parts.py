@@ -143,7 +143,7 @@ def embed_in_parts(
         for file in part_of(task.stage, unit).files:
             with filesystem.open_input_file(f"{root}/{file.key}") as source:
                 tables.append(pq.read_table(source))
-    remove_folder(out, WORK)
+    remove_folder(out.at(WORK))
     if events is None:
         return pa.concat_tables(tables)
     refuse_no_boxes(len(events), sum(map(len, tables)))

@@ -172,4 +172,4 @@ def trained_figures(learner: DetectorTask, stage: str, worker: TrialWorker) -> d
 
 def drop_checkpoints(folder: Storage) -> None:
     """Training state of a finished trial is of no use to anybody."""
-    remove_folder(folder, CHECKPOINTS)
+    remove_folder(folder.at(CHECKPOINTS))

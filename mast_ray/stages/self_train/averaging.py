@@ -57,7 +57,7 @@ def average_with_teacher(
         _write_average(config, teacher, student, stage, chosen)
         stage.write_atomic(GRID, json.dumps({"teacher_share": chosen, "f1": grid}, indent=1).encode())
         log.info("averaged: %.2f of the teacher's weights%s", chosen, f" (F1 {grid})" if grid else "")
-        remove_folder(stage, TRIED)
+        remove_folder(stage.at(TRIED))
         run.finish({"tried": len(grid)})
         return out
 

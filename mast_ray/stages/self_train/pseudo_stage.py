@@ -149,7 +149,7 @@ def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner
     write_joined(stage, PSEUDO_CHUNKS, made.chunks(places), CHOSEN_CHUNKS)
     figures = made.figures() | {"train_chunks": train_chunks, "policy": task.knobs.policy}
     stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
-    remove_folder(stage, WORK)
+    remove_folder(stage.at(WORK))
     return {
         "boxes": made.totals["boxes"],
         "ignored_boxes": made.totals["ignored"],

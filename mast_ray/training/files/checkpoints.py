@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mast_ray.config.errors import ConfigError, DataError, TemporaryError
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage
 from mast_ray.training.engine import EngineState
 
@@ -227,12 +228,7 @@ class Checkpoints:
 
     def _remove(self, name: str) -> None:
         # The manifest goes first: from then on the folder is an orphan, whatever happens to the rest.
-        self.storage.delete(f"{name}/{MANIFEST}")
-        for entry in list(self.storage.list(name)):
-            self.storage.delete(entry.key)
-        folder = self.storage.local_path(name)
-        if folder is not None and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        remove_folder(self.storage.at(name))
 
     def _try_to_remove(self, name: str) -> None:
         try:

@@ -27,6 +27,7 @@ from mast_ray import __version__
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import ModelConfig, StorageConfig
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.checkpoints import manifest_text, parse_manifest
 from mast_ray.training.files.post_processing import PostProcessing
@@ -208,11 +209,7 @@ class BestWeights:
         folders = {entry.key.split("/", 1)[0] for entry in self.storage.list()}
         stored = {int(match[1]) for name in folders if (match := _BEST.match(name))}
         for step in sorted(step for step in stored - steps if step < max(steps)):
-            for entry in list(self.storage.list(_name(step))):
-                self.storage.delete(entry.key)
-            folder = self.storage.local_path(_name(step))
-            if folder is not None and folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+            remove_folder(self.storage.at(_name(step)))
 
 
 def _name(step: int) -> str:

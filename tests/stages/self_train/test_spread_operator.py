@@ -255,15 +255,15 @@ def test_killed_while_its_parts_are_dropped_it_makes_the_missing_ones_again(
     config, delete, deleted = config_of("per_group_quantile"), LocalStorage.delete, []
 
     def dies(self, key):
-        if len(deleted) == num_deleted:
-            raise KeyboardInterrupt
-        deleted.append(key)
+        if self.url.endswith("/work"):
+            if len(deleted) == num_deleted:
+                raise KeyboardInterrupt
+            deleted.append(key)
         delete(self, key)
 
     monkeypatch.setattr(LocalStorage, "delete", dies)
     with pytest.raises(KeyboardInterrupt):
         check(folder, tmp_path, config)
-    assert all("/work/" in f"/{key}" for key in deleted)
     monkeypatch.setattr(LocalStorage, "delete", delete)
     check(folder, tmp_path, config)
 
