@@ -244,7 +244,7 @@ class ClusterConfig(Section):
     max_failures: int = Field(8, ge=0)
     """Worker failures survived before a training job gives up."""
     checkpoint_every_steps: int = Field(0, ge=0)
-    """Checkpoint inside an epoch every so many steps; 0: at the end of each epoch."""
+    """Checkpoint every so many steps; 0: at the end of each epoch, of several where they are short."""
     reader_threads: int = Field(0, ge=0)
     """Threads reading tables per worker; 0: cores available, at most 8."""
     lanes: int = Field(32, ge=1)

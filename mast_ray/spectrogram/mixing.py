@@ -66,7 +66,7 @@ def mix_examples(batch: ChunkBatch, draw: MixDraw, normalisation: Normalisation)
 
     Mixup adds both sounds, weighted in power, and keeps all boxes. CutMix joins the beginning of one with
     the end of the other, clips boxes at the seam and drops remnants under 100 ms. The weight of a chunk
-    becomes the mean of both.
+    becomes the mean of both; with boxes of a model in it, it is pseudo-labelled.
     """
     partner = torch.roll(torch.arange(batch.logmel.shape[0], device=batch.logmel.device), -1)
     own, other = batch.logmel, batch.logmel[partner]
@@ -95,7 +95,10 @@ def mix_examples(batch: ChunkBatch, draw: MixDraw, normalisation: Normalisation)
         torch.cat((own_boxes.is_ignored, theirs.is_ignored & is_mixed[:, None]), dim=1),
     )
     weight = torch.where(is_mixed, (batch.weight + batch.weight[partner]) / 2, batch.weight)
-    return replace(batch, logmel=logmel, boxes=boxes, weight=weight)
+    is_pseudo = batch.is_pseudo
+    if is_pseudo is not None:
+        is_pseudo = is_pseudo | (is_mixed & is_pseudo[partner])
+    return replace(batch, logmel=logmel, boxes=boxes, weight=weight, is_pseudo=is_pseudo)
 
 
 def _within(boxes: PaddedBoxes, begin: Tensor, end: Tensor) -> PaddedBoxes:

@@ -86,7 +86,7 @@ class RunFiles:
 class FitOptions:
     """How a run behaves, apart from what it computes."""
 
-    checkpoint_every_steps: int = 0  # 0: at the end of each epoch
+    checkpoint_every_steps: int = 0  # 0: as the schedule says
     log_every_steps: int = 10
     flops_per_sample: float | None = None
     peak_flops: float | None = None
@@ -149,7 +149,7 @@ def _train(
         schedule.num_samples, flops_per_sample=options.flops_per_sample, peak_flops=options.peak_flops
     )
     line = ProgressLine()
-    checkpoint_every = options.checkpoint_every_steps or schedule.steps_per_epoch
+    checkpoint_every = options.checkpoint_every_steps or schedule.checkpoint_interval
     batches = feed.micro_batches(first_step, schedule.num_steps, clock)
     clock.restart(position.samples_seen)
     for step in range(first_step, schedule.num_steps):

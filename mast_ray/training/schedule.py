@@ -14,6 +14,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 
 NEVER = math.inf
+LEAST_STEPS_KEPT, MOST_VALIDATIONS = 50, 4  # between two checkpoints
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ class Schedule:
     @property
     def num_samples(self) -> int:
         return self.num_steps * self.batch_size
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Steps from one checkpoint to the next: an epoch, or several short ones.
+
+        Over a few labelled chunks an epoch is a step or two, and a checkpoint takes ten times as long as these. Best
+        weights wait for the next checkpoint to be pruned, so that few validations lie in between.
+        """
+        enough = math.ceil(LEAST_STEPS_KEPT / self.steps_per_epoch)
+        return self.steps_per_epoch * max(1, min(enough, int(MOST_VALIDATIONS * self.validate_every_epochs)))
 
     def epoch_of_step(self, step: int) -> float:
         """Epochs finished before a step, fractional."""

@@ -257,6 +257,22 @@ def test_mixup_adds_both_sounds_and_keeps_both_boxes() -> None:
     assert result.weight.tolist() == [0.75, 0.5]
 
 
+def test_a_chunk_mixed_with_a_pseudo_labelled_one_is_pseudo_labelled_too() -> None:
+    chunks = [painted((20, 10, 60, 20)) for _ in range(4)]
+    batch = ChunkBatch(
+        torch.cat([chunk.logmel for chunk in chunks]),
+        pad_boxes([torch.tensor(objects(chunk)) for chunk in chunks]),
+        torch.ones(4),
+        is_pseudo=torch.tensor([False, False, True, False]),
+    )
+    # mixup of the first two with their neighbours, cutmix of the third, nothing of the last
+    own_end = torch.tensor([float(T), T, 100.0, T])
+    mixing = MixDraw(torch.tensor([0.4, 0.4, 0.0, 0.0]), torch.zeros(4), own_end)
+    result = applied(batch, draws(4, mixing=mixing))
+    assert result.is_pseudo is not None
+    assert result.is_pseudo.tolist() == [False, True, True, False]
+
+
 def test_cutmix_takes_one_side_of_the_seam_from_the_partner_and_clips_boxes_there() -> None:
     one, other = painted((80, 10, 120, 20), (10, 40, 50, 50)), painted((95, 30, 200, 40), (20, 5, 60, 9))
     batch = ChunkBatch(

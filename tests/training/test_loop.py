@@ -33,6 +33,15 @@ def test_a_fit_of_four_epochs_learns_validates_each_epoch_and_leaves_best_and_la
     probe.load_state_dict(files.best.read(best["step"]))
 
 
+def test_epochs_of_a_step_share_checkpoints(tmp_path):
+    short = replace(SCHEDULE, samples_per_epoch=8, epochs=40, validate_every_epochs=8)
+    options = FitOptions(log_every_steps=1000)  # besides: at validations and checkpoints
+    toy_fit(tmp_path, toy_engine(schedule=short), ToyFeed(short), schedule=short, options=options)
+    assert toy_files(tmp_path).checkpoints.names() == ["step-0000000032", "step-0000000040"]
+    rows = read_metrics(open_storage(tmp_path))
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [8, 16, 24, 32, 40]
+
+
 @pytest.mark.parametrize("stop", [1, 5, 9, 15])
 def test_a_run_stopped_before_any_step_and_started_again_ends_with_the_same_bits(tmp_path, stop):
     undisturbed = toy_engine()

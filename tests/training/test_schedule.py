@@ -7,6 +7,7 @@ import pytest
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.recipes import field, paper
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.training.schedule import (
     NEVER,
     Schedule,
@@ -54,6 +55,21 @@ def test_validation_comes_every_n_epochs_and_at_the_end():
     assert [step for step in range(1, 56) if every_two.is_validation_step(step)] == [20, 40, 55]
     twice = replace(PLAIN, validate_every_epochs=0.5, epochs=1)
     assert [step for step in range(1, 11) if twice.is_validation_step(step)] == [5, 10]
+
+
+def test_checkpoints_come_every_epoch_and_every_few_where_epochs_are_short():
+    assert replace(PLAIN, samples_per_epoch=64 * 50).checkpoint_interval == 50
+    assert replace(PLAIN, samples_per_epoch=64 * 30, validate_every_epochs=4).checkpoint_interval == 60
+    # weights that were the best of their validation are kept until the next checkpoint: four at the most
+    assert PLAIN.checkpoint_interval == 40
+    assert replace(PLAIN, validate_every_epochs=0.1).checkpoint_interval == 10
+
+
+def test_a_few_labelled_chunks_are_learned_for_1800_steps_with_50_checkpoints_and_not_one_each_step():
+    knobs = lengthened(field().detector, 40)  # 40 chunks are one step of 64
+    few = schedule_of(knobs, 40)
+    assert (few.num_steps, few.steps_per_epoch, knobs.validate_every_epochs) == (1800, 1, 9)
+    assert few.checkpoint_interval == 36 and few.num_steps // few.checkpoint_interval == 50
 
 
 def test_the_papers_three_tables_unfreeze_as_printed():

@@ -13,6 +13,7 @@ from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.tree import Config
 from mast_ray.on_ray.trials import Ranges, Trial, run_trials
 from mast_ray.on_ray.units import worker_error
+from mast_ray.self_training.curriculum import steps_of
 from mast_ray.self_training.trial_records import (
     FOLDER,
     OBJECTIVE,
@@ -89,8 +90,9 @@ def search_trials(
         raise TemporaryError(
             f"the search ended after {num_done} of {config.tune.trials} trials: run the same command again to go on"
         )
+    trainings = {step.name for step in steps_of(config.self_train.curriculum)} | {SECTION}
     for record in records:
-        for step in ("stage1", "stage2", "union", SECTION):
+        for step in sorted(trainings):
             drop_checkpoints(stage.at(f"{FOLDER}/{record.name}/{step}"))
     return rows
 

@@ -133,6 +133,8 @@ def run_trial(
     if pseudo.figures["train_chunks"] == 0 or not result["boxes_per_chunk"]:
         return diary.tell(result, LAST)
     models = {"teacher": task.detector}
+    if config.self_train.student == "fresh":  # begins with no weights, as in the rounds that it is tried for
+        models["teacher"] = ""
     for step in steps_of(config.self_train.curriculum):
         models[step.name] = folder.at(step.name).url
         labels = LabelSource() if step.labels == "expert" else replace(pseudo.source, name=step.labels)

@@ -41,6 +41,7 @@ def lessons_config(config: Config) -> Config:
     stage1 = {
         "learning_rate": own.learning_rate,
         "batch_size": own.batch_size,
+        "accumulate": own.accumulate,
         "ema_decay": own.ema_decay,
         "backbone_multiplier": 1.0,
         "unfrozen_blocks": ALL_BLOCKS,

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.stage_knobs import DetectorTrainConfig, rescaled_epochs
+from mast_ray.config.stage_knobs import DetectorTrainConfig, lengthened, rescaled_epochs
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, interval_text
 from mast_ray.evaluation.intervals import Interval, RecordingSums
@@ -137,7 +137,7 @@ def trainings_of(study: BudgetStudy) -> list[Training]:
 
 def training_config(config: Config, training: Training, num_train: int, match: Match) -> Config:
     """The config of one training; with match "samples" its epochs are stretched to
-    the samples of the full set.
+    the samples of the full set, with "epochs" they are as many, however few steps those take.
     """
     changes: dict[str, Any] = {
         "seed": training.seed,
@@ -145,10 +145,13 @@ def training_config(config: Config, training: Training, num_train: int, match: M
         "split.budget_strategy": training.strategy,
     }
     if match == "samples":
+        full = lengthened(config.detector, num_train)  # as `mast train` takes it
         changes |= {
             f"detector.{name}": value
-            for name, value in stretched(config.detector, training.num_chunks, num_train).items()
+            for name, value in stretched(full, training.num_chunks, num_train).items()
         }
+    else:
+        changes["detector.min_steps"] = 0
     return apply_overrides(config, changes)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
-from mast_ray.config.stage_knobs import ALL_BLOCKS
+from mast_ray.config.stage_knobs import ALL_BLOCKS, lengthened
 from mast_ray.config.tree import Config
 
 Start = Literal[
@@ -97,11 +97,14 @@ def with_needed(methods: Sequence[Method]) -> tuple[Method, ...]:
 
 def as_long_as_self_training(config: Config, num_train: int, num_pool: int) -> Config:
     """Supervised training over as many samples as detector, stage 1 and stage 2 of
-    all rounds see together at most.
+    all rounds see together at most; over few chunks those have more epochs than the settings say.
     """
-    knobs = config.self_train
-    per_round = (
-        knobs.stage1.epochs * min(num_pool, knobs.max_chunks or num_pool) + knobs.stage2.epochs * num_train
+    knobs, own = config.self_train, lengthened(config.detector, num_train)
+    used = min(num_pool, knobs.max_chunks or num_pool)
+    stage1, stage2 = lengthened(knobs.stage1, used), lengthened(knobs.stage2, num_train)
+    per_round = stage1.epochs * used + stage2.epochs * num_train
+    epochs = own.epochs + round(knobs.rounds * per_round / max(num_train, 1))
+    paced = {name: getattr(own, name) for name in ("warmup_epochs", "validate_every_epochs")}
+    return apply_overrides(
+        config, {f"detector.{name}": value for name, value in (paced | {"epochs": epochs}).items()}
     )
-    epochs = config.detector.epochs + round(knobs.rounds * per_round / max(num_train, 1))
-    return apply_overrides(config, {"detector.epochs": epochs})

@@ -154,6 +154,21 @@ def test_trials_of_other_settings_are_no_part_of_a_search(tmp_path):
         search_training(replace(task, teacher=Teacher("sha", 0.3, 0.0, 1)), 0.2)
 
 
+@pytest.mark.parametrize(
+    ("curriculum", "training"),
+    [("two_stage", "stage1"), ("mixed_then_expert", "mixed"), ("control", "control")],
+)
+def test_a_search_leaves_no_training_state_of_trials_that_were_stopped(tmp_path, curriculum, training):
+    config = _config(**{"tune.trials": 1, "self_train.curriculum": curriculum})
+    task = TrialTask(config, "prepared", "detector", "pool", Teacher("sha", 0.2, 0.0, 1), str(tmp_path))
+    sample = {"lambda_iou": 1.0, "threshold": 0.2}
+    folder = open_storage(tmp_path).at(f"trials/{trial_name(sample)}")
+    folder.at(training).write_atomic("checkpoints/step-0000000008/weights.safetensors", b"of a poor trial")
+    Diary(folder, sample, lambda metrics: None).tell({"objective": 0.5}, LAST)
+    search_training(task, 0.2)
+    assert not list(folder.at(training).list("checkpoints"))
+
+
 def test_a_trial_that_goes_on_remembers_its_best_of_the_stage(tmp_path):
     def told_by(stage, *validations):
         diary = Diary(open_storage(tmp_path), {"lambda_iou": 1.0}, heard.append)

@@ -6,6 +6,7 @@ import pytest
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
+from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import RECIPES
 from mast_ray.config.stage_knobs import ALL_BLOCKS
 from mast_ray.stages.runner import HERE
@@ -38,6 +39,12 @@ def test_lessons_are_trained_as_from_nothing_for_as_long_as_stage_1():
     assert lessons.stage1.learning_rate == config.detector.learning_rate
     assert lessons.stage1.backbone_multiplier == 1.0 and lessons.stage1.unfrozen_blocks == ALL_BLOCKS
     assert not lessons.stage1.unfreeze_every_epochs, "all blocks train from the start"
+
+
+def test_a_batch_that_fits_a_small_gpu_in_parts_alone_has_these_in_first_lessons_too():
+    config = apply_overrides(RECIPES["field"](), {"detector.batch_size": 32, "detector.accumulate": 4})
+    stage1 = lessons_config(config).self_train.stage1
+    assert (stage1.batch_size, stage1.accumulate) == (32, 4)
 
 
 def test_only_the_energy_detector_is_untrained(tmp_path):

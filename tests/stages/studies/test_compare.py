@@ -9,6 +9,7 @@ from study_archive import make_study_archive, study_config
 
 from mast_ray.config.errors import ConfigError, DataError, MastError, PartialError
 from mast_ray.config.recipes import field, tiny
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.intervals import recording_sums
 from mast_ray.reporting.paper_tables import COMPARISON
 from mast_ray.reporting.report.collect_studies import rows_table
@@ -98,6 +99,18 @@ def test_the_long_control_sees_as_many_samples_as_self_training():
     config = as_long_as_self_training(study_config(**knobs), num_train=100, num_pool=300)
     # 24 epochs, and 2 rounds of 4 epochs over 300 and 6 over 100 chunks: 2 x 18 epochs of 100.
     assert config.detector.epochs == 24 + 36
+
+
+def test_over_few_chunks_too_what_is_trained_as_long_as_self_training_is_no_shorter_than_its_seed():
+    knobs = as_long_as_self_training(field(), num_train=40, num_pool=100).detector
+    # 1800 epochs of a step, and 2 rounds of 80 epochs over 100 and 40 over 40 chunks: 2 x 240 epochs of 40
+    assert knobs.epochs == lengthened(knobs, 40).epochs == 1800 + 480
+    mast = lengthened(field().detector, 40)
+    assert (knobs.warmup_epochs, knobs.validate_every_epochs) == (45, 9)
+    assert (knobs.warmup_epochs, knobs.validate_every_epochs) == (
+        mast.warmup_epochs,
+        mast.validate_every_epochs,
+    )
 
 
 def sums(hits, truths=(5,) * 8):

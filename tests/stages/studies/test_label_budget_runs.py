@@ -10,7 +10,8 @@ import pytest
 from study_archive import make_study_archive, study_config
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.config.recipes import tiny
+from mast_ray.config.recipes import field, tiny
+from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.label_budget import curves_from_json
 from mast_ray.evaluation.seed_intervals import SeedInterval
 from mast_ray.reporting.report.collect_studies import budget_series
@@ -31,6 +32,7 @@ from mast_ray.stages.studies.methods import METHODS
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.schemas import IGNORED
+from mast_ray.training.schedule import schedule_of
 
 NAN = float("nan")
 
@@ -50,6 +52,23 @@ def test_a_cell_is_a_config_of_its_own():
     config = training_config(tiny(), Training("time_balanced", 50, 7), 110, "epochs")
     assert (config.split.budget_chunks, config.split.budget_strategy, config.seed) == (50, "time_balanced", 7)
     assert config.detector == tiny().detector
+
+
+@pytest.mark.parametrize(
+    ("match", "num_train", "budget", "num_steps"),
+    [
+        ("samples", 40, 10, 1800),  # what `mast train` takes over 40 chunks: 200 passes are 200 steps
+        ("samples", 40, 40, 1800),
+        ("samples", 2000, 300, 6200),  # 31 steps an epoch are more than enough
+        ("epochs", 2000, 10, 200),  # 200 passes, of one step each
+        ("epochs", 2000, 300, 800),
+    ],
+)
+def test_what_field_asks_for_over_few_chunks_is_asked_of_the_full_set_and_not_of_a_number_of_epochs(
+    match, num_train, budget, num_steps
+):
+    knobs = training_config(field(), Training("random", budget, 0), num_train, match).detector
+    assert schedule_of(lengthened(knobs, budget), budget).num_steps == num_steps
 
 
 def test_what_has_no_interval_is_said_and_not_written_as_one():

@@ -1,0 +1,41 @@
+"""A trial of the training search, in this process."""
+
+import pytest
+import torch
+from seed_detector import write_seed_detector
+from small_archive import make_prepared, small_config
+
+from mast_ray.stages.runner import HERE
+from mast_ray.stages.search.trial import TrialTask, run_trial
+from mast_ray.stages.self_train.operator_task import Teacher
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+from mast_ray.training.files.model_files import read_card, read_model
+
+pytestmark = pytest.mark.slow
+KNOBS = {
+    "self_train.curriculum": "stage1_only",
+    "self_train.stage1.batch_size": 4,
+    "self_train.stage1.max_steps": 1,
+    "self_train.stage1.learning_rate": 1e-12,  # whoever begins with the teacher's weights ends with them
+    "self_train.stage1.weight_decay": 0.0,
+    "tune.epochs_stage1": 1,
+    "evaluate.max_detections": 20,
+}
+
+
+def test_a_student_that_begins_with_no_weights_does_so_in_a_trial_too(tmp_path):
+    archive = make_prepared(tmp_path / "small", num_recordings=4, seconds=12)
+    config = small_config(**KNOBS)
+    detector = write_seed_detector(config, archive, tmp_path / "detector")
+    run_pseudo_label(config, detector, str(archive), str(tmp_path / "pool"), runner=HERE)
+    teacher = Teacher(read_card(detector).weights_sha256, 0.4, 0.0, 1)
+    theirs, _ = read_model(detector, "detector")
+    for student, is_its_teacher in (("teacher", True), ("fresh", False)):
+        own = small_config(**KNOBS | {"self_train.student": student})
+        out = tmp_path / student
+        task = TrialTask(own, str(archive), detector, str(tmp_path / "pool"), teacher, str(out))
+        run_trial(task, {"threshold": 0.4}, lambda metrics: None)
+        (folder,) = out.glob("trials/*/stage1")
+        weights, _ = read_model(folder, "detector")
+        kernel = "head.score.weight"
+        assert torch.allclose(weights[kernel], theirs[kernel], atol=1e-6) == is_its_teacher
