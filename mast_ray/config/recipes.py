@@ -45,6 +45,7 @@ def paper() -> Config:
             "augment.equaliser_db": 0.0,
             "augment.mix_style": 0.0,
             "augment.background_from": "labelled",
+            "self_train.rounds": 2,
             "self_train.policy": "fixed",
             "self_train.stage1.confidence_weighting": "raw",
             "self_train.governor": "warn",

@@ -11,11 +11,12 @@ from mast_ray.tables.assumed_rates import CPU_TINY, Rates
 from mast_ray.tables.budgets import LEAST_STEPS, fitted_budget
 from mast_ray.training.schedule import schedule_of
 
+TWO_ROUNDS = apply_overrides(RECIPES["field"](), {"self_train.rounds": 2})
 RATES = Rates(pretrain_chunks_per_gpu_s=100.0, train_chunks_per_gpu_s=10.0, infer_chunks_per_gpu_s=100.0)
 
 
 def test_without_a_limit_the_recipe_stands():
-    budget = fitted_budget(RECIPES["field"](), 1000, 100, RATES, 0)
+    budget = fitted_budget(TWO_ROUNDS, 1000, 100, RATES, 0)
     assert budget.overrides == {}
     assert budget.minutes["pretrain"] == pytest.approx(400 * 1000 / 100 / 60)
     # both rounds label the pool, at 100 chunks a second
@@ -24,7 +25,7 @@ def test_without_a_limit_the_recipe_stands():
 
 
 def test_a_limit_shortens_stages_and_keeps_their_shape():
-    config = RECIPES["field"]()
+    config = TWO_ROUNDS
     budget = fitted_budget(config, 3000, 300, RATES, 60.0)
     assert budget.total_minutes <= 60.0
     shorter = apply_overrides(config, budget.overrides)
@@ -38,7 +39,7 @@ def test_a_limit_shortens_stages_and_keeps_their_shape():
 
 
 def test_a_stage_of_which_not_one_epoch_fits_is_cut_to_the_steps_that_do():
-    config = RECIPES["field"]()
+    config = TWO_ROUNDS
     budget = fitted_budget(config, 10**6, 10**5, RATES, 60.0)
     assert budget.total_minutes <= 60.0
     shorter = apply_overrides(config, budget.overrides)
@@ -52,7 +53,7 @@ def test_a_stage_of_which_not_one_epoch_fits_is_cut_to_the_steps_that_do():
 
 
 def test_no_more_of_a_large_pool_is_labelled_than_there_is_time_to_learn():
-    config = RECIPES["field"]()
+    config = TWO_ROUNDS
     shorter = apply_overrides(config, fitted_budget(config, 10**6, 10**5, RATES, 60.0).overrides)
     # a quarter of an hour for two rounds: a chunk is learned in 0.1 s, and three are labelled for it in 0.03 s
     knobs, printed = shorter.self_train, config.self_train.stage1
@@ -73,17 +74,17 @@ def test_no_more_of_a_large_pool_is_labelled_than_there_is_time_to_learn():
 
 
 def test_however_little_time_there_is_a_stage_has_some_steps():
-    budget = fitted_budget(RECIPES["field"](), 10**6, 10**5, RATES, 0.01)
+    budget = fitted_budget(TWO_ROUNDS, 10**6, 10**5, RATES, 0.01)
     named = ("pretrain", "detector", "self_train.stage1", "self_train.stage2")
     assert [budget.overrides.get(f"{name}.max_steps") for name in named] == [10, 10, None, 10]
-    assert budget.overrides["self_train.max_chunks"] == 10 * RECIPES["field"]().self_train.stage1.batch_size
-    few = fitted_budget(RECIPES["field"](), 100, 50, RATES, 0.01)
+    assert budget.overrides["self_train.max_chunks"] == 10 * TWO_ROUNDS.self_train.stage1.batch_size
+    few = fitted_budget(TWO_ROUNDS, 100, 50, RATES, 0.01)
     assert not [key for key in few.overrides if key.endswith("max_steps")], "an epoch has fewer"
     assert all(few.overrides[f"{name}.epochs"] == 10 for name in named), "a step each"
 
 
 def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_once_more():
-    config = RECIPES["field"]()
+    config = TWO_ROUNDS
     budget = fitted_budget(config, 1000, 100, RATES, 0, "detector")
     assert set(budget.minutes) == {"self_train.stage1", "self_train.stage2"}
     assert budget.minutes["self_train.stage2"] == pytest.approx(3 * 40 * 100 / 10 / 60)
@@ -93,7 +94,7 @@ def test_from_a_detector_nothing_is_pretrained_and_the_labels_are_gone_through_o
 
 
 def test_first_lessons_go_through_the_pool_once_more_and_nothing_is_pretrained():
-    config = RECIPES["field"]()
+    config = TWO_ROUNDS
     budget = fitted_budget(config, 1000, 100, RATES, 0, "lessons")
     assert list(budget.minutes) == ["first_lessons", "detector", "self_train.stage1", "self_train.stage2"]
     once = (1000 / 100 + 80 * 1000 / 10) / 60  # the pool is labelled, and learned
@@ -104,7 +105,7 @@ def test_first_lessons_go_through_the_pool_once_more_and_nothing_is_pretrained()
 
 def test_a_limit_holds_where_few_labels_are_gone_through_often():
     """min_steps of recipe `tiny` made 60 steps of what was cut to one epoch, and no estimate knew of them."""
-    config = RECIPES["tiny"]()
+    config = apply_overrides(RECIPES["tiny"](), {"self_train.rounds": 2})
     knobs = config.self_train.stage2
     assert knobs.min_steps == 60 and knobs.batch_size == 4
     whole = fitted_budget(config, 200, 12, RATES, 0, "detector")

@@ -28,6 +28,7 @@ from mast_ray.training.files.model_files import read_card
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[3]
 KNOBS = {
+    "self_train.rounds": 2,
     "self_train.policy": "fixed",
     "self_train.threshold": 0.08,
     "self_train.governor": "warn",
