@@ -102,9 +102,8 @@ def run(args: argparse.Namespace) -> int:
         detections, what = busiest_stretches(detections, recordings, args.stretches), "stretches"
     if len(detections) == 0 and recordings is None:
         raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
-    done = export_detections(
-        detections, recordings, open_storage(args.out), args.to, args.per, args.bom, _root(args)
-    )
+    out, are_tasks = open_storage(args.out), args.stretches is not None
+    done = export_detections(detections, recordings, out, args.to, args.per, args.bom, _root(args), are_tasks)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     print(

@@ -157,9 +157,11 @@ def export_detections(
     per: Grouping = "recording",
     bom: bool = False,
     root: str = "",
+    are_tasks: bool = False,
 ) -> Exported:
     """Write every box; `recordings` gives lengths, rates and the recordings in which nothing was found; `root` stands
-    before the paths of Raven's tables.
+    before the paths of Raven's tables. A recording without a task is not written: an empty table says that someone
+    listened and heard nothing.
     """
     mark = "\ufeff" if bom and to in ("csv", "kaleidoscope", "pamdp") else ""
     if to == "pamdp":
@@ -178,6 +180,12 @@ def export_detections(
         [*known.column("path").to_pylist(), *pc.unique(detections.column("path")).to_pylist()]
     )
     for name, rows, paths in groups_of(detections, recordings, per):
+        key = file_key(name, per, taken, _ENDINGS[to], shared)
+        if are_tasks and not rows:
+            out.delete(key)  # the tasks of an earlier choice
+            continue
+        if are_tasks and to != "raven":  # whose times run on through all recordings of a site
+            paths = sorted({row["path"] for row in rows})
         if to == "kaleidoscope":
             text = kaleidoscope_text(rows, facts)
         else:
@@ -186,10 +194,9 @@ def export_detections(
                 annotation_of(r, facts.get(r["path"]), sources.get(r["path"], ""), is_table) for r in rows
             )
             text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts, root=root)
-        key = file_key(name, per, taken, _ENDINGS[to], shared)
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
-        num_recordings += len(paths)
+        num_recordings += len({row["path"] for row in rows}) if are_tasks else len(paths)
     return Exported(tuple(keys), len(detections), num_recordings, _notes(detections, facts))
 
 
