@@ -90,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
     if args.audio and not args.recordings:
         headers = recordings_of_audio(detections, open_storage(args.audio))
         recordings = headers if recordings is None else with_headers(recordings, headers)
+        if unheard := sorted({*headers["path"].to_pylist()} - {*recordings["path"].to_pylist()}):
+            print(
+                f"note: {len(unheard)} recordings of {args.audio} were not searched and are left out (e.g. {unheard[0]})",
+                file=sys.stderr,
+            )
     if recordings is not None and (args.timezone or args.site_table):
         recordings = restated(recordings, args.timezone, args.site_table)
         detections = with_times_of(detections, recordings)
