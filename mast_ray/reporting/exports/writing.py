@@ -174,15 +174,18 @@ def export_detections(
         per = "recording"  # a label file belongs to one recording
     facts = audio_facts(recordings)
     sources = _time_sources(recordings)
-    keys, num_recordings, taken = [], 0, set[str]()
+    keys, num_recordings, num_silent, taken = [], 0, 0, set[str]()
     known = detections if recordings is None else recordings
     shared = shared_stems(
         [*known.column("path").to_pylist(), *pc.unique(detections.column("path")).to_pylist()]
     )
     for name, rows, paths in groups_of(detections, recordings, per):
         key = file_key(name, per, taken, _ENDINGS[to], shared)
-        if are_tasks and not rows:
-            out.delete(key)  # the tasks of an earlier choice
+        # a table of a site is told from one of a recording by what its rows name
+        if not rows and (are_tasks or (to == "raven" and per == "site")):
+            out.delete(key)  # of an earlier choice
+            num_silent += 1
+            num_recordings += 0 if are_tasks else len(paths)
             continue
         if are_tasks and to != "raven":  # whose times run on through all recordings of a site
             paths = sorted({row["path"] for row in rows})
@@ -197,7 +200,10 @@ def export_detections(
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
         num_recordings += len({row["path"] for row in rows}) if are_tasks else len(paths)
-    return Exported(tuple(keys), len(detections), num_recordings, _notes(detections, facts))
+    notes = _notes(detections, facts)
+    if num_silent and not are_tasks:
+        notes = (*notes, f"{num_silent} sites without a detection have no table: it would name no recording")
+    return Exported(tuple(keys), len(detections), num_recordings, notes)
 
 
 def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:

@@ -337,6 +337,20 @@ def test_what_nobody_was_asked_to_hear_is_not_gone_through(two_files, tmp_path, 
         assert [float(row["Begin Time (s)"]) for row in rows] == [10.0, 91.0]
 
 
+@pytest.mark.parametrize("to", ["raven", "csv", "aoef", "coco", "kaleidoscope"])
+def test_what_is_exported_by_site_is_read_back_where_a_site_is_silent(two_files, tmp_path, to):
+    """Raven's table of a silent site has no row that names a recording: it was refused as that of a recording `River`."""
+    detections, recordings = two_files
+    silent = pa.Table.from_pylist([recording("River/d.wav", site="River")], schema=RECORDINGS)
+    known = pa.concat_tables([recordings, silent])
+    done = export_detections(detections, known, open_storage(tmp_path), to, "site")
+    assert done.num_recordings == 4
+    assert ("1 sites without a detection have no table: it would name no recording" in done.notes) == (to == "raven")  # fmt: skip
+    back = read_annotations(tmp_path, recordings=known.column("path").to_pylist())
+    assert back.unresolved == back.problems == ()
+    assert len(back.annotations) == len(detections)
+
+
 ODD_NAMES = [
     "Danum/a..wav", "Danum/a.wav", "Danum/x.y.z.wav", "Danum/twin.wav", "Danum/twin.flac", "River/a.wav", "Danum/=b.wav",
     "Danum/c (2).wav", "Danum/d_labels.wav", "Danum/e.Table.1.selections.wav",
