@@ -90,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
     if args.audio and not args.recordings:
         headers = recordings_of_audio(detections, open_storage(args.audio))
         recordings = headers if recordings is None else with_headers(recordings, headers)
+        if unheard := sorted({*headers["path"].to_pylist()} - {*recordings["path"].to_pylist()}):
+            print(
+                f"note: {len(unheard)} recordings of {args.audio} were not searched and are left out (e.g. {unheard[0]})",
+                file=sys.stderr,
+            )
     if recordings is not None and (args.timezone or args.site_table):
         recordings = restated(recordings, args.timezone, args.site_table)
         detections = with_times_of(detections, recordings)
@@ -102,9 +107,8 @@ def run(args: argparse.Namespace) -> int:
         detections, what = busiest_stretches(detections, recordings, args.stretches), "stretches"
     if len(detections) == 0 and recordings is None:
         raise DataError(f"{args.table} holds no detection at or above the threshold: lower --threshold")
-    done = export_detections(
-        detections, recordings, open_storage(args.out), args.to, args.per, args.bom, _root(args)
-    )
+    out, are_tasks = open_storage(args.out), args.stretches is not None
+    done = export_detections(detections, recordings, out, args.to, args.per, args.bom, _root(args), are_tasks)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     print(

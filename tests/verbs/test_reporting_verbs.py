@@ -69,6 +69,18 @@ def test_export_reads_rates_from_the_audio_itself(run):
     assert {float(r["High Freq (Hz)"]) for r in rows} == {4000.0}  # Nyquist of 8 kHz files
 
 
+def test_export_takes_no_file_that_nobody_searched_for_a_silent_one(run, capsys):
+    """A recording that came to the archive after `mast detect`: its empty table was read back as listened to, nothing there."""
+    pq.write_table(pq.read_table(run / "recordings.parquet"), run / "detections/recordings.parquet")
+    soundfile.write(run / "audio/Danum/new.wav", np.zeros(8_000 * 10) + 0.01, 8_000)
+    typed = ["export", str(run / "detections"), "--to", "raven", "--audio", str(run / "audio"), "--out", str(run / "raven")]  # fmt: skip
+    assert main(typed) == 0
+    said = capsys.readouterr()
+    assert "2 detections of 2 recordings -> 2 files" in said.out
+    assert "1 recordings of" in said.err and "were not searched" in said.err and "Danum/new.wav" in said.err
+    assert sorted(file.name[0] for file in (run / "raven/Danum").iterdir()) == ["0", "1"]
+
+
 def test_export_applies_the_threshold_on_read(run, capsys):
     arguments = [
         str(run / "detections/part.parquet"),

@@ -157,9 +157,11 @@ def export_detections(
     per: Grouping = "recording",
     bom: bool = False,
     root: str = "",
+    are_tasks: bool = False,
 ) -> Exported:
     """Write every box; `recordings` gives lengths, rates and the recordings in which nothing was found; `root` stands
-    before the paths of Raven's tables.
+    before the paths of Raven's tables. A recording without a task is not written: an empty table says that someone
+    listened and heard nothing.
     """
     mark = "\ufeff" if bom and to in ("csv", "kaleidoscope", "pamdp") else ""
     if to == "pamdp":
@@ -172,12 +174,21 @@ def export_detections(
         per = "recording"  # a label file belongs to one recording
     facts = audio_facts(recordings)
     sources = _time_sources(recordings)
-    keys, num_recordings, taken = [], 0, set[str]()
+    keys, num_recordings, num_silent, taken = [], 0, 0, set[str]()
     known = detections if recordings is None else recordings
     shared = shared_stems(
         [*known.column("path").to_pylist(), *pc.unique(detections.column("path")).to_pylist()]
     )
     for name, rows, paths in groups_of(detections, recordings, per):
+        key = file_key(name, per, taken, _ENDINGS[to], shared)
+        # a table of a site is told from one of a recording by what its rows name
+        if not rows and (are_tasks or (to == "raven" and per == "site")):
+            out.delete(key)  # of an earlier choice
+            num_silent += 1
+            num_recordings += 0 if are_tasks else len(paths)
+            continue
+        if are_tasks and to != "raven":  # whose times run on through all recordings of a site
+            paths = sorted({row["path"] for row in rows})
         if to == "kaleidoscope":
             text = kaleidoscope_text(rows, facts)
         else:
@@ -186,11 +197,13 @@ def export_detections(
                 annotation_of(r, facts.get(r["path"]), sources.get(r["path"], ""), is_table) for r in rows
             )
             text = annotations_as_text(AnnotationSet(boxes, frozenset(paths)), to, facts=facts, root=root)
-        key = file_key(name, per, taken, _ENDINGS[to], shared)
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
-        num_recordings += len(paths)
-    return Exported(tuple(keys), len(detections), num_recordings, _notes(detections, facts))
+        num_recordings += len({row["path"] for row in rows}) if are_tasks else len(paths)
+    notes = _notes(detections, facts)
+    if num_silent and not are_tasks:
+        notes = (*notes, f"{num_silent} sites without a detection have no table: it would name no recording")
+    return Exported(tuple(keys), len(detections), num_recordings, notes)
 
 
 def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:

@@ -313,6 +313,44 @@ def test_lengths_from_the_audio_know_the_silent_recordings_too(tmp_path):
     assert [float(r["Begin Time (s)"]) for r in rows] == [1.0, 7.5]  # a 4 s, b 3 s
 
 
+@pytest.mark.parametrize("per", ["recording", "site"])
+@pytest.mark.parametrize("to", ["raven", "audacity", "csv", "aoef", "coco", "kaleidoscope"])
+def test_what_nobody_was_asked_to_hear_is_not_gone_through(two_files, tmp_path, to, per):
+    """Tables of `mast listen` where to listen first: those without a stretch were empty, and read back as silence."""
+    detections, recordings = two_files
+    silent = [recording("River/d.wav", site="River")]
+    known = pa.concat_tables([recordings, pa.Table.from_pylist(silent, schema=RECORDINGS)])
+    asked = detections.set_column(
+        detections.column_names.index("label"), "label", pa.array(["listen"] * len(detections), pa.string())
+    )
+    export_detections(asked, known, open_storage(tmp_path), to, per, are_tasks=True)
+    some = asked.filter(pc.not_equal(asked.column("path"), "Danum/b.wav"))
+    done = export_detections(some, known, open_storage(tmp_path), to, per, are_tasks=True)
+    files = {file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    assert files == set(done.keys)  # nothing is left of what was asked before
+    assert (done.num_boxes, done.num_recordings) == (2, 2)
+    back = read_annotations(tmp_path, recordings=known.column("path").to_pylist())
+    assert back.unresolved == back.problems == ()
+    assert back.annotated_paths == {"Danum/a.wav", "Danum/c.wav"}
+    if (to, per) == ("raven", "site"):  # times run on through b, which is not asked for
+        rows = csv.DictReader((tmp_path / done.keys[0]).open(), delimiter="\t")
+        assert [float(row["Begin Time (s)"]) for row in rows] == [10.0, 91.0]
+
+
+@pytest.mark.parametrize("to", ["raven", "csv", "aoef", "coco", "kaleidoscope"])
+def test_what_is_exported_by_site_is_read_back_where_a_site_is_silent(two_files, tmp_path, to):
+    """Raven's table of a silent site has no row that names a recording: it was refused as that of a recording `River`."""
+    detections, recordings = two_files
+    silent = pa.Table.from_pylist([recording("River/d.wav", site="River")], schema=RECORDINGS)
+    known = pa.concat_tables([recordings, silent])
+    done = export_detections(detections, known, open_storage(tmp_path), to, "site")
+    assert done.num_recordings == 4
+    assert ("1 sites without a detection have no table: it would name no recording" in done.notes) == (to == "raven")  # fmt: skip
+    back = read_annotations(tmp_path, recordings=known.column("path").to_pylist())
+    assert back.unresolved == back.problems == ()
+    assert len(back.annotations) == len(detections)
+
+
 ODD_NAMES = [
     "Danum/a..wav", "Danum/a.wav", "Danum/x.y.z.wav", "Danum/twin.wav", "Danum/twin.flac", "River/a.wav", "Danum/=b.wav",
     "Danum/c (2).wav", "Danum/d_labels.wav", "Danum/e.Table.1.selections.wav",
