@@ -26,7 +26,8 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
-from mast_ray.inference.chunk_scores import unsuppressed
+from mast_ray.inference.chunk_scores import CHUNKS, unsuppressed
+from mast_ray.inference.tuned_detector import is_doubted
 from mast_ray.reporting.figures import png_bytes
 from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.curriculum import needs_truth
@@ -39,9 +40,9 @@ from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
 from mast_ray.stages.search.loss_trial import LossTask, loss_overrides
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
-from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.settings import LEARNED_BY
+from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_hash
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
@@ -105,7 +106,8 @@ def run_tune(
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
         rounds = open_storage(self_trained, config.storage) if self_trained else None
-        search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds)
+        doubts = is_doubted(card, config.evaluate.model_copy(update={"post": asked}))
+        search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds, doubts)
         found = _with_model(search.run(what), detector, stage, config)
         # whoever takes the settings hears the detector with what its card says from now on, as tuned here
         _finish(run, apply_overrides(config, {"evaluate.post": asked}), found)
@@ -186,9 +188,11 @@ class _Search:
         stage: Storage,
         runner: Runner,
         rounds: Storage | None,
+        doubts_nested: bool,
     ) -> None:
         self.config, self.prepared, self.archive = config, prepared, archive
         self.detector, self.stage, self.runner = detector, stage, runner
+        self.doubts_nested = doubts_nested  # as the rounds do that the settings are for
         # What self-training has stored of this detector is taken up; a store of another model refuses to be.
         self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
@@ -234,12 +238,14 @@ class _Search:
         # self-training's are taken as they are, of the whole pool or of a part
         if pool.url == own.url or not holds_detections(pool, inputs):
             run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
-        threshold = config.self_train.threshold if is_reweighed else scores.threshold.value
-        teacher = Teacher(card.weights_sha256, threshold, 0.0, 1)
+        held = HeldOut(config, self.archive, self.evaluation.at(CHUNKS), self.doubts_nested)
+        again = self.stage.at("held_out")
+        held = as_the_pool_is_heard(held, scores, card, self.detector, again, runner=self.runner)
+        teacher = teacher_of(held, scores, card, 1)
         task = TrialTask(config, self.prepared, self.detector, pool.url, teacher, self.stage.url)
         from mast_ray.stages.search.training_search import search_training  # loads Ray Tune
 
-        return _write_trials(self.stage, search_training(task, threshold))
+        return _write_trials(self.stage, search_training(task, teacher.threshold))
 
 
 def _read_result(stage: Storage) -> TuneResult:

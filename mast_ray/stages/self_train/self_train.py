@@ -27,12 +27,12 @@ from mast_ray.config.loading import flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_scores import CHUNKS
-from mast_ray.inference.tuned_detector import delivered_post, is_doubted
+from mast_ray.inference.tuned_detector import is_doubted
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.self_training.choice import Choice, best_round
 from mast_ray.self_training.curriculum import drifts, needs_pseudo_labels, needs_truth, steps_of
 from mast_ray.self_training.governor import PoolFigures, Verdict, judge, pool_figures
-from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections
+from mast_ray.self_training.operator import PoolDetections
 from mast_ray.self_training.pool import keys_of
 from mast_ray.self_training.round_records import ROUNDS
 from mast_ray.stages.runner import ON_RAY, Runner
@@ -48,7 +48,7 @@ from mast_ray.stages.self_train.pseudo_stage import (
 )
 from mast_ray.stages.self_train.round_table import round_row, rounds_text, write_rounds
 from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, with_fitting_teacher
-from mast_ray.stages.self_train.teacher_thresholds import HeldOut, teacher_of
+from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
 from mast_ray.storage.stage_folders import MANIFEST
@@ -225,9 +225,12 @@ class _SelfTraining:
         found = self._folder(number, "detections")
         also = self._also(teacher)
         run_pseudo_label(self.config, teacher.model, self.prepared, found, also=also, runner=self.runner)
-        doubts = self._doubts_nested(teacher)
-        held_out = HeldOut(self.config, self.archive, self._candidates(teacher), doubts)
-        about = teacher_of(held_out, teacher.scores, teacher.card, number)
+        places = (f"evaluation/{CHUNKS}", "held_out")
+        stored, anew = (open_storage(self._folder(teacher.round, p), self.config.storage) for p in places)
+        held = HeldOut(self.config, self.archive, stored, self._doubts_nested(teacher))
+        known = (teacher.scores, teacher.card)
+        held = as_the_pool_is_heard(held, *known, teacher.model, anew, also=also, runner=self.runner)
+        about = teacher_of(held, *known, number)
         detections = open_storage(found, self.config.storage)
         out = self._folder(number, "pseudo")
         return make_pseudo_labels(self.config, self.archive, detections, out, about, runner=self.runner)
@@ -239,23 +242,6 @@ class _SelfTraining:
     def _doubts_nested(self, teacher: _Generation) -> bool:
         """Whether a teacher's boxes within better ones are doubted, in the pool as where it is used."""
         return is_doubted(teacher.card, self.config.evaluate)
-
-    def _candidates(self, teacher: _Generation) -> Storage:
-        """What the teacher finds in held-out splits, suppressed and scored as the pool is: that of its evaluation where it
-        is, detected once more where pseudo-labels are suppressed or scored otherwise.
-        """
-        knobs, name = self.config.self_train, f"evaluation/{CHUNKS}"
-        splits = tuple(dict.fromkeys(("val", selection_split(self.archive))))
-        splits = tuple(split for split in splits if split in teacher.scores.splits)
-        is_same = knobs.nms_overlap == self.config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
-        also = self._also(teacher)
-        is_same = is_same and not also and knobs.teacher_hearings == 1 and not self._doubts_nested(teacher)
-        # the pool has candidates as the network gives them, whatever the card makes of them where it is evaluated
-        is_same = is_same and delivered_post(teacher.card, self.config.evaluate) is None
-        if splits and not is_same:
-            name, places = "held_out", (teacher.model, self.prepared, self._folder(teacher.round, "held_out"))
-            run_pseudo_label(self.config, *places, splits=splits, also=also, runner=self.runner)
-        return open_storage(self._folder(teacher.round, name), self.config.storage)
 
     def _judge(
         self, pseudo: PseudoLabels | None, before: PseudoLabels | None

@@ -15,11 +15,14 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.evaluation.split_truth import selection_split
-from mast_ray.self_training.operator import PoolDetections, is_valid
+from mast_ray.inference.tuned_detector import delivered_post
+from mast_ray.self_training.operator import EVEN_WEIGHT, PoolDetections, is_valid
 from mast_ray.self_training.policies import kept_share, precision_threshold, saturation_threshold
 from mast_ray.self_training.pool import read_pool
+from mast_ray.stages.runner import Runner
 from mast_ray.stages.score.evaluate import ModelScores
 from mast_ray.stages.self_train.operator_task import Teacher, validity_of
+from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
@@ -54,6 +57,32 @@ def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> T
         share = kept_share(score[score >= about.saturated], threshold)
         about = replace(about, threshold=threshold, kept_share=share)
     return about
+
+
+def as_the_pool_is_heard(
+    held: HeldOut,
+    scores: ModelScores,
+    card: Card,
+    model: str,
+    out: Storage,
+    *,
+    also: tuple[str, ...] = (),
+    runner: Runner,
+) -> HeldOut:
+    """With what the teacher finds in held-out splits, suppressed and scored as the pool is: what its evaluation has stored
+    (`held.stored`) where that is so, detected once more into `out` where pseudo-labels are suppressed or scored otherwise.
+    """
+    config, archive, knobs = held.config, held.archive, held.config.self_train
+    splits = tuple(dict.fromkeys(("val", selection_split(archive))))
+    splits = tuple(split for split in splits if split in scores.splits)
+    is_same = knobs.nms_overlap == config.evaluate.nms_overlap and knobs.score_weight == EVEN_WEIGHT
+    is_same = is_same and not also and knobs.teacher_hearings == 1 and not held.doubts_nested
+    # the pool has candidates as the network gives them, whatever the card makes of them where it is evaluated
+    is_same = is_same and delivered_post(card, config.evaluate) is None
+    if is_same or not splits:
+        return held
+    run_pseudo_label(config, model, archive.storage.url, out.url, splits=splits, also=also, runner=runner)
+    return replace(held, stored=out)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A trial of the training search, in this process."""
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from seed_detector import write_seed_detector
@@ -7,8 +8,10 @@ from small_archive import make_prepared, small_config
 
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.search.trial import TrialTask, run_trial
+from mast_ray.stages.search.tune import run_tune
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
+from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.training.files.model_files import read_card, read_model
 
 pytestmark = pytest.mark.slow
@@ -39,3 +42,28 @@ def test_a_student_that_begins_with_no_weights_does_so_in_a_trial_too(tmp_path):
         weights, _ = read_model(folder, "detector")
         kernel = "head.score.weight"
         assert torch.allclose(weights[kernel], theirs[kernel], atol=1e-6) == is_its_teacher
+
+
+@pytest.mark.ray
+def test_pseudo_labels_of_a_trial_are_those_of_the_rounds_that_it_is_tried_for(tmp_path):
+    """Where the threshold is not searched, a policy by site and hour kept the best box alone of every group in a trial."""
+    archive = make_prepared(tmp_path / "small", num_recordings=6, seconds=12)
+    knobs = {
+        "self_train.policy": "per_group_quantile",
+        "self_train.min_group_detections": 1,
+        "self_train.rounds": 1,
+        "self_train.governor": "off",
+        "tune.trials": 1,
+        "tune.concurrent": 1,
+        "tune.parameters": ("lambda_iou",),
+        "evaluate.bootstrap": 20,
+    }
+    config = small_config(**KNOBS | knobs)
+    detector = write_seed_detector(config, archive, tmp_path / "detector")
+    rounds, search = tmp_path / "rounds", tmp_path / "tune"
+    run_self_train(config, str(archive), detector, str(rounds), runner=HERE)
+    run_tune(config, str(archive), detector, str(search), what="training", runner=HERE)
+    (trial,) = search.glob("trials/*/pseudo/pseudo_labels.parquet")
+    theirs, own = (pq.read_table(path) for path in (rounds / "round1/pseudo/pseudo_labels.parquet", trial))
+    assert len(theirs) > 2 * len(theirs["recording_id"].unique())
+    assert own.equals(theirs)
