@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -20,7 +21,12 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.shown import shown
 from mast_ray.config.tree import AudioConfig
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.recordings.clock_and_site.sites import CLASS_FOLDER, is_junk, is_recording_name
+from mast_ray.recordings.clock_and_site.sites import (
+    CLASS_FOLDER,
+    is_junk,
+    is_recording_name,
+    telling_folders,
+)
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording, reasons_text
 from mast_ray.recordings.decoding.reading import probe
 from mast_ray.spectrogram.grid import NUM_BINS, SEGMENT_FRAMES, fractional_hops
@@ -60,6 +66,9 @@ class Inventory:
     salvageable: Counter[str] = field(default_factory=Counter)
     time_sources: Counter[str] = field(default_factory=Counter)
     time_flags: Counter[str] = field(default_factory=Counter)
+    places: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # of sites whose name several folders have
 
     def core_hours(self) -> float:
         return self.hours / GPU_BASE.prepare_x_per_core
@@ -165,7 +174,25 @@ def take_inventory(
         salvageable=Counter(one.salvage for one in good if one.salvage),
         time_sources=Counter(one.time_source for one in good),
         time_flags=Counter(flag for one in good for flag in one.time_flags),
+        places=_several_places(chosen, probed, audio, sites),
     )
+
+
+def _several_places(
+    items: Sequence[Item], probed: Sequence[_Probed], audio: AudioConfig, sites: SiteTable | None
+) -> dict[str, list[str]]:
+    """Sites that are called like folders in several places, with those places: Wald/Süd and Moor/Süd. A site that the
+    table names is meant.
+    """
+    places: dict[str, set[str]] = {}
+    for item, one in zip(items, probed, strict=True):
+        folders = telling_folders(item.path, audio.site_from)
+        if one.reason or not folders or unicodedata.normalize("NFC", folders[-1]) != one.site:
+            continue
+        row = sites.row_of(item.path) if sites is not None else None
+        if row is None or not row.site:
+            places.setdefault(one.site, set()).add("/".join(folders))
+    return {site: sorted(of_site) for site, of_site in sorted(places.items()) if len(of_site) > 1}
 
 
 def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable | None) -> _Probed:
@@ -206,6 +233,14 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
         f"channels: {_listed(inventory.channels)}",
         f"sites ({len(inventory.sites)}): {_listed(inventory.sites, unknown='unknown')}",
     ]
+    for site, places in list(inventory.places.items())[:3]:
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        lines.append(
+            f"  {' and '.join(places[:2])}{more} are taken for one site, {site}: where they are not, a --table with the columns "
+            "file and site says so"
+        )
+    if (unsaid := len(inventory.places) - 3) > 0:
+        lines.append(f"  so are the folders of {unsaid:,} more sites")
     if classes := _class_folders(listing):
         lines.append(
             f"  folders {', '.join(classes)} are taken for classes, not for sites: "

@@ -10,6 +10,7 @@ from noise_files import write_noise
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.recipes import field
+from mast_ray.recordings.clock_and_site.site_tables import parse_site_table
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
 from mast_ray.storage.storage import open_storage
@@ -113,3 +114,19 @@ def test_recordings_with_latin1_names_are_prepared_like_all_others(tmp_path):
     assert prepare(inputs, field(), runner=HERE) == 0
     paths = open_prepared(tmp_path / "out").recordings.column("path").to_pylist()
     assert paths == ["Fr�(fc)h_20240501_060000.flac", "Sp�(e4)t_20240501_060000.wav"]
+
+
+def test_folders_of_one_name_in_several_places_are_told_unless_a_table_names_the_site(tmp_path):
+    """Wald/Süd and Moor/Süd became one site without a word; years and classes above a site make no other of it."""
+    paths = ["Wald/Süd/1.wav", "Moor/Süd/2.wav", "2023/Bach/3.wav", "2024/Bach/4.wav", "positive/Bach/5.wav"]
+    for number, path in enumerate(paths):
+        write_noise(tmp_path / path, 2, number)
+    storage = open_storage(tmp_path)
+    listing = list_archive(storage)
+    found = take_inventory(storage, listing.items, field().audio)
+    assert found.sites == {"Süd": 2, "Bach": 3}
+    assert found.places == {"Süd": ["Moor/Süd", "Wald/Süd"]}
+    told = [line for line in inventory_lines(listing, found, 2) if "taken for one site" in line]
+    assert len(told) == 1 and "Moor/Süd and Wald/Süd are taken for one site, Süd" in told[0]
+    table = parse_site_table("file,site\nWald/Süd/1.wav,Süd\nMoor/Süd/2.wav,Süd\n")
+    assert not take_inventory(storage, listing.items, field().audio, table).places
