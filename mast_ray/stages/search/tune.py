@@ -47,7 +47,7 @@ from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_ha
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
-from mast_ray.training.data.archive_inputs import as_trained, with_model_of
+from mast_ray.training.data.archive_inputs import as_trained, of_student, with_model_of
 from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.files.shipped import is_shipped
@@ -92,7 +92,9 @@ def run_tune(
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     asked = config.evaluate.post
-    config = apply_overrides(as_trained(config, card), {"evaluate.post": "none"})  # what is searched over
+    # trials train students: one of a detector that was never trained begins with no weights, in the network of the settings
+    own = as_trained(config, card) if what == "post" else of_student(config, card, detector)
+    config = apply_overrides(own, {"evaluate.post": "none"})  # what is searched over
     objective_chunks(archive, config.tune.objective_split)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     key = search_key(config, what)

@@ -6,6 +6,7 @@ import torch
 from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.search.trial import TrialTask, run_trial
 from mast_ray.stages.search.tune import run_tune
@@ -13,6 +14,7 @@ from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.training.files.model_files import read_card, read_model
+from mast_ray.training.files.shipped import shipped_model
 
 pytestmark = pytest.mark.slow
 KNOBS = {
@@ -67,3 +69,21 @@ def test_pseudo_labels_of_a_trial_are_those_of_the_rounds_that_it_is_tried_for(t
     theirs, own = (pq.read_table(path) for path in (rounds / "round1/pseudo/pseudo_labels.parquet", trial))
     assert len(theirs) > 2 * len(theirs["recording_id"].unique())
     assert own.equals(theirs)
+
+
+def test_trials_of_a_detector_that_was_never_trained_need_students_that_begin_with_no_weights(tmp_path):
+    """They failed one by one, after the whole pool was labelled."""
+    archive = make_prepared(tmp_path / "small", num_recordings=4, seconds=12)
+    energy, out = str(shipped_model("energy")), str(tmp_path / "tune")
+    with pytest.raises(ConfigError, match="student=fresh"):
+        run_tune(small_config(**KNOBS), str(archive), energy, out, what="training", runner=HERE)
+
+
+@pytest.mark.ray
+def test_trials_of_such_a_detector_train_the_network_of_the_settings(tmp_path):
+    archive = make_prepared(tmp_path / "small", num_recordings=6, seconds=12)
+    knobs = {"self_train.student": "fresh", "tune.trials": 1, "tune.concurrent": 1, "evaluate.bootstrap": 20}
+    config, out = small_config(**KNOBS | knobs), tmp_path / "tune"
+    run_tune(config, str(archive), str(shipped_model("energy")), str(out), what="training", runner=HERE)
+    (card,) = out.glob("trials/*/stage1/card.json")
+    assert read_card(card.parent).model["name"] == "mast"
