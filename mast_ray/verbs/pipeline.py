@@ -71,16 +71,18 @@ def run_steps(
     if stage.stat(RECORD) is not None:
         with suppress(ValueError, TypeError):  # a damaged one costs the times of before, no more
             spent = {title: float(s) for title, s in dict(json.loads(stage.read_bytes(RECORD))).items()}
-    begun = now()
     taken: list[tuple[Step, float]] = []  # in this run
     worst, number = OK, 0
     for number, step in list(enumerate(steps, 1))[part]:
         place, started = f"[{number}/{len(steps)}]", now()
+        before_s = sum(spent.get(one.title, 0.0) for one in steps[:number])  # as the table of steps has it
 
-        def so_far(started: float = started, rest: Sequence[Step] = steps[number - 1 :]) -> str:
+        def so_far(
+            started: float = started, before_s: float = before_s, rest: Sequence[Step] = steps[number - 1 :]
+        ) -> str:
             left_s = seconds_left(taken, rest, now() - started)
             left = "" if left_s is None else f", about {_minutes(left_s)} left"
-            return f"{_minutes(now() - begun)} so far{left}"
+            return f"{_minutes(before_s + now() - started)} so far{left}"
 
         def place_and_time(place: str = place, so_far: Callable[[], str] = so_far) -> str:
             return f"{place} {so_far()}"

@@ -49,6 +49,13 @@ def test_every_step_says_the_time_so_far_and_the_time_left_and_times_are_kept(tm
     assert set(json.loads((tmp_path / "steps.json").read_text())) == {"first", "second"}
 
 
+def test_what_is_done_in_parts_says_the_time_of_all_of_them_so_far(tmp_path, capsys):
+    """mast run began to count anew at its seventh step, beside a table of steps with the time of all."""
+    (tmp_path / "steps.json").write_text('{"first": 600.0}')
+    code = run_steps([FIRST, SECOND], lambda verb, argv: 0, tmp_path, now=lambda: 0.0, part=slice(1, None))
+    assert code == 0 and "[2/2] second   (10:00 so far" in capsys.readouterr().out
+
+
 def test_the_time_of_an_interrupted_step_is_kept_too(tmp_path):
     clock = iter(range(0, 100, 7))
 
