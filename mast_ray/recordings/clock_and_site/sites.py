@@ -55,20 +55,22 @@ def site_of(path: str, prefix: str, site_from: SiteFrom) -> str:
 
 def telling_folders(path: str, site_from: SiteFrom) -> tuple[str, ...]:
     """Those folders of a path that can be names, outermost first: the last is the site, those above it say whose."""
-    folder = path.replace("\\", "/").rpartition("/")[0]
-    return tuple(part for part in _parts(folder) if _is_telling(part, site_from))
-
-
-def _is_telling(part: str, site_from: SiteFrom) -> bool:
-    return not _UNINFORMATIVE.match(part) and not (site_from == "auto" and CLASS_FOLDER.match(part))
+    return _telling(path.replace("\\", "/").rpartition("/")[0], site_from)
 
 
 @lru_cache(maxsize=4096)  # millions of recordings lie in few folders
+def _telling(folder: str, site_from: SiteFrom) -> tuple[str, ...]:
+    return tuple(
+        part
+        for part in _parts(folder)
+        if not _UNINFORMATIVE.match(part) and not (site_from == "auto" and CLASS_FOLDER.match(part))
+    )
+
+
 def _folder_of_site(folder: str, site_from: SiteFrom) -> str:
     """The innermost folder that can be a site's name; "" when none can."""
-    for part in reversed(_parts(folder)):
-        if _is_telling(part, site_from):
-            return part
+    if telling := _telling(folder, site_from):
+        return telling[-1]
     if site_from == "folder":  # asked for: where no folder has a name, a number is one
         return next((part for part in reversed(_parts(folder)) if _NUMBER.fullmatch(part)), "")
     return ""
