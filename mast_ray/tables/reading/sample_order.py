@@ -2,10 +2,11 @@
 of workers, resumable anywhere.
 
 Legend: N chunks in G blocks (what one read delivers), L lanes, B the global batch. Every epoch the
-blocks are permuted and laid in a row; the row is cut into L equal lanes; each lane is shuffled inside
-windows of neighbouring blocks. A step takes B / L chunks from every lane. Worker r of W reads the lanes r, r + W, ...
-where W measures L, and its even share of the places of a batch otherwise: a lane may then serve two workers. Everything
-is computed from (seed, epoch), so a position is found without reading what was before it, and nothing depends on W.
+blocks are permuted and laid in a row, without the chunks that fill no batch, which are drawn anew; the row is
+cut into L equal lanes; each lane is shuffled inside windows of neighbouring blocks. A step takes B / L chunks
+from every lane. Worker r of W reads the lanes r, r + W, ... where W measures L, and its even share of the places
+of a batch otherwise: a lane may then serve two workers. Everything is computed from (seed, epoch), so a position
+is found without reading what was before it, and nothing depends on W.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ class EpochOrder:
         rows = [self._row_of_blocks(rng)]
         while sum(map(len, rows)) < batch_size:
             rows.append(self._row_of_blocks(rng))
-        self._row = np.concatenate(rows)[: max(num_chunks, batch_size)]
+        row = np.concatenate(rows)
+        # Not the end of every lane: of few blocks it is the same chunks in every epoch, and they were never learned.
+        left_out = rng.choice(num_chunks, len(row) - self.steps * batch_size, replace=False, shuffle=False)
+        self._row = np.delete(row, len(row) - 1 - left_out)
 
     def _row_of_blocks(self, rng: np.random.Generator) -> NDArray[np.int64]:
         starts, sizes = self._block_start[:-1], np.diff(self._block_start)
@@ -110,7 +114,7 @@ class EpochOrder:
         count = len(self._row)
         begin, end = lane * count // self.lanes, (lane + 1) * count // self.lanes
         per_step = self.batch_size // self.lanes
-        mine = self._row[begin:end][: self.steps * per_step]
+        mine = self._row[begin:end]
         block = np.searchsorted(self._block_start, mine, side="right")
         borders = np.flatnonzero(np.diff(block)) + 1
         target, start, number = max(1, self._window_chunks * (lane + 1) // self.lanes), 0, 0
