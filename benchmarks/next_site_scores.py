@@ -262,6 +262,7 @@ def _gains_table(
         ("unseen dates", {"split": "temporal_ood"}),
         ("unseen sites", {"split": "site_ood"}),
         ("unseen sites, AP", {"split": "site_ood", "figure": "ap_area"}),
+        ("unseen sites, each at its best threshold", {"split": "site_ood", "figure": "best_f1"}),
     ]
     columns += [("over sites", {"split": "site_ood", "over": "sites"})] if over_sites else []
     columns += [(site, {"split": "site_ood", "sites": (site,)}) for site in sites] if len(sites) > 1 else []

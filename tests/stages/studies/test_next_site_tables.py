@@ -88,6 +88,19 @@ def test_only_seeds_that_both_rows_have_are_compared():
     assert paired_gain(before, after[1:], "site_ood") is None
 
 
+def test_a_gain_of_the_frozen_threshold_alone_is_none_at_the_best_one_of_each():
+    # both rank the same 20 hits first; one keeps 20 false alarms too: 2 * 20 / (40 + 40), or 2 * 20 / (20 + 40)
+    before = [run("a", 0, [10] * 4, [5] * 4, TRUTHS)]
+    after = [run("b", 0, [10] * 4, [5] * 4, TRUTHS)]
+    after[0].arrays["site_ood.sums"][:, 0] = 5
+    frozen, best = (paired_gain(before, after, "site_ood", figure=name) for name in ("f1", "best_f1"))
+    assert frozen is not None and frozen.estimate == pytest.approx(2 / 3 - 0.5)
+    assert best is not None and (best.estimate, best.low, best.high) == (0.0, 0.0, 0.0)
+    table = tables([*before, *after], ["a", "b"], ["a"])
+    assert "| unseen sites, each at its best threshold |" in table
+    assert "| **+0.167** [+0.167, +0.167] | +0.000 [+0.000, +0.000] | +0.000 [+0.000, +0.000] |" in table
+
+
 def test_a_gain_at_one_of_two_sites_is_surer_over_recordings_than_over_sites():
     before = [run("a", 0, [10] * 4, [5, 5, 5, 5], TRUTHS)]
     after = [run("b", 0, [10] * 4, [9, 9, 5, 5], TRUTHS)]
