@@ -307,11 +307,13 @@ def _recall_table(by_row: dict[str, list[Run]], rows: Sequence[str], name: str) 
 
 
 def share_of_gap(runs: list[Run], supervised: str, control: str, self_trained: str, ceiling: str) -> str:
-    """How much of what the pool's truth would bring self-training brings without it."""
-    own: Callable[[str], list[Run]] = lambda name: [run for run in runs if run.row == name]  # noqa: E731
-    values = {
-        name: mean_figure(own(name), "site_ood") for name in (supervised, control, self_trained, ceiling)
-    }
+    """How much of what the pool's truth would bring self-training brings without it, by the seeds that all four have."""
+    names = (supervised, control, self_trained, ceiling)
+    seeds = set.intersection(*({run.seed for run in runs if run.row == name} for name in names))
+    own: Callable[[str], list[Run]] = lambda name: [  # noqa: E731
+        run for run in runs if run.row == name and run.seed in seeds
+    ]
+    values = {name: mean_figure(own(name), "site_ood") for name in names}
     if any(np.isnan(value) for value in values.values()):
         return ""
     gap = values[ceiling] - values[supervised]

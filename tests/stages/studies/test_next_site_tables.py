@@ -169,6 +169,15 @@ def test_the_share_of_the_gap_counts_from_supervised_to_ceiling():
     assert share_of_gap(runs[:3], "s", "c", "t", "top") == ""
 
 
+def test_the_share_of_the_gap_is_of_seeds_that_all_rows_have():
+    first = [
+        run(name, 0, [10] * 4, [hits] * 4, TRUTHS) for name, hits in zip("scto", (5, 5, 6, 9), strict=True)
+    ]
+    second = [run(name, 1, [10] * 4, [hits] * 4, TRUTHS) for name, hits in zip("sct", (1, 1, 8), strict=True)]
+    assert "25 % of the gap closed" in share_of_gap([*first, *second], "s", "c", "t", "o")
+    assert share_of_gap([*first[:3], *second], "s", "c", "t", "o") == ""
+
+
 def test_a_gain_is_bold_only_beyond_noise():
     assert Gain(0.1, 0.05, 0.15, 2).text() == "**+0.100** [+0.050, +0.150]"
     assert Gain(0.1, -0.05, 0.15, 2).text() == "+0.100 [-0.050, +0.150]"
