@@ -76,6 +76,7 @@ def online_teacher(
         knobs.empty_weight if knobs.empty_chunks == "negative" else 0.0,
         knobs.teacher_every_steps,
         began_with is not None and is_doubted(began_with, config.evaluate),
+        bool(knobs.ignore_above),
     )
     prefix, network = network_of(objective)
     own = {name.removeprefix(prefix): value for name, value in averages.items() if name.startswith(prefix)}

@@ -38,6 +38,7 @@ class TeacherSettings:
     empty_weight: float = 0.0  # of a chunk without pseudo-boxes; 0: it teaches nothing
     every_steps: int = 1
     doubts_nested: bool = False  # boxes within better ones (boxes/nesting.py)
+    has_band: bool = True  # of ignored boxes; False: what is no object is background
 
 
 def banded(
@@ -45,12 +46,13 @@ def banded(
 ) -> tuple[PaddedBoxes, Tensor]:
     """Detections of B chunks and their (B,) thresholds -> boxes, and the (B,) mean score of those that are objects.
 
-    A detection above the upper threshold that is no valid pseudo-box is ignored too. Equal thresholds: no band.
+    A detection above the upper threshold that is no valid pseudo-box is ignored too, as in stored labels, also where a
+    site's upper threshold has come down to the lower one.
     """
     high, low = high[:, None], low[:, None]
     is_valid = is_valid_box(found.corners, num_frames, settings.shortest_frames, settings.lowest_bins)
     is_object = found.is_valid & is_valid & (found.score >= high)
-    is_ignored = found.is_valid & (found.score >= low) & (low < high) & ~is_object
+    is_ignored = found.is_valid & (found.score >= low) & ~is_object & settings.has_band
     corners = found.corners.float() * (is_object | is_ignored)[..., None]
     count = is_object.sum(1)
     mean_score = (found.score * is_object).sum(1) / count.clamp(min=1)

@@ -2,12 +2,16 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from mast_ray.boxes.batch import ChunkBatch, Detections, pad_boxes
 from mast_ray.boxes.nesting import with_doubt
+from mast_ray.config.stage_knobs import SelfTrainConfig
 from mast_ray.models.detector import DetectorArchitecture, MastDetector
+from mast_ray.self_training.operator import PoolDetections
+from mast_ray.stages.self_train.operator_shards import labelled
 from mast_ray.tables.reading.reader import RawChunks
 from mast_ray.training.data.online_teacher import OnlineTeacher, TeacherSettings, banded, sharing
 from mast_ray.training.ema import MovingAverage
@@ -32,13 +36,25 @@ def test_above_both_thresholds_is_an_object_between_them_ignored_below_backgroun
     assert weight.item() == pytest.approx(0.8)  # mean of 0.9 and 0.7
 
 
-def test_equal_thresholds_leave_no_band_and_an_empty_chunk_has_the_weight_of_the_settings():
+def test_without_a_band_the_rest_is_background_and_an_empty_chunk_has_the_weight_of_the_settings():
     detections = found((SHORT, 0.9), (LONG, 0.5))
-    settings = TeacherSettings(empty_weight=0.3)
+    settings = TeacherSettings(empty_weight=0.3, has_band=False)
     boxes, weight = banded(detections, torch.tensor([0.7]), torch.tensor([0.7]), settings, 1024.0)
     assert (
         not boxes.is_object.any() and not boxes.is_ignored.any() and weight.tolist() == pytest.approx([0.3])
     )
+
+
+@pytest.mark.parametrize("high", [0.45, 0.35, 0.3])
+def test_what_is_too_short_for_a_pseudo_box_is_ignored_as_in_stored_labels_whatever_a_sites_threshold(high):
+    knobs = SelfTrainConfig(ignore_above=0.35)
+    limit, low = np.array([high]), np.array([min(0.35, high)])
+    detections = found((LONG, 0.6), (SHORT, 0.5), (LONG, 0.2))
+    corners, score = detections.corners[0].double().numpy(), detections.score[0].double().numpy()
+    stored = labelled(knobs, PoolDetections(np.zeros(3, np.int64), corners, score, 1), limit, low)
+    boxes, _ = banded(detections, torch.tensor(limit), torch.tensor(low), TeacherSettings(), 1024.0)
+    assert boxes.corners[boxes.is_object].tolist() == stored.boxes.boxes.tolist() == [LONG]
+    assert boxes.corners[boxes.is_ignored].tolist() == stored.ignored.boxes.tolist() == [SHORT]
 
 
 @pytest.fixture(scope="module")
