@@ -9,6 +9,7 @@ more than one of them.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -42,6 +43,8 @@ from mast_ray.training.data.labels import (
     LabelSource,
     pseudo_label_tables,
 )
+
+log = logging.getLogger("mast.self_train")
 
 STAGE, FIGURES_FILE, WORK = "pseudo", "figures.json", "work"
 MOST_SHUFFLED = 100_000_000
@@ -148,6 +151,12 @@ def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner
     write_joined(stage, PSEUDO_LABELS, made.labels(), PSEUDO.with_metadata(task.lineage))
     write_joined(stage, PSEUDO_CHUNKS, made.chunks(places), CHOSEN_CHUNKS)
     figures = made.figures() | {"train_chunks": train_chunks, "policy": task.knobs.policy}
+    if task.knobs.ignore_above and figures["ignore_above"] >= figures["threshold"]:
+        log.warning(
+            "self_train.ignore_above=%s ignores nothing between two thresholds: boxes are objects from %.3f on (mean of the "
+            "pool's chunks), and what scores less is background; set it lower",
+            task.knobs.ignore_above, figures["threshold"],
+        )  # fmt: skip
     stage.write_atomic(FIGURES_FILE, json.dumps(figures, indent=1).encode())
     remove_folder(stage.at(WORK))
     return {

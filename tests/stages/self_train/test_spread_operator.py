@@ -186,6 +186,17 @@ def test_large_files_are_worked_on_in_slices(folder, tmp_path, small_units, monk
     assert all(low > high for (_, high), (low, _) in pairwise(ends))  # whole chunks
 
 
+@pytest.mark.parametrize("ignore_above, is_said", [(0.3, True), (0.2, True), (0.1, False), (0.0, False)])
+def test_a_band_that_would_begin_above_every_threshold_is_said_to_be_none(
+    folder, tmp_path, caplog, ignore_above, is_said
+):
+    check(folder, tmp_path, config_of("fixed", threshold=0.2, ignore_above=ignore_above))
+    said = [record.getMessage() for record in caplog.records if "ignore_above" in record.getMessage()]
+    assert bool(said) == is_said
+    if is_said:
+        assert f"self_train.ignore_above={ignore_above}" in said[0] and "from 0.200 on" in said[0]
+
+
 def test_slices_are_equally_many_chunks_and_cut_no_stretch():
     spans = ChunkRuns(np.array([2, 0, 1, 0]), np.array([0, 6, 0, 0]), np.array([6, 3, 5, 6]))
     found = [
