@@ -235,7 +235,7 @@ def _report_os_error(error: OSError) -> int:
 
     where = f" {shown(error.filename)}" if error.filename else ""
     match error.errno:
-        case errno.ENOSPC:
+        case errno.ENOSPC | errno.EDQUOT:
             _say(f"error: no space left on the disk of{where or ' the output'}:\nfree some and run again")
             return TEMPORARY
         case errno.EACCES | errno.EPERM | errno.EROFS:

@@ -171,7 +171,11 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(place, capsys, monkeypa
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
-    [(errno.ENOSPC, TEMPORARY, "no space left"), (errno.EACCES, DATA, "no permission for")],
+    [
+        (errno.ENOSPC, TEMPORARY, "no space left"),
+        (errno.EDQUOT, TEMPORARY, "no space left"),  # for this user
+        (errno.EACCES, DATA, "no permission for"),
+    ],
 )
 def test_a_full_disk_and_a_locked_folder_are_told_apart(error, code, words, place, capsys, monkeypatch):
     def refuse(self, key, data, *rest, **options):
