@@ -32,18 +32,26 @@ PEAK = 0.7  # quiet field recordings are made audible; the table keeps the true 
 Samples = NDArray[np.float32]
 
 
+class OutsideAudioError(DataError):
+    """A recording that does not lie below the audio root: it is not read, by whatever name it is called."""
+
+
 def safe_key(path: str, audio: Storage) -> str:
     """The path if it stays below the audio root, else an error: tables are data, not commands."""
     parts = PurePosixPath(path.replace("\\", "/"))
     outside = (
         parts.is_absolute() or ".." in parts.parts or "://" in path or (len(path) > 1 and path[1] == ":")
     )
-    local = audio.local_path(path) if not outside else None
-    if local is not None:
-        root = Path(audio.url).resolve()
-        outside = root not in local.resolve().parents
     if outside:
-        raise DataError(f"{path!r} lies outside the audio folder {audio.url}: give the root that holds it")
+        raise OutsideAudioError(
+            f"{path!r} lies outside the audio folder {audio.url}: give the root that holds it"
+        )
+    local = audio.local_path(path)
+    if local is not None and Path(audio.url).resolve() not in local.resolve().parents:
+        raise OutsideAudioError(
+            f"{path!r} lies outside the audio folder {audio.url}, where a link leads to:\n"
+            "nothing is played or drawn from there; put the recordings into the folder, or mount theirs in it"
+        )
     return path
 
 

@@ -188,7 +188,7 @@ def _train(
                 if files.metrics is not None:
                     # first: a checkpoint never stands beside a table that ends before it
                     files.metrics.flush()
-                writer.submit(state)
+                writer.submit(state, is_last=step + 1 == schedule.num_steps)
         if validates or saves:
             worker.report(
                 {"step": float(step + 1), **{k: v for k, v in selection.last.items() if math.isfinite(v)}}
@@ -282,9 +282,9 @@ class _Writer:
         # Best weights are pruned only once every checkpoint that may name them has been replaced by ours.
         self._named: deque[set[int]] = deque(maxlen=files.checkpoints.keep + 1)
 
-    def submit(self, state: TrainingState) -> None:
+    def submit(self, state: TrainingState, is_last: bool) -> None:
         self.wait()
-        self._pending = self._pool.submit(self._write, state)
+        self._pending = self._pool.submit(self._write, state, is_last)
 
     def wait(self) -> None:
         if self._pending is not None:
@@ -300,8 +300,8 @@ class _Writer:
         if exception[0] is None:
             self.wait()
 
-    def _write(self, state: TrainingState) -> None:
-        if not self.files.checkpoints.write(state):
+    def _write(self, state: TrainingState, is_last: bool) -> None:
+        if not self.files.checkpoints.write(state, is_last):
             return
         self._named.append({state.position.best_step, *state.position.unscored})
         if len(self._named) == self._named.maxlen:

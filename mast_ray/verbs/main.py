@@ -235,7 +235,7 @@ def _report_os_error(error: OSError) -> int:
 
     where = f" {shown(error.filename)}" if error.filename else ""
     match error.errno:
-        case errno.ENOSPC:
+        case errno.ENOSPC | errno.EDQUOT:
             _say(f"error: no space left on the disk of{where or ' the output'}:\nfree some and run again")
             return TEMPORARY
         case errno.EACCES | errno.EPERM | errno.EROFS:
@@ -246,6 +246,11 @@ def _report_os_error(error: OSError) -> int:
         case errno.EEXIST:  # where a folder is to be made
             _say(f"error:{where or ' the output'} is a file, not a folder: choose another path")
             return DATA
+        case errno.ENOENT if str(error.strerror).startswith("No usable temporary directory"):  # all are full
+            _say(
+                f"error: {error.strerror}:\nfree some there, or set TMPDIR to a folder with room, and run again"
+            )
+            return TEMPORARY
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
             _say(f"error:{where or ' path'}: {error.strerror}: check the path")
             return DATA

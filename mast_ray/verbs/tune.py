@@ -16,7 +16,7 @@ First the post-processing (q policy and value, suppression, validity) over detec
 Then loss weights, q, empty weight and learning-rate factors (`tune.parameters`) by short stage 1 + 2 trainings on Ray Tune with early stopping;
 several trials run at once (always on Ray, whatever --runner says of inference). OUT/best.yaml is what `mast self-train --config` takes; OUT/trials.csv lists every trial. Killed, the same command
 goes on: finished trials are not run again. The best post-processing is written into the detector's card, with one threshold, or with one for every
-site where that is better on recordings that had no part in choosing them (of a shipped detector: into that of a copy, OUT/model): `evaluate`, `detect` and `pseudo-label` apply it (unless --set
+site where that is better on recordings that had no part in choosing them (of a shipped detector, or one that may not be written to: into that of a copy, OUT/model): `evaluate`, `detect` and `pseudo-label` apply it (unless --set
 evaluate.post=none) and reach the F1 that is printed here.
 
 `mast tune PREPARED --over loss [--encoder DIR | --detector DIR] --out DIR` searches supervised training instead: the loss weights (and factors)

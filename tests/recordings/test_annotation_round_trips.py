@@ -2,6 +2,7 @@
 
 import csv
 import json
+import resource
 import unicodedata
 
 import pytest
@@ -84,6 +85,18 @@ EVENTS = AnnotationSet(
     ),
     frozenset(PATHS),
 )
+
+
+def test_a_disk_that_fills_leaves_no_table_with_some_of_the_calls(tmp_path):
+    many = [Annotation(PATHS[1], float(second), second + 0.5, 1000.0, 2000.0, "call") for second in range(20)]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError):
+            write_annotations(AnnotationSet(tuple(many), frozenset(PATHS[1:2])), tmp_path / "tables", "raven")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_one_raven_table_per_recording_lies_where_the_recording_lies(tmp_path):

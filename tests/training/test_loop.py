@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy import SCHEDULE, ToyFeed, ToyObjective, losses_of, toy_engine, toy_files, toy_fit, weights_equal
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, TemporaryError
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.metrics_log import read_metrics
 from mast_ray.training.loop import FitOptions
@@ -77,6 +77,28 @@ def test_a_damaged_newest_checkpoint_is_left_for_the_one_before_and_the_end_is_t
     newest.write_bytes(data)
     resumed = toy_engine()
     assert toy_fit(tmp_path / "damaged", resumed, ToyFeed(SCHEDULE)).resumed_from_step == 3
+    assert weights_equal(undisturbed.state().weights, resumed.state().weights)
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_has_not_come_to_its_end(tmp_path):
+    undisturbed = toy_engine()
+    toy_fit(tmp_path / "whole", undisturbed, ToyFeed(SCHEDULE))
+    in_the_way = tmp_path / "stopped/checkpoints/step-0000000016"
+
+    class InTheWay(ToyFeed):
+        """Something lies where the last checkpoint should go."""
+
+        def micro_batches(self, first_step, num_steps, watch):
+            for step, batch in enumerate(super().micro_batches(first_step, num_steps, watch)):
+                if step == 15:
+                    in_the_way.touch()
+                yield batch
+
+    with pytest.raises(TemporaryError, match="the checkpoint of the last step could not be written"):
+        toy_fit(tmp_path / "stopped", toy_engine(), InTheWay(SCHEDULE))
+    in_the_way.unlink()
+    resumed = toy_engine()
+    assert toy_fit(tmp_path / "stopped", resumed, ToyFeed(SCHEDULE)).resumed_from_step == 15
     assert weights_equal(undisturbed.state().weights, resumed.state().weights)
 
 

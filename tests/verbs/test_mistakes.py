@@ -171,7 +171,11 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(place, capsys, monkeypa
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
-    [(errno.ENOSPC, TEMPORARY, "no space left"), (errno.EACCES, DATA, "no permission for")],
+    [
+        (errno.ENOSPC, TEMPORARY, "no space left"),
+        (errno.EDQUOT, TEMPORARY, "no space left"),  # for this user
+        (errno.EACCES, DATA, "no permission for"),
+    ],
 )
 def test_a_full_disk_and_a_locked_folder_are_told_apart(error, code, words, place, capsys, monkeypatch):
     def refuse(self, key, data, *rest, **options):
@@ -182,6 +186,17 @@ def test_a_full_disk_and_a_locked_folder_are_told_apart(error, code, words, plac
     assert main(typed) == code
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said and len(said.strip().splitlines()) <= 3
+
+
+def test_temporary_folders_that_are_all_full_are_said_to_be(place, capsys, monkeypatch):
+    """Python says that there is none, as of a path that is wrong."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(place / "no_room")])
+    assert main(["prepare", str(place / "audio"), "--out", str(place / "o18")]) == TEMPORARY
+    said = capsys.readouterr().err
+    assert "no_room" in said and "TMPDIR" in said and len(said.strip().splitlines()) <= 3
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from mast_ray.config.errors import DataError
+from mast_ray.config.names import short_name
 from mast_ray.recordings.annotations.formats import aoef, audacity, birdeep, coco, generic_csv, raven
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 
@@ -34,9 +35,19 @@ def write_annotations(
     """
     tables = files_to_write(annotations, path, format)
     for file, one in tables.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(annotations_as_text(one, format, facts=facts), encoding="utf-8", newline="")
+        _write_whole(file, annotations_as_text(one, format, facts=facts))
     return list(tables)
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """A table that a full disk cut short would be read as one with fewer calls: it is renamed once it is whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(short_name(f".{file.name}", ".tmp"))
+    try:
+        partial.write_text(text, encoding="utf-8", newline="")
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def files_to_write(

@@ -6,6 +6,7 @@ truth, only annotated recordings are judged: in the others nobody knows what a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from mast_ray.evaluation.matching import Matches, match
 from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import Channel
-from mast_ray.reporting.clips import channel_heard, clip_uris, read_window
+from mast_ray.reporting.clips import OutsideAudioError, channel_heard, clip_uris, read_window
 from mast_ray.reporting.detection_tables import stitched
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.report.contents import Box, Example, Kind, Neighbour
@@ -35,6 +36,8 @@ from mast_ray.spectrogram.grid import (
 )
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.storage.storage import Storage
+
+log = logging.getLogger("mast.report")
 
 LONGEST_WINDOW_S = 15.0
 MARKUP_BYTES = 3000  # of one example besides its picture, its sound and its boxes
@@ -223,7 +226,7 @@ def _render(
     neighbours = _Neighbours(detections, settings.num_neighbours)
     shown: list[Example] = []
     windows: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    num_bytes, passed_over = 0, 0
+    num_bytes, passed_over, is_told = 0, 0, False
     kept_for_hits = min(sum(pick.kind == "hit" for pick in picks), settings.num_examples // 5)
     for pick in picks:
         if len(shown) >= settings.num_examples - (0 if pick.kind == "hit" else kept_for_hits):
@@ -238,7 +241,10 @@ def _render(
         window = window_of(begin_s, end_s, recording["duration_s"], settings.window_s)
         try:
             samples = read_window(audio, recording["path"], *window, settings.channel)
-        except (UnreadableRecording, OSError):
+        except (UnreadableRecording, OutsideAudioError, OSError) as error:
+            if isinstance(error, OutsideAudioError) and not is_told:
+                log.warning("%s", error)
+                is_told = True
             passed_over += 1
             continue
         if len(samples) < SAMPLE_RATE_HZ // 10:

@@ -42,6 +42,7 @@ from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.stages.review.found_boxes import FoundBoxes
+from mast_ray.storage.storage import open_storage
 from mast_ray.tables.labels.cleaning import single_boxes
 
 ExchangeFormat = Literal["raven", "aoef"]
@@ -98,8 +99,7 @@ def export_corrections(
     _refuse_leftovers(out / TABLES, [file for part in parts for file in files_to_write(*part, format)])
     files = [file for part in parts for file in write_annotations(*part, format, facts=facts)]
     rows = [(path, span.begin_s, span.end_s) for path, spans in looked.items() for span in spans]
-    (out / LISTENED).parent.mkdir(parents=True, exist_ok=True)
-    (out / LISTENED).write_bytes(csv_bytes(("file", "begin_s", "end_s"), rows))
+    open_storage(out).write_atomic(LISTENED, csv_bytes(("file", "begin_s", "end_s"), rows))
     return Exported((*files, out / LISTENED), len(calls), len(rejected), num_disputed, len(looked))
 
 

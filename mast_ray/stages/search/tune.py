@@ -8,13 +8,14 @@ OUT/trials/<sample>, ray         the second: a folder per trial with all that is
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
 OUT/best.yaml                    what `mast self-train --config` takes
 DETECTOR/card.json               says the best post-processing with one threshold, or one for every site, from then on: whoever uses the model applies it
-OUT/model                        in place of it a copy, where the detector comes with the package
+OUT/model                        in place of it a copy, where the detector comes with the package or may not be written to
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -264,18 +265,25 @@ def _with_model(
     when: Literal["always", "missing"] = "always",
 ) -> TuneResult:
     """The post-processing that was found in the detector's card, or in that of a copy where the detector comes with the
-    package: every archive is heard with that one. `missing`: where the card says none, as that of a copy made before.
+    package or may not be written to, which would be found out after the search: every archive is heard with that one.
+    `missing`: where the card says none, as that of a copy made before.
     """
     if found.post is None:
         return found
     source = open_storage(detector, config.storage)
-    model = stage.at(MODEL) if is_shipped(detector) else source
+    model = stage.at(MODEL) if is_shipped(detector) or _is_locked(source) else source
     if model.stat(CARD) is None:
         for name in (WEIGHTS, CARD):
             model.write_atomic(name, source.read_bytes(name))
     if when == "always" or read_card(model).post is None:
         _deliver(model, found.post)
     return replace(found, model=model.url)
+
+
+def _is_locked(folder: Storage) -> bool:
+    """A colleague's folder, or a disk that is mounted to be read; of a bucket it is not known before."""
+    local = folder.local_path("")
+    return local is not None and not os.access(local, os.W_OK)
 
 
 def _deliver(model: Storage, post: PostProcessing) -> None:

@@ -81,9 +81,9 @@ class Checkpoints:
         self.storage, self.keep = storage, max(2, keep)  # two: a damaged newest one leaves its predecessor
         self._failures_in_a_row = 0
 
-    def write(self, state: TrainingState) -> bool:
+    def write(self, state: TrainingState, is_last: bool = False) -> bool:
         """Write and prune. A failed write is counted and survived up to three times in
-        a row, then it ends the run.
+        a row, then it ends the run. That of the last step ends it at once: there is no later one to make up for it.
         """
         name = f"step-{state.position.steps_done:010d}"
         try:
@@ -93,10 +93,14 @@ class Checkpoints:
             self._failures_in_a_row += 1
             log.warning("checkpoint %s not written to %s (%s)", name, self.storage.url, error)
             self._try_to_remove(name)
-            if self._failures_in_a_row >= MOST_FAILED_WRITES:
+            if is_last or self._failures_in_a_row >= MOST_FAILED_WRITES:
+                failed = (
+                    "the checkpoint of the last step"
+                    if is_last
+                    else f"{self._failures_in_a_row} checkpoints in a row"
+                )
                 raise TemporaryError(
-                    f"{self._failures_in_a_row} checkpoints in a row could not be written to {self.storage.url}: "
-                    f"{error}\nThe last good one is kept: make room or restore the storage, then run the same command"
+                    f"{failed} could not be written to {self.storage.url}: {error}\nThe last good one is kept: make room or restore the storage, then run the same command"
                 ) from error
             return False
         self._failures_in_a_row = 0

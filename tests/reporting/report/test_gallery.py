@@ -114,6 +114,16 @@ def test_a_missing_recording_is_passed_over_and_counted(season):
     assert gallery.examples == () and "could not be read" in gallery.note
 
 
+def test_recordings_that_a_link_leads_to_are_not_played_and_end_no_report(season, tmp_path, caplog):
+    (tmp_path / "linked").symlink_to(season.audio.resolve())
+    paths = [f"linked/{path}" for path in season.recordings.column("path").to_pylist()]
+    linked = season.recordings.set_column(1, "path", pa.array(paths))
+    settings = GallerySettings(num_examples=5)
+    gallery = build_gallery(season.detections, season.labels, linked, open_storage(tmp_path), settings)
+    assert gallery.examples == () and "could not be read" in gallery.note
+    assert len(caplog.messages) == 1 and "where a link leads to" in caplog.text
+
+
 def test_the_size_limit_ends_the_gallery(season):
     gallery = built(season, season.detections, season.labels, max_bytes=200_000)
     assert 2 <= len(gallery.examples) <= 6

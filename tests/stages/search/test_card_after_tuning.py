@@ -44,3 +44,17 @@ def test_a_detector_of_the_package_is_not_written_to_but_copied(tmp_path):
     assert own.score_threshold == 0.3 and PostProcessing.from_dict(own.post).score_weight == 0.75
     assert own.weights_sha256 == read_card(package).weights_sha256
     read_model(told.model, "detector")  # whole
+
+
+def test_a_detector_that_may_not_be_written_to_is_copied_as_well(tmp_path, monkeypatch):
+    """Else the search would end, after all its work, with the error that the disk gives to the card."""
+    normalisation = Normalisation(mean=0.0, std=1.0).to_dict()
+    card = Card("detector", ModelConfig(size="tiny").model_dump(mode="json"), normalisation)
+    write_model(open_storage(tmp_path / "theirs"), {"weight": torch.zeros(1)}, card)
+    monkeypatch.setattr("os.access", lambda path, mode: "theirs" not in str(path))  # root may write anywhere
+    out = open_storage(tmp_path / "tuned")
+    found = TuneResult({}, 0.7, [], post=PostProcessing(0.5, 0.1, 2, 0.3, 0.75))
+    told = _with_model(found, str(tmp_path / "theirs"), out, tiny())
+    assert read_card(tmp_path / "theirs").post is None
+    assert told.model == out.at("model").url and read_card(told.model).score_threshold == 0.3
+    assert _with_model(found, str(tmp_path / "theirs"), out, tiny(), when="missing").model == told.model
