@@ -126,6 +126,13 @@ def test_rows_that_make_no_sense_are_reported_with_their_line():
     assert [problem.split(":")[0] for problem in found.problems] == ["t.txt, line 2", "t.txt, line 3"]
 
 
+def test_the_band_of_an_audacity_label_that_is_left_out_is_not_that_of_the_label_before():
+    text = "1\t2\towl\n\\\t3000\t5000\n5\t4\twren\n\\\t100\t200\n"
+    found = parse_annotations(text.encode(), "x.txt")
+    assert [(a.label, a.low_hz, a.high_hz) for a in found.annotations] == [("owl", 3000.0, 5000.0)]
+    assert [problem.split(":")[0] for problem in found.problems] == ["x.txt, line 3"]
+
+
 def test_a_csv_is_read_by_a_mapping_of_its_columns():
     text = "REC;T0;T1;F0;F1;what\nr.wav;1,5;2;0,5;0,9;A\n"
     mapping = {
