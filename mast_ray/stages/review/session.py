@@ -98,7 +98,7 @@ class ReviewSession:
         name = self.found.recordings[recording].path
         drawn = [
             box
-            for box in self.boxes.values()
+            for box in self._boxes_now()
             if box.path == name and box.begin_s < end_s and box.end_s > begin_s and self._is_apart(box)
         ]
         return [self.box_json(row) for row in rows.tolist()] + [
@@ -107,7 +107,7 @@ class ReviewSession:
 
     def spans_of(self, recording: int) -> tuple[Span, ...]:
         key = self.found.recordings[recording].recording_id
-        return merged_spans(Span(a.begin_s, a.end_s) for a in self._looked.get(key, ()))
+        return merged_spans(Span(a.begin_s, a.end_s) for a in tuple(self._looked.get(key, ())))
 
     def has_looked(self, recording: int, begin_s: float, end_s: float) -> bool:
         return any(s.begin_s <= begin_s and end_s <= s.end_s + SHORTEST_S for s in self.spans_of(recording))
@@ -115,10 +115,10 @@ class ReviewSession:
     def names(self) -> list[str]:
         """Every name known, the most frequent first."""
         counts: dict[str, int] = {}
-        for text in (*self.found.label, *(box.label for box in self.boxes.values())):
+        for text in (*self.found.label, *(box.label for box in self._boxes_now())):
             if text and text != UNKNOWN:
                 counts[text] = counts.get(text, 0) + 1
-        for _, actions in self._others.values():
+        for _, actions in tuple(self._others.values()):
             for action in actions:
                 if action.label:
                     counts.setdefault(action.label, 1)
@@ -129,7 +129,7 @@ class ReviewSession:
         with self._lock:
             states = self.states()
         here = self.found.row_of_id  # what was said about boxes of earlier rounds says nothing about this run
-        drawn = [box for box in self.boxes.values() if self._is_apart(box)]
+        drawn = [box for box in self._boxes_now() if self._is_apart(box)]
         verdicts = random_verdicts(one for one in agreed_boxes(states) if one.box.detection_id in here)
         kept = [
             right for right, score in zip(verdicts.is_right, verdicts.score) if score >= self.found.threshold
@@ -139,8 +139,8 @@ class ReviewSession:
             "num_boxes": len(self.found), "num_judged": int((self.verdict > 0).sum()),
             "num_right": int((self.verdict == CODES["right"]).sum()),
             "num_drawn": len(drawn),
-            "looked_s": sum(s.end_s - s.begin_s for r in self._looked for s in merged_spans(
-                Span(a.begin_s, a.end_s) for a in self._looked[r])),
+            "looked_s": sum(s.end_s - s.begin_s for own in tuple(self._looked.values())
+                for s in merged_spans(Span(a.begin_s, a.end_s) for a in tuple(own))),
             "precision": {"num": len(kept), "right": sum(kept),
                           "low": None if low[0] is None else float(low[0]),
                           "high": None if high[0] is None else float(high[0])},
@@ -233,6 +233,10 @@ class ReviewSession:
         return self._changed(press)
 
     # ---- inside
+
+    def _boxes_now(self) -> tuple[ReviewedBox, ...]:
+        """The boxes at one moment: a key may be pressed in another thread while they are gone through."""
+        return tuple(self.boxes.values())
 
     def _placed(
         self, kind: ActionKind, recording: int, corners: tuple[float, float, float, float] | None, label: str
