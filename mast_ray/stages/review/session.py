@@ -151,7 +151,7 @@ class ReviewSession:
 
     def states(self) -> dict[str, ReviewState]:
         """What every reviewer has said so far; logs of others are read again when they have grown."""
-        others: dict[str, ReviewState] = {}
+        said: list[Action] = []
         for path in log_files(self.folder):
             if path == self._path:
                 continue
@@ -159,13 +159,20 @@ class ReviewSession:
             mark = (status.st_size, status.st_mtime_ns)
             if self._others.get(path, ((), ()))[0] != mark:
                 self._others[path] = (mark, read_log(path).actions)
-            others |= fold_log(self._others[path][1])
-        spans = {
-            key: merged_spans(Span(a.begin_s, a.end_s) for a in actions)
+            said += self._others[path][1]
+        others = fold_log(said)  # together: one person may have reviewed on two computers
+        elsewhere = others.get(self.reviewer, ReviewState(self.reviewer, {}, {}))
+        looked = {
+            key: [Span(a.begin_s, a.end_s) for a in actions]
             for key, actions in self._looked.items()
             if actions
         }
-        return others | {self.reviewer: ReviewState(self.reviewer, dict(self.boxes), spans)}
+        spans = {
+            key: merged_spans((*looked.get(key, ()), *elsewhere.spans.get(key, ())))
+            for key in {**looked, **elsewhere.spans}
+        }
+        boxes = {**elsewhere.boxes, **self.boxes}
+        return others | {self.reviewer: ReviewState(self.reviewer, boxes, spans)}
 
     # ---- what the page does
 

@@ -229,3 +229,21 @@ def test_boxes_are_shown_while_others_are_drawn(found, folder):
     finally:
         draws.join()
         sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("reader", ["Ana", "Ben"])
+def test_what_one_person_said_on_two_computers_counts_together(found, folder, reader):
+    """Ana's log of the other computer was put beside hers under another name."""
+    other = ReviewSession(found, folder, "Ana")
+    other.act("accept", "random", [found.ids[0]])
+    other.act("looked", "recording", recording=0, corners=(0.0, 0.0, 10.0, 8000.0))
+    (folder / "Ana.jsonl").rename(folder / "Ana field laptop.jsonl")
+    here = ReviewSession(found, folder, "Ana")
+    here.act("reject", "random", [found.ids[1]])
+    here.act("looked", "recording", recording=0, corners=(20.0, 0.0, 30.0, 8000.0))
+    state = ReviewSession(found, folder, reader).states()["Ana"]
+    assert {name: box.verdict for name, box in state.boxes.items()} == {
+        found.ids[0]: "right",
+        found.ids[1]: "wrong",
+    }
+    assert state.spans == {found.recordings[0].recording_id: ((0.0, 10.0), (20.0, 30.0))}
