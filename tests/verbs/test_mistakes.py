@@ -127,6 +127,8 @@ MISTAKES = [
     (["detect", "{p}/audio"], CONFIG, ["--out", "mast detect --help"]),
     (["prepare", "{p}/audio", "--out", "{p}/o17", "--dataset", "birds"], CONFIG, ["birds", "birdset"]),
     (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
+    (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "90"], CONFIG, ["--precision 90", "from 0 to 1"]),
+    (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "-1"], CONFIG, ["--precision -1", "from 0 to 1"]),
     (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
     (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
     (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
