@@ -129,6 +129,7 @@ MISTAKES = [
     (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "90"], CONFIG, ["--precision 90", "from 0 to 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "-1"], CONFIG, ["--precision -1", "from 0 to 1"]),
+    (["label-budget", "plan", "{p}/audio", "--out", "{p}/plan", "--model", "shipped:tiny"], DATA, ["audio holds no prepared archive"]),
     (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
     (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
     (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
