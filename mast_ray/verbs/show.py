@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import wave
 from collections.abc import Iterable
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not 0.0 < args.seconds <= _LONGEST_S or args.start < 0.0:
+    if not 0.0 < args.seconds <= _LONGEST_S or not 0.0 <= args.start < math.inf:
         raise ConfigError(
             f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"
             f"start at 0 or later and show up to {_LONGEST_S:g} seconds"

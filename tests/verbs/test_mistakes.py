@@ -116,6 +116,7 @@ MISTAKES = [
     (["export", "{p}/none.parquet", "--to", "raven", "--out", "{p}/o12"], DATA, ["none.parquet"]),
     (["show", "{p}/audio/missing.wav", "-o", "{p}/x.png"], DATA, ["missing.wav"]),
     (["show", "{p}/file", "-o", "{p}/x.png"], DATA, ["file"]),
+    (["show", "{p}/audio/A_20240506_040000.wav", "--start", "nan", "-o", "{p}/x.png"], CONFIG, ["--start nan", "start at 0"]),
     (["report", "{p}/empty"], DATA, ["empty"]),
     (["plan"], CONFIG, ["--hours"]),
     (["synth", "--out", "s3://field/made", "--hours", "0.01"], CONFIG, ["s3://field/made", "this machine"]),
