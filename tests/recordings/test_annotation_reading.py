@@ -234,6 +234,22 @@ def test_what_cannot_be_read_is_refused_in_at_most_three_lines_with_a_remedy(con
     assert len(str(caught.value).splitlines()) <= 3
 
 
+def test_a_folder_with_nothing_to_read_says_why_and_what_to_do_about_its_first_table(tmp_path):
+    rows = "1\tSpectrogram 1\t1\t1\t2\t500\t900\ta.wav\n2\tSpectrogram 1\t1\t3\t4\t500\t900\tb.wav\n"
+    (tmp_path / "all.txt").write_text(RAVEN.replace("Species", "Begin File") + rows)
+    with pytest.raises(DataError) as caught:
+        read_annotations(tmp_path, recordings=["a.wav", "b.wav"])
+    first, remedy = str(caught.value).splitlines()
+    assert first.endswith("(all.txt: selections of 2 files without 'File Offset (s)'):")
+    assert remedy == "add that column in Raven and export again"
+
+
+def test_a_folder_whose_only_table_has_a_header_and_no_row_holds_no_annotations(tmp_path):
+    (tmp_path / "boxes.csv").write_text("file,begin_s,end_s,label\n")
+    with pytest.raises(DataError, match="its tables name no recording"):
+        read_annotations(tmp_path, recordings=["a.wav"])
+
+
 def test_a_zip_bomb_is_refused_unopened():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
