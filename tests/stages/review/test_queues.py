@@ -149,3 +149,5 @@ def test_the_recordings_are_where_detect_found_them_unless_said(tmp_path):
     (run / "detections" / "manifest.json").write_text(text)
     assert audio_of(str(run), detections, "").url == str(audio)
     assert audio_of(str(run), detections, str(tmp_path)).url == str(tmp_path)
+    with pytest.raises(DataError, match="not_mounted holds no file"):
+        audio_of(str(run), detections, str(tmp_path / "not_mounted"))
