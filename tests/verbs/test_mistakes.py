@@ -130,6 +130,7 @@ MISTAKES = [
     (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "90"], CONFIG, ["--precision 90", "from 0 to 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "-1"], CONFIG, ["--precision -1", "from 0 to 1"]),
+    (["summarise", "{p}/found", "--out", "{p}/x", "--bands-hz", "nan", "1000"], DATA, ["--bands-hz", "two rising"]),
     (["label-budget", "plan", "{p}/audio", "--out", "{p}/plan", "--model", "shipped:tiny"], DATA, ["audio holds no prepared archive"]),
     (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
     (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
