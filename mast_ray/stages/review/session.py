@@ -38,6 +38,7 @@ from mast_ray.evaluation.review.review_state import (
     fold_log,
     merged_spans,
     random_verdicts,
+    said_on_both,
 )
 from mast_ray.stages.review.box_values import SHORTEST_S, clean_name, is_same_place, placed_inside, said_json
 from mast_ray.stages.review.found_boxes import FoundBoxes
@@ -96,9 +97,10 @@ class ReviewSession:
         """Detections and drawn boxes that touch a stretch of a recording."""
         rows = self.found.within(recording, begin_s, end_s)
         name = self.found.recordings[recording].path
+        # at one moment: a key may be pressed in another thread while they are gone through
         drawn = [
             box
-            for box in self._boxes_now()
+            for box in tuple(self.boxes.values())
             if box.path == name and box.begin_s < end_s and box.end_s > begin_s and self._is_apart(box)
         ]
         return [self.box_json(row) for row in rows.tolist()] + [
@@ -115,7 +117,7 @@ class ReviewSession:
     def names(self) -> list[str]:
         """Every name known, the most frequent first."""
         counts: dict[str, int] = {}
-        for text in (*self.found.label, *(box.label for box in self._boxes_now())):
+        for text in (*self.found.label, *(box.label for box in tuple(self.boxes.values()))):
             if text and text != UNKNOWN:
                 counts[text] = counts.get(text, 0) + 1
         for _, actions in tuple(self._others.values()):
@@ -129,7 +131,7 @@ class ReviewSession:
         with self._lock:
             states = self.states()
         here = self.found.row_of_id  # what was said about boxes of earlier rounds says nothing about this run
-        drawn = [box for box in self._boxes_now() if self._is_apart(box)]
+        drawn = [box for box in tuple(self.boxes.values()) if self._is_apart(box)]
         verdicts = random_verdicts(one for one in agreed_boxes(states) if one.box.detection_id in here)
         kept = [
             right for right, score in zip(verdicts.is_right, verdicts.score) if score >= self.found.threshold
@@ -161,18 +163,13 @@ class ReviewSession:
                 self._others[path] = (mark, read_log(path).actions)
             said += self._others[path][1]
         others = fold_log(said)  # together: one person may have reviewed on two computers
-        elsewhere = others.get(self.reviewer, ReviewState(self.reviewer, {}, {}))
-        looked = {
-            key: [Span(a.begin_s, a.end_s) for a in actions]
+        spans = {
+            key: merged_spans(Span(a.begin_s, a.end_s) for a in actions)
             for key, actions in self._looked.items()
             if actions
         }
-        spans = {
-            key: merged_spans((*looked.get(key, ()), *elsewhere.spans.get(key, ())))
-            for key in {**looked, **elsewhere.spans}
-        }
-        boxes = {**elsewhere.boxes, **self.boxes}
-        return others | {self.reviewer: ReviewState(self.reviewer, boxes, spans)}
+        here = ReviewState(self.reviewer, dict(self.boxes), spans)
+        return others | {self.reviewer: said_on_both(others.get(self.reviewer), here)}
 
     # ---- what the page does
 
@@ -240,10 +237,6 @@ class ReviewSession:
         return self._changed(press)
 
     # ---- inside
-
-    def _boxes_now(self) -> tuple[ReviewedBox, ...]:
-        """The boxes at one moment: a key may be pressed in another thread while they are gone through."""
-        return tuple(self.boxes.values())
 
     def _placed(
         self, kind: ActionKind, recording: int, corners: tuple[float, float, float, float] | None, label: str
