@@ -137,7 +137,7 @@ class LocalStorage:
             yield Entry(folder, 0, LOCKED)
             return
         for entry in entries:
-            key = f"{folder}/{_key_of(entry.name)}" if folder else _key_of(entry.name)
+            key = f"{folder}/{key_of(entry.name)}" if folder else key_of(entry.name)
             if _is_folder(entry):
                 if entry.is_symlink() and _place(entry) in above:
                     log.warning("%s/%s leads back to a folder above it: passed over", self.root, key)
@@ -259,7 +259,7 @@ def _place(path: Path | os.DirEntry[str]) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _key_of(name: str) -> str:
+def key_of(name: str) -> str:
     """A file's name as text. Bytes that are not UTF-8 (memory cards of old systems) are written out: "Sp\ufffd(e4)t.wav"."""
     if name.isascii():
         return name

@@ -74,6 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.precision is not None and not 0 < args.precision <= 1:
+        raise ConfigError(f"--precision {args.precision:g} is no share: give a number from 0 to 1, e.g. 0.9")
     args.detections = of_run(args.detections)
     found = Detections.at(args.detections, args.runner, args.config.cluster)
     with found.runner.session():

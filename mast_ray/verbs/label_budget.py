@@ -67,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="score of a doubtful detection (default: of --model, else 0.5)",
     )
-    plan.add_argument("--model", default="", help="model folder whose tuned threshold is used")
+    plan.add_argument(
+        "--model", default="", help="model folder (or shipped:tiny) whose tuned threshold is used"
+    )
     plan.add_argument(
         "--embeddings",
         default="",
@@ -123,6 +125,7 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
     from mast_ray.storage.storage import open_storage
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.training.files.model_files import read_card
+    from mast_ray.verbs.gpu import folder_of_model
 
     formats = tuple(name.strip() for name in args.formats.split(",") if name.strip())
     if unknown := [name for name in formats if name not in FORMATS]:
@@ -132,7 +135,7 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
     storage = args.config.storage
     threshold = args.threshold
     if threshold is None and args.model:
-        threshold = read_card(args.model, storage).score_threshold
+        threshold = read_card(folder_of_model(args.model, args), storage).score_threshold
     archive = open_prepared(prepared, storage)
     inputs = PlanInputs(archive, args.detections, args.embeddings, 0.5 if threshold is None else threshold)
     plan = plan_chunks(inputs, args.num, args.strategy, args.config.seed)

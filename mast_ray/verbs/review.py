@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
+from mast_ray.recordings.annotations.tabular import decoded
 from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
 from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
@@ -153,8 +154,9 @@ def _tasks(plan: str, found: FoundBoxes) -> list[Task]:
         return []
     storage = open_storage(Path(plan).parent)
     tasks, num_left_out = plan_tasks(
-        storage.read_bytes(Path(plan).name).decode("utf-8-sig"),
+        decoded(storage.read_bytes(Path(plan).name), plan),
         {r.path: r.duration_s for r in found.recordings},
+        plan,
     )
     if not tasks:
         raise DataError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import wave
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.stages.review.found_boxes import channel_of
+from mast_ray.storage.storage import key_of
 
 HELP = "draw a recording's spectrogram with boxes"
 _LONGEST_S = 120.0
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not 0.0 < args.seconds <= _LONGEST_S or args.start < 0.0:
+    if not 0.0 < args.seconds <= _LONGEST_S or not 0.0 <= args.start < math.inf:
         raise ConfigError(
             f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"
             f"start at 0 or later and show up to {_LONGEST_S:g} seconds"
@@ -75,11 +77,12 @@ def run(args: argparse.Namespace) -> int:
     table = Path(of_run(str(args.detections))) if args.detections else None
     channel = channel_of(str(table)) if table is not None and table.is_dir() else "mean"
     samples = _excerpt(args.file, args.start, args.seconds, channel)
-    truth = _boxes(args.annotations, args.file, None)
+    named = Path(key_of(str(args.file)))  # as it stands in tables
+    truth = _boxes(args.annotations, named, None)
     least = chosen_threshold(args.threshold, str(table)) if table else None
-    detections = _boxes(table, args.file, least)
+    detections = _boxes(table, named, least)
     end_s = args.start + len(samples) / SAMPLE_RATE_HZ
-    title = f"{args.file.name}   {args.start:g} to {end_s:g} s"
+    title = f"{named.name}   {args.start:g} to {end_s:g} s"
     figure = spectrogram_figure(LogMel().frames(samples), truth, detections, title, args.start)
     _write(args.out, png_bytes(figure))
     if args.sound:

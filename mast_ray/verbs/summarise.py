@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     edges_hz = tuple(args.bands_hz)
-    if len(edges_hz) < 2 or any(low >= high for low, high in pairwise(edges_hz)):
+    if len(edges_hz) < 2 or not all(low < high for low, high in pairwise(edges_hz)):
         raise DataError(
             "--bands-hz must be at least two rising frequencies, e.g. --bands-hz 0 1000 2000 4000 8000"
         )

@@ -126,6 +126,13 @@ def test_rows_that_make_no_sense_are_reported_with_their_line():
     assert [problem.split(":")[0] for problem in found.problems] == ["t.txt, line 2", "t.txt, line 3"]
 
 
+def test_the_band_of_an_audacity_label_that_is_left_out_is_not_that_of_the_label_before():
+    text = "1\t2\towl\n\\\t3000\t5000\n5\t4\twren\n\\\t100\t200\n"
+    found = parse_annotations(text.encode(), "x.txt")
+    assert [(a.label, a.low_hz, a.high_hz) for a in found.annotations] == [("owl", 3000.0, 5000.0)]
+    assert [problem.split(":")[0] for problem in found.problems] == ["x.txt, line 3"]
+
+
 def test_a_csv_is_read_by_a_mapping_of_its_columns():
     text = "REC;T0;T1;F0;F1;what\nr.wav;1,5;2;0,5;0,9;A\n"
     mapping = {
@@ -225,6 +232,22 @@ def test_what_cannot_be_read_is_refused_in_at_most_three_lines_with_a_remedy(con
     with pytest.raises(DataError, match=message) as caught:
         parse_annotations(content, "x.json")
     assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_folder_with_nothing_to_read_says_why_and_what_to_do_about_its_first_table(tmp_path):
+    rows = "1\tSpectrogram 1\t1\t1\t2\t500\t900\ta.wav\n2\tSpectrogram 1\t1\t3\t4\t500\t900\tb.wav\n"
+    (tmp_path / "all.txt").write_text(RAVEN.replace("Species", "Begin File") + rows)
+    with pytest.raises(DataError) as caught:
+        read_annotations(tmp_path, recordings=["a.wav", "b.wav"])
+    first, remedy = str(caught.value).splitlines()
+    assert first.endswith("(all.txt: selections of 2 files without 'File Offset (s)'):")
+    assert remedy == "add that column in Raven and export again"
+
+
+def test_a_folder_whose_only_table_has_a_header_and_no_row_holds_no_annotations(tmp_path):
+    (tmp_path / "boxes.csv").write_text("file,begin_s,end_s,label\n")
+    with pytest.raises(DataError, match="its tables name no recording"):
+        read_annotations(tmp_path, recordings=["a.wav"])
 
 
 def test_a_zip_bomb_is_refused_unopened():

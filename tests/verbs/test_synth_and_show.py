@@ -60,6 +60,27 @@ def test_show_draws_annotations_and_detections(archive, tmp_path, capsys):
     assert np.abs(empty[..., 0] - empty[..., 1]).max() < 0.05  # without boxes it is grey
 
 
+def test_show_draws_a_recording_whose_name_is_no_utf_8_with_its_boxes(tmp_path, capsys):
+    """From a memory card of an old system: byte ff, which tables write as \ufffd(ff)."""
+    recording = tmp_path / "\udcff.wav"
+    soundfile.write(tmp_path / "plain.wav", 0.1 * np.sin(np.arange(16_000 * 3), dtype=np.float32), 16_000)
+    try:
+        (tmp_path / "plain.wav").rename(recording)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    (tmp_path / "boxes.csv").write_text("file,begin_s,end_s,label\n\ufffd(ff).wav,1,2,wren\n")
+    typed = [
+        "show",
+        str(recording),
+        "--annotations",
+        str(tmp_path / "boxes.csv"),
+        "-o",
+        str(tmp_path / "x.png"),
+    ]
+    assert main(typed) == 0
+    assert "3.00 s, 1 annotated and 0 detected boxes" in capsys.readouterr().out
+
+
 def test_show_says_where_a_recording_ends(archive, tmp_path, capsys):
     recording = next((archive / "audio").rglob("*.wav"))
     assert main(["show", str(recording), "--start", "99", "-o", str(tmp_path / "x.png")]) == 3

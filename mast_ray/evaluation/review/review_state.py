@@ -143,6 +143,17 @@ def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(out)
 
 
+def said_on_both(first: ReviewState | None, second: ReviewState) -> ReviewState:
+    """What one person said in two logs; of a box that both judge, the second's word."""
+    if first is None:
+        return second
+    spans = {
+        key: merged_spans((*first.spans.get(key, ()), *second.spans.get(key, ())))
+        for key in {**first.spans, **second.spans}
+    }
+    return ReviewState(second.reviewer, {**first.boxes, **second.boxes}, spans)
+
+
 def looked_at(states: Mapping[str, ReviewState]) -> dict[str, tuple[Span, ...]]:
     """Per recording, what at least one reviewer has gone through."""
     found: dict[str, list[Span]] = {}

@@ -113,6 +113,7 @@ def parse_folder(
     owners: dict[str, set[str]] = defaultdict(set)  # recording -> folders of tables that are called like it
     is_used = not columns
     class_names: dict[str, str] = {}
+    refused: list[list[str]] = []  # what is wrong with a table, and what to do, line by line
     for name, content in files:
         if posixpath.basename(name).lower() == yolo.NAMES:
             class_names = yolo.class_names(decoded(content, name))
@@ -136,16 +137,20 @@ def parse_folder(
             if owner and owner in sets[-1].annotated_paths:
                 owners[owner].add(posixpath.dirname(name) or ".")
         except DataError as error:  # a folder also holds other tables: say so and go on
-            sets.append(AnnotationSet(problems=(str(error).splitlines()[0],)))
+            refused.append(str(error).splitlines())
+            sets.append(AnnotationSet(problems=(refused[-1][0].removesuffix(":"),)))
     if not is_used:
         raise DataError(
             f"{source}: no table has the columns {', '.join((columns or {}).values())}:\n"
             "write their names as in the header, e.g. --columns begin_s=T0 end_s=T1"
         )
     if not any(one.annotated_paths or one.unresolved for one in sets):
-        why = sets[0].problems[0] if sets else f"of {', '.join(ANNOTATION_SUFFIXES)} there is none"
+        kinds = f"supported are {', '.join(READ_FORMATS)}"
+        why = "its tables name no recording" if sets else f"of {', '.join(ANNOTATION_SUFFIXES)} there is none"
+        first, *remedy = refused[0] if refused else (why, kinds)
         raise DataError(
-            f"{source}: no annotations in this folder ({why}):\nsupported are {', '.join(READ_FORMATS)}"
+            f"{source}: no annotations in this folder ({first.removesuffix(':')}):\n"
+            + "\n".join(remedy[:2] or [kinds])
         )
     merged = merge_annotations(sets)
     return replace(merged, notes=(*merged.notes, *_in_several_folders(owners)))

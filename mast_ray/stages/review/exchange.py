@@ -43,7 +43,7 @@ from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.stages.review.found_boxes import FoundBoxes
 from mast_ray.storage.storage import open_storage
-from mast_ray.tables.labels.cleaning import single_boxes
+from mast_ray.tables.labels.cleaning import possible_boxes, single_boxes
 
 ExchangeFormat = Literal["raven", "aoef"]
 TABLES, REJECTED, LISTENED = "tables", "false_positives", "listened.csv"
@@ -171,9 +171,11 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
         )
     actions, problems = [], list(read.problems)
     problems += [f"{name} is none of the recordings" for name in read.unresolved]
+    possible, notes = possible_boxes(map(_above_zero_hz, read.annotations))
+    problems += map(str, notes)
     drawn: list[Annotation] = []
     others: list[Annotation] = []
-    for annotation in read.annotations:
+    for annotation in possible:
         is_drawn = annotation.said == "call" and _detection_of(annotation, found) is None
         (drawn if is_drawn else others).append(annotation)
     once, merged = single_boxes(drawn)
@@ -182,7 +184,7 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
         own = _actions_of(annotation, found, reviewer)
         if not own:
             problems.append(
-                f"{annotation.path}, {annotation.begin_s:.2f} s: neither a call nor a detection that was rejected"
+                f"{annotation.path}, {annotation.begin_s:.2f} s: {_why_nothing(annotation, found)}"
             )
         actions += own
     for span in dict.fromkeys(span for part in parts for span in part.spans):
@@ -195,6 +197,20 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
                 )
             )
     return Imported(tuple(replace(action, queue="import") for action in actions), tuple(problems))
+
+
+def _above_zero_hz(annotation: Annotation) -> Annotation:
+    """A box that was drawn over the lower edge of its spectrogram, cut there."""
+    if annotation.low_hz is None or annotation.low_hz >= 0 or annotation.high_hz is None:
+        return annotation
+    return replace(annotation, low_hz=0.0, high_hz=max(annotation.high_hz, 0.0))
+
+
+def _why_nothing(annotation: Annotation, found: FoundBoxes) -> str:
+    duration_s = found.recordings[found.row_of_path[annotation.path]].duration_s
+    if annotation.begin_s >= duration_s:
+        return f"begins after the end of its recording ({duration_s:g} s)"
+    return "neither a call nor a detection that was rejected"
 
 
 def _said_by_layout(read: AnnotationSet, rejected: Path, paths: Sequence[str]) -> AnnotationSet:

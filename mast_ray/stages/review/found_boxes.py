@@ -113,7 +113,12 @@ def detections_of(place: str) -> str:
 def audio_of(place: str, detections: str, wanted: str) -> Storage:
     """Where the recordings lie: what the user says, what `mast detect` noted, or that of a demo run."""
     if wanted:
-        return open_storage(wanted)
+        audio = open_storage(wanted)
+        if next(iter(audio.list()), None) is None:
+            raise DataError(
+                f"{audio.url} holds no file:\ncheck the path, and whether the disk or card is there"
+            )
+        return audio
     manifest = None if detections.endswith(".parquet") else read_manifest(open_storage(detections))
     noted = "" if manifest is None else str(manifest.counts.get("archive", ""))
     own = "" if place.endswith(".parquet") else open_storage(place).at("archive/audio").url

@@ -6,9 +6,7 @@ hash of its name, so the order does not depend on what else is in the table.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from mast_ray.evaluation.review.planner import doubt
 from mast_ray.evaluation.similarity.clusters import cluster_embeddings, novelty_queue
+from mast_ray.recordings.annotations.tabular import number, parse_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -89,18 +88,22 @@ def look_alikes(
     return [Cluster(group.cluster, group.num_recordings, kept[group.members]) for group in groups]
 
 
-def plan_tasks(text: str, duration_of: Mapping[str, float]) -> tuple[list[Task], int]:
-    """The tasks of a plan.csv for known recordings in their order, and how many rows name none or no stretch."""
+def plan_tasks(
+    text: str, duration_of: Mapping[str, float], source: str = "plan.csv"
+) -> tuple[list[Task], int]:
+    """The tasks of a plan.csv, also as a spreadsheet saved it, for known recordings in their order, and how many rows name
+    none or no stretch.
+    """
     tasks, num_left_out = [], 0
-    for row in csv.DictReader(io.StringIO(text)):
-        path = row.get("path") or ""
+    for _, row in parse_table(text, source).rows:
+        path = row.get("path", "")
         try:
-            begin_s = float(row.get("begin_s") or "nan")
-            end_s = min(float(row.get("end_s") or "nan"), duration_of.get(path, 0.0))
+            begin_s, end_s = (number(row.get(name, "")) for name in ("begin_s", "end_s"))
         except ValueError:
-            begin_s = end_s = float("nan")
-        if 0.0 <= begin_s < end_s:
-            tasks.append(Task(path, begin_s, end_s, row.get("reason") or ""))
+            begin_s = end_s = None
+        end_s = min(end_s or 0.0, duration_of.get(path, 0.0))
+        if begin_s is not None and 0.0 <= begin_s < end_s:
+            tasks.append(Task(path, begin_s, end_s, row.get("reason", "")))
         else:
             num_left_out += 1
     return tasks, num_left_out

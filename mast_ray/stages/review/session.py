@@ -38,6 +38,7 @@ from mast_ray.evaluation.review.review_state import (
     fold_log,
     merged_spans,
     random_verdicts,
+    said_on_both,
 )
 from mast_ray.stages.review.box_values import SHORTEST_S, clean_name, is_same_place, placed_inside, said_json
 from mast_ray.stages.review.found_boxes import FoundBoxes
@@ -96,9 +97,10 @@ class ReviewSession:
         """Detections and drawn boxes that touch a stretch of a recording."""
         rows = self.found.within(recording, begin_s, end_s)
         name = self.found.recordings[recording].path
+        # at one moment: a key may be pressed in another thread while they are gone through
         drawn = [
             box
-            for box in self.boxes.values()
+            for box in tuple(self.boxes.values())
             if box.path == name and box.begin_s < end_s and box.end_s > begin_s and self._is_apart(box)
         ]
         return [self.box_json(row) for row in rows.tolist()] + [
@@ -107,7 +109,7 @@ class ReviewSession:
 
     def spans_of(self, recording: int) -> tuple[Span, ...]:
         key = self.found.recordings[recording].recording_id
-        return merged_spans(Span(a.begin_s, a.end_s) for a in self._looked.get(key, ()))
+        return merged_spans(Span(a.begin_s, a.end_s) for a in tuple(self._looked.get(key, ())))
 
     def has_looked(self, recording: int, begin_s: float, end_s: float) -> bool:
         return any(s.begin_s <= begin_s and end_s <= s.end_s + SHORTEST_S for s in self.spans_of(recording))
@@ -115,10 +117,10 @@ class ReviewSession:
     def names(self) -> list[str]:
         """Every name known, the most frequent first."""
         counts: dict[str, int] = {}
-        for text in (*self.found.label, *(box.label for box in self.boxes.values())):
+        for text in (*self.found.label, *(box.label for box in tuple(self.boxes.values()))):
             if text and text != UNKNOWN:
                 counts[text] = counts.get(text, 0) + 1
-        for _, actions in self._others.values():
+        for _, actions in tuple(self._others.values()):
             for action in actions:
                 if action.label:
                     counts.setdefault(action.label, 1)
@@ -129,7 +131,7 @@ class ReviewSession:
         with self._lock:
             states = self.states()
         here = self.found.row_of_id  # what was said about boxes of earlier rounds says nothing about this run
-        drawn = [box for box in self.boxes.values() if self._is_apart(box)]
+        drawn = [box for box in tuple(self.boxes.values()) if self._is_apart(box)]
         verdicts = random_verdicts(one for one in agreed_boxes(states) if one.box.detection_id in here)
         kept = [
             right for right, score in zip(verdicts.is_right, verdicts.score) if score >= self.found.threshold
@@ -139,8 +141,8 @@ class ReviewSession:
             "num_boxes": len(self.found), "num_judged": int((self.verdict > 0).sum()),
             "num_right": int((self.verdict == CODES["right"]).sum()),
             "num_drawn": len(drawn),
-            "looked_s": sum(s.end_s - s.begin_s for r in self._looked for s in merged_spans(
-                Span(a.begin_s, a.end_s) for a in self._looked[r])),
+            "looked_s": sum(s.end_s - s.begin_s for own in tuple(self._looked.values())
+                for s in merged_spans(Span(a.begin_s, a.end_s) for a in tuple(own))),
             "precision": {"num": len(kept), "right": sum(kept),
                           "low": None if low[0] is None else float(low[0]),
                           "high": None if high[0] is None else float(high[0])},
@@ -151,7 +153,7 @@ class ReviewSession:
 
     def states(self) -> dict[str, ReviewState]:
         """What every reviewer has said so far; logs of others are read again when they have grown."""
-        others: dict[str, ReviewState] = {}
+        said: list[Action] = []
         for path in log_files(self.folder):
             if path == self._path:
                 continue
@@ -159,13 +161,15 @@ class ReviewSession:
             mark = (status.st_size, status.st_mtime_ns)
             if self._others.get(path, ((), ()))[0] != mark:
                 self._others[path] = (mark, read_log(path).actions)
-            others |= fold_log(self._others[path][1])
+            said += self._others[path][1]
+        others = fold_log(said)  # together: one person may have reviewed on two computers
         spans = {
             key: merged_spans(Span(a.begin_s, a.end_s) for a in actions)
             for key, actions in self._looked.items()
             if actions
         }
-        return others | {self.reviewer: ReviewState(self.reviewer, dict(self.boxes), spans)}
+        here = ReviewState(self.reviewer, dict(self.boxes), spans)
+        return others | {self.reviewer: said_on_both(others.get(self.reviewer), here)}
 
     # ---- what the page does
 

@@ -273,3 +273,25 @@ def test_an_accepted_call_that_the_model_could_not_name_stays_a_call(tmp_path, m
     export_corrections(session.states(), found, tmp_path / "out", "raven")
     read = read_annotations(tmp_path / "out" / TABLES)
     assert {role_of(a.label, LabelsConfig()) for a in read.annotations} == {"call"}
+
+
+def test_boxes_that_cannot_be_are_left_out_by_their_reason_and_the_others_are_taken(found, tmp_path):
+    table = tmp_path / "table.csv"
+    rows = (
+        "1,2,3000,3000",
+        "4,4,500,900",
+        "1000,1001,500,900",
+        "6,7,-20,900",
+        "8,9,-20,-10",
+        "10,11,500,900",
+    )
+    lines = [f"{PATHS[0]},{row},wren" for row in rows]
+    table.write_text("\n".join(("file,begin_s,end_s,low_hz,high_hz,label", *lines)))
+    session, read = ReviewSession(found, tmp_path / "c", "Ana"), import_corrections(table, found, "Ana")
+    assert session.add(read.actions) == 2
+    assert {(b.begin_s, b.low_hz, b.high_hz) for b in session.boxes.values()} == {(6, 0, 900), (10, 500, 900)}
+    assert [problem.split(" (e.g.")[0] for problem in read.problems[:2]] == [
+        "1 boxes have no length and are left out",
+        "2 boxes have no height and are left out",
+    ]
+    assert "1000.00 s: begins after the end of its recording" in read.problems[2]

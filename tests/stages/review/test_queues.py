@@ -7,6 +7,7 @@ import pytest
 from review_run import PATHS, write_run
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.stages.review.asked import AskedQueues
 from mast_ray.stages.review.found_boxes import audio_of, detections_of, load_boxes
 from mast_ray.stages.review.queues import (
@@ -56,6 +57,22 @@ def test_tasks_of_a_plan_are_cut_to_their_recordings_and_strangers_are_counted()
     tasks, left_out = plan_tasks(text, {"a.wav": 12.0})
     assert [(t.path, t.begin_s, t.end_s, t.reason) for t in tasks] == [("a.wav", 5.12, 12.0, "dawn")]
     assert left_out == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order;path;begin_s;end_s;reason\r\n1;a.wav;5,12;15,36;dawn\r\n",
+        "order\tpath\tbegin_s\tend_s\treason\n1\ta.wav\t5.12\t15.36\tdawn\n",
+    ],
+)
+def test_tasks_of_a_plan_that_a_spreadsheet_saved_are_the_same(text):
+    assert plan_tasks(text, {"a.wav": 20.0}) == ([Task("a.wav", 5.12, 15.36, "dawn")], 0)
+
+
+def test_a_recording_that_a_spreadsheet_would_take_for_a_formula_is_found_in_its_plan():
+    written = csv_bytes(("path", "begin_s", "end_s", "reason"), [("=a.wav", 0.0, 10.0, "dawn")]).decode()
+    assert plan_tasks(written, {"=a.wav": 10.0}) == ([Task("=a.wav", 0.0, 10.0, "dawn")], 0)
 
 
 @pytest.fixture()
@@ -132,3 +149,5 @@ def test_the_recordings_are_where_detect_found_them_unless_said(tmp_path):
     (run / "detections" / "manifest.json").write_text(text)
     assert audio_of(str(run), detections, "").url == str(audio)
     assert audio_of(str(run), detections, str(tmp_path)).url == str(tmp_path)
+    with pytest.raises(DataError, match="not_mounted holds no file"):
+        audio_of(str(run), detections, str(tmp_path / "not_mounted"))

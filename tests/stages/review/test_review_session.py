@@ -1,6 +1,8 @@
 """What a reviewer does is on disk at once and comes back as it was."""
 
 import json
+import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -9,6 +11,7 @@ import pytest
 from review_run import write_run
 
 from mast_ray.config.errors import DataError
+from mast_ray.evaluation.review.corrections import Action, append_actions
 from mast_ray.stages.review.found_boxes import detections_of, load_boxes
 from mast_ray.stages.review.session import ReviewSession
 from mast_ray.storage.storage import open_storage
@@ -199,3 +202,48 @@ def test_a_box_drawn_in_this_round_stays_beside_the_detection_it_lies_on(found, 
     again = ReviewSession(found, folder, "Ana")
     assert again.box_json(0)["verdict"] == ""
     assert drawn["id"] in {box["id"] for box in again.boxes_within(0, 0.0, 30.0)}
+
+
+def test_boxes_are_shown_while_others_are_drawn(found, folder):
+    """The server answers in several threads, and a page in two tabs asks two things at once."""
+    where, moment = found.recordings[0], "2026-11-19T00:00:00+00:00"
+    many = [
+        Action(
+            "draw", "Ana", where.recording_id, where.path, f"drawn-{n}", "", 1.0, 2.0, id=f"{n}", time=moment
+        )
+        for n in range(2_000)
+    ]
+    append_actions(folder / "Ana.jsonl", many)
+    session = ReviewSession(found, folder, "Ana")
+    draws = threading.Thread(
+        target=lambda: [
+            session.act("draw", "recording", recording=1, corners=(3.0, 500.0, 4.0, 900.0)) for _ in range(10)
+        ]
+    )
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        draws.start()
+        while draws.is_alive():
+            assert session.boxes_within(1, 0.0, 1.0) == []
+    finally:
+        draws.join()
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("reader", ["Ana", "Ben"])
+def test_what_one_person_said_on_two_computers_counts_together(found, folder, reader):
+    """Ana's log of the other computer was put beside hers under another name."""
+    other = ReviewSession(found, folder, "Ana")
+    other.act("accept", "random", [found.ids[0]])
+    other.act("looked", "recording", recording=0, corners=(0.0, 0.0, 10.0, 8000.0))
+    (folder / "Ana.jsonl").rename(folder / "Ana field laptop.jsonl")
+    here = ReviewSession(found, folder, "Ana")
+    here.act("reject", "random", [found.ids[1]])
+    here.act("looked", "recording", recording=0, corners=(20.0, 0.0, 30.0, 8000.0))
+    state = ReviewSession(found, folder, reader).states()["Ana"]
+    assert {name: box.verdict for name, box in state.boxes.items()} == {
+        found.ids[0]: "right",
+        found.ids[1]: "wrong",
+    }
+    assert state.spans == {found.recordings[0].recording_id: ((0.0, 10.0), (20.0, 30.0))}

@@ -29,6 +29,7 @@ def is_audacity(text: str) -> bool:
 def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     annotations: list[Annotation] = []
     problems = []
+    is_label_kept = False  # the last one: a band belongs to the label above it, and to no other
     for line_number, line in enumerate(lines_of(text), start=1):
         cells = line.split("\t")
         try:
@@ -37,17 +38,17 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             if cells[0] == "\\":
                 low_hz, high_hz = number(cells[1]), number(cells[2])
                 # Audacity writes -1 for a bound that was not set.
-                is_band = (
-                    annotations and low_hz is not None and high_hz is not None and 0 <= low_hz <= high_hz
-                )
-                if is_band:
+                is_band = low_hz is not None and high_hz is not None and 0 <= low_hz <= high_hz
+                if is_band and is_label_kept:
                     annotations[-1] = replace(annotations[-1], low_hz=low_hz, high_hz=high_hz)
                 continue
+            is_label_kept = False
             begin_s, end_s = number(cells[0]), number(cells[1])
             if begin_s is None or end_s is None or end_s < begin_s:
                 raise ValueError("begin or end time is missing or in the wrong order")
             label, score = _label_and_score(cells[2:])
             annotations.append(Annotation("", begin_s, end_s, label=label, score=score))
+            is_label_kept = True
         except (ValueError, IndexError) as error:
             problems.append(f"{source}, line {line_number}: {error}")
     return Parsed(tuple(annotations), ("",), tuple(problems))
