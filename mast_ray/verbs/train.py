@@ -19,7 +19,7 @@ command goes on where it was; finished, it has nothing to do.
 `mast train NEW --start MODEL --out DIR` adapts a detector to another archive: NEW is read with the statistics of MODEL, nothing is prepared again,
 and its validation figures before and after are printed (with --remember OLD also those on the archive it came from).
 
-`mast train PREPARED --start shipped:energy --out DIR` trains from nothing, in two steps: first on the boxes of whatever stands out in the pool, then on yours. Where
+`mast train PREPARED --start shipped:energy --out DIR` trains from nothing (or from --encoder), in two steps: first on the boxes of whatever stands out in the pool, then on yours. Where
 few boxes are labelled and no shipped detector suits, it finds more at the next site than your boxes alone teach. `--set model.name=pieces` is the
 detector that gives these first lessons: pieces of what stands out, put together as your boxes say; a minute on a laptop, and no network.
 
@@ -130,12 +130,10 @@ def run(args: argparse.Namespace) -> int:
         args.config = config_of("tiny", None, [*args.sets, *cores])
         print(f"recipe tiny, because there is no GPU; training processes: {args.config.cluster.num_workers}")
     args.start = "" if args.start == SCRATCH else folder_of_model(args.start, args)
-    if args.start and (args.detector or args.encoder):
-        raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
     start = args.start or args.detector
     has_lessons = is_untrained(start, args.config)
-    if has_lessons and args.encoder:
-        raise ConfigError(f"{start} teaches a detector from nothing: leave out --encoder")
+    if args.start and (args.detector or (args.encoder and not has_lessons)):
+        raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
     is_gentle = args.start and not has_lessons
     section: Section = args.section or ("self_train.stage2" if is_gentle else "detector")
     if section != "detector" and (aside := [item for item in args.sets if item.startswith("detector.")]):
@@ -158,14 +156,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if has_lessons:
         archive = one_archive(args.prepared, args.out, "train", args.config)
-        start = learn_first_lessons(args.config, archive, start, args.out, runner=args.runner)
+        first = (args.config, archive, start, args.out)
+        start = learn_first_lessons(*first, encoder=args.encoder, runner=args.runner)
     summary = run_train_detector(
         args.config,
         args.prepared,
         args.out,
         section=section,
         labels=labels,
-        init_encoder=args.encoder,
+        init_encoder="" if has_lessons else args.encoder,  # lessons began with it
         init_detector=start,
         runner=args.runner,
     )

@@ -1,8 +1,8 @@
 """Before the experts' boxes, those of a detector without a network: what stands out anywhere in the pool, put together as the
 experts put it (stages/train/pieces.py). A detector that has learned them needs fewer experts' boxes (docs/results.md).
 
-OUT/first_lessons/teacher is that detector; OUT/first_lessons is a self-training of one stage by it, from nothing; what that ends
-with is where the training on experts' boxes begins.
+OUT/first_lessons/teacher is that detector; OUT/first_lessons is a self-training of one stage by it, from nothing or from a
+pretrained encoder; what that ends with is where the training on experts' boxes begins.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ def lessons_config(config: Config) -> Config:
     return apply_overrides(config, {f"self_train.{name}": value for name, value in knobs.items()})
 
 
-def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *, runner: Runner) -> str:
-    """The folder of a detector that has learned what one without a network finds in the pool; done once per OUT.
+def learn_first_lessons(
+    config: Config, prepared: str, teacher: str, out: str, *, encoder: str = "", runner: Runner
+) -> str:
+    """The folder of a detector that has learned what one without a network finds in the pool, from nothing or from a
+    pretrained encoder; done once per OUT.
 
     `teacher` itself teaches where it was taught before, or where the experts' boxes are too few to teach one that finds any.
     """
@@ -80,7 +83,8 @@ def learn_first_lessons(config: Config, prepared: str, teacher: str, out: str, *
         else:
             log.warning("%s finds no call where it is scored: %s teaches instead", own, teacher)
     try:
-        run_self_train(lessons_config(config), prepared, teacher, folder.url, runner=runner)
+        lessons = lessons_config(config)
+        run_self_train(lessons, prepared, teacher, folder.url, encoder=encoder, runner=runner)
     except DataError as error:
         if _holds_no_lesson(folder.at(PSEUDO)):
             raise DataError(

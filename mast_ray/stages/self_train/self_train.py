@@ -51,6 +51,7 @@ from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, 
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
+from mast_ray.stages.train.work import weights_named
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
@@ -88,10 +89,11 @@ def run_self_train(
     *,
     truth: str = "",
     also: Sequence[str] = (),
+    encoder: str = "",
     runner: Runner = ON_RAY,
 ) -> SelfTrainResult:
     """Self-train a detector on the pool of a prepared archive, or of several. Detectors `also` label the pool with the
-    first, in round 1.
+    first, in round 1. A fresh student begins with an `encoder` where one is given.
     """
     if needs_truth(config.self_train.curriculum) and not truth:
         raise ConfigError(
@@ -110,6 +112,8 @@ def run_self_train(
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
     if also:
         inputs["also"] = " ".join(read_card(one, config.storage).weights_sha256 for one in also)
+    if encoder:
+        inputs["encoder"] = weights_named(encoder, config.storage)
     key = key_of(config, truth)
     knobs = config.self_train.model_dump(mode="json", exclude=_FREE_KNOBS)
     settings = inputs | {"seed": config.seed} | flatten({"self_train": knobs})
@@ -128,6 +132,7 @@ def run_self_train(
             runner,
             _truth_table(truth, archive),
             tuple(also),
+            encoder,
         )
         result = SelfTrainResult(**training.rounds())
         run.finish({"rounds": len(result.rounds) - 1})
@@ -167,6 +172,7 @@ class _SelfTraining:
     runner: Runner
     truth: pa.Table | None
     also: tuple[str, ...] = ()  # teach in round 1
+    encoder: str = ""  # of a fresh student
 
     def rounds(self) -> dict[str, Any]:
         config = self.config
@@ -287,6 +293,7 @@ class _SelfTraining:
             elif step.labels != "expert" and pseudo is not None:
                 labels = replace(pseudo.source, name=step.labels)
             folder[step.name] = self._folder(number, step.name)
+            begins_anew = is_fresh and step.start == "teacher"
             log.info("round %d, %s: training on %s labels", number, step.name, step.labels)
             run_train_detector(
                 self.config,
@@ -294,7 +301,8 @@ class _SelfTraining:
                 folder[step.name],
                 section=step.section,
                 labels=labels,
-                init_detector="" if is_fresh and step.start == "teacher" else folder[step.start],
+                init_encoder=self.encoder if begins_anew else "",
+                init_detector="" if begins_anew else folder[step.start],
                 runner=self.runner,
             )
         if is_fresh or not knobs.average_with_teacher:

@@ -93,13 +93,24 @@ def test_a_training_from_the_energy_detector_learns_the_pool_first_and_then_the_
 
 
 @pytest.mark.slow
-def test_lessons_from_nothing_take_no_encoder(archive, tmp_path, capsys):
-    detector = write_seed_detector(small_config(), archive, tmp_path / "seed")
-    assert (
-        train(archive, tmp_path / "out", "--detector", str(shipped_model("energy")), "--encoder", detector)
-        == 2
-    )
-    assert "leave out --encoder" in capsys.readouterr().err
+def test_lessons_begin_with_a_pretrained_encoder_where_one_is_given(archive, tmp_path, capsys):
+    encoder = tmp_path / "encoder"
+    few = ("model.size=tiny", "pretrain.batch_size=4", "pretrain.max_steps=1", "pretrain.warmup_epochs=0")
+    argv = ["pretrain", str(archive), "--out", str(encoder), "--runner", "here", "--recipe", "field"]
+    assert main([*argv, *(part for one in few for part in ("--set", one))]) == 0
+    begin = ("--start", "shipped:energy", "--encoder", str(encoder))
+    assert train(archive, tmp_path / "out", *begin) == 0
+    pretrained, _ = read_model(encoder, "autoencoder")
+    for folder in (tmp_path / "out" / FOLDER / "round1" / "stage1", tmp_path / "out"):
+        learned, _ = read_model(folder, "detector")
+        names = [name for name in learned if name.startswith("encoder.blocks") and name in pretrained]
+        assert names
+        furthest = max(float((learned[name] - pretrained[name]).abs().max()) for name in names)
+        assert furthest < 0.01, f"{folder} is a few steps away from the encoder"
+    capsys.readouterr()
+    assert train(archive, tmp_path / "out", "--start", "shipped:energy") != 0, "another run: it begins with nothing"
+    assert train(archive, tmp_path / "other", "--start", "shipped:tiny", "--encoder", str(encoder)) == 2
+    assert "leave out --detector and --encoder" in capsys.readouterr().err
 
 
 @pytest.mark.slow
