@@ -56,6 +56,7 @@ class Row:
     trains_on: tuple[str, ...] = ("prepared",)  # folders of the study's archive and of the formulas' one
     model: str = ""  # of a given row
     inside: str = ""  # folder below the model of the row it starts from, where another one is meant
+    encoder: str = ""  # row whose encoder first lessons begin with
 
     def all_sets(self) -> tuple[str, ...]:
         return (*(one for name in self.with_rows for one in ROWS[name].all_sets()), *self.sets)
@@ -245,6 +246,43 @@ ROWS |= _rows(
         ("detector.unfrozen_blocks=4", "detector.backbone_multiplier=0.1"),
         with_rows=("field",),
     ),
+    # no pushing apart of boxes from what lies beside them: most of what it pushes away lies within a call
+    Row("field_uncontrasted", ("detector.lambda_con=0",), with_rows=("field",)),
+    # lessons that take calls under 0.1 s for calls
+    Row(
+        "field_lessons_short",
+        (*LESSONS, "self_train.min_duration_s=0.03", "self_train.min_bins=1"),
+        start="energy",
+        with_rows=("field",),
+    ),
+    # weights between what the pool has taught and what the experts have: the share that the development site prefers
+    Row(
+        "lessons_averaged",
+        (
+            "self_train.curriculum=stage2_only",
+            "self_train.average_with_teacher=auto",
+            "self_train.keep=last",
+            "self_train.stage2.learning_rate=3e-4",
+            "self_train.stage2.backbone_multiplier=1.0",
+            "self_train.stage2.epochs=30",
+            "self_train.stage2.warmup_epochs=1.5",
+            "self_train.stage2.lambda_con=0.5",
+            "self_train.stage2.augment_probability=0.9",
+        ),
+        "self-train",
+        "field_lessons",
+        ("field",),
+        inside=LEARNED,
+    ),
+    # all that the pool can teach: masked pretraining, then first lessons, then the experts' boxes
+    Row("pretrained_lessons", LESSONS, start="energy", with_rows=("field",), encoder="encoder"),
+    Row(
+        "pretrained_lessons_full",
+        (*LESSONS, *epochs(200)),
+        start="energy",
+        with_rows=("field",),
+        encoder="encoder",
+    ),
     # as many passes over the experts' boxes as the recipe makes by itself
     Row("field_full", epochs(200), with_rows=("field",)),
     Row("field_lessons_full", (*LESSONS, *epochs(200)), start="energy", with_rows=("field",)),
@@ -266,9 +304,19 @@ FEW_EPOCHS = epochs(300)
 ROWS |= _rows(
     Row("few", (*FEW, *FEW_EPOCHS), with_rows=("field",)),
     Row("few_long", (*FEW, *epochs(900)), with_rows=("field",)),
+    Row("few_longer", (*FEW, *epochs(1200)), with_rows=("field",)),
     Row("few_pieces", FEW, with_rows=("pieces",)),
     Row("few_pretrained", (*FEW, *FEW_EPOCHS), start="encoder", with_rows=("field",)),
     Row("few_lessons", (*FEW, *FEW_EPOCHS), start="energy", with_rows=("field_lessons",)),
+    # a second round by the detectors of both seeds, where experts say least
+    Row(
+        "few_lessons_two_stage",
+        (*FEW, *ROWS["lessons_fresh_two_stage"].sets, "self_train.stage2.epochs=600"),
+        "self-train",
+        "few_lessons",
+        ("field",),
+        is_committee=True,
+    ),
     *(
         Row(
             f"few_{name}",
@@ -542,7 +590,8 @@ def with_starts(rows: Sequence[str]) -> list[str]:
     for name in rows:
         if name not in ROWS:
             sys.exit(f"there is no row {name!r}: --list shows them")
-        chain = [*ROWS[name].also, name]
+        own = ROWS[name]
+        chain = [*own.also, *([own.encoder] if own.encoder else []), name]
         while ROWS[name].start:
             name = ROWS[name].start
             chain.insert(0, name)
@@ -632,6 +681,11 @@ def start_of(job: Job, args: argparse.Namespace) -> Job | None:
     return Job(row, args.seeds[0] if row.verb in ("pretrain", "given") else job.seed)
 
 
+def encoder_of(job: Job, args: argparse.Namespace) -> Job | None:
+    """The pretraining whose encoder first lessons begin with."""
+    return Job(ROWS[job.row.encoder], args.seeds[0]) if job.row.encoder else None
+
+
 def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
     """The runs whose detectors teach beside the one that a job starts from."""
     seeds = args.seeds if job.row.is_committee else []
@@ -641,8 +695,10 @@ def others_of(job: Job, args: argparse.Namespace) -> list[Job]:
 
 
 def is_ready(job: Job, args: argparse.Namespace) -> bool:
-    before = start_of(job, args)
-    return before is None or all(is_done(one, args) for one in (before, *others_of(job, args)))
+    before, encoder = start_of(job, args), encoder_of(job, args)
+    return before is None or all(
+        is_done(one, args) for one in (before, encoder, *others_of(job, args)) if one
+    )
 
 
 def is_compiling(job: Job, args: argparse.Namespace) -> bool:
@@ -721,6 +777,8 @@ def command_of(job: Job, args: argparse.Namespace) -> list[str]:
         case "train":
             given = "--encoder" if before and before.row.verb == "pretrain" else "--detector"
             begin = [given, start] if start else []
+            if encoder := encoder_of(job, args):
+                begin += ["--encoder", model_of(encoder, args)]
             return ["train", *trained_on, "--out", str(folder / "model"), *begin, *flags]
         case _:
             truth = ["--truth", str(args.work / "archive" / "truth.csv")]

@@ -51,7 +51,6 @@ from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, 
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.stages.train.work import weights_named
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
@@ -59,7 +58,7 @@ from mast_ray.tables.joining import one_archive
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.training.data.archive_inputs import of_student
+from mast_ray.training.data.archive_inputs import of_student, weights_named
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 

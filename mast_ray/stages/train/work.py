@@ -16,7 +16,7 @@ import numpy as np
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
-from mast_ray.config.tree import Config, StorageConfig
+from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.inference.chunk_detector import Inputs
 from mast_ray.inference.validation import DetectionValidation, MaskedErrorValidation, judged_by
@@ -44,7 +44,7 @@ from mast_ray.training.assembly import (
     reconstruction,
     with_finest_level,
 )
-from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS, ArchiveInputs, archive_inputs, start_card
+from mast_ray.training.data.archive_inputs import ArchiveInputs, archive_inputs, start_card, weights_named
 from mast_ray.training.data.augmenting import StepAugmentation, background_bank
 from mast_ray.training.data.dealt_feed import DealtFeed
 from mast_ray.training.data.feed import ReaderFeed
@@ -348,13 +348,6 @@ def run_identity(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[
 def init_hash(task: DetectorTask, name: str) -> str:
     """Names the weights a task starts from."""
     return weights_named(getattr(task, name), task.config.storage)
-
-
-def weights_named(source: str, config: StorageConfig) -> str:
-    """What tells the weights of a folder from others; public weights are named by their place."""
-    if not source or source.endswith(PUBLIC_WEIGHTS):
-        return source
-    return read_card(source, config).weights_sha256
 
 
 def archive_inputs_of(task: PretrainTask | DetectorTask, say: bool = True) -> ArchiveInputs:

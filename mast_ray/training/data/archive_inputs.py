@@ -10,7 +10,7 @@ import logging
 from typing import NamedTuple
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.config.tree import Config, ModelConfig
+from mast_ray.config.tree import Config, ModelConfig, StorageConfig
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.tables.backgrounds import with_background
@@ -28,6 +28,13 @@ class ArchiveInputs(NamedTuple):
     prepared: Prepared
     normalisation: Normalisation
     tail: Tail
+
+
+def weights_named(source: str, settings: StorageConfig) -> str:
+    """What tells the weights that a training starts from from others; public ones are named by their place."""
+    if not source or source.endswith(PUBLIC_WEIGHTS):
+        return source
+    return read_card(source, settings).weights_sha256
 
 
 def start_card(config: Config, *starts: str) -> Card | None:

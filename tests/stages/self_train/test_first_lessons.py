@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from seed_detector import write_seed_detector
 from small_archive import make_prepared, small_config
 
 from mast_ray.config.loading import apply_overrides
@@ -108,7 +107,9 @@ def test_lessons_begin_with_a_pretrained_encoder_where_one_is_given(archive, tmp
         furthest = max(float((learned[name] - pretrained[name]).abs().max()) for name in names)
         assert furthest < 0.01, f"{folder} is a few steps away from the encoder"
     capsys.readouterr()
-    assert train(archive, tmp_path / "out", "--start", "shipped:energy") != 0, "another run: it begins with nothing"
+    assert train(archive, tmp_path / "out", "--start", "shipped:energy") != 0, (
+        "another run: it begins with nothing"
+    )
     assert train(archive, tmp_path / "other", "--start", "shipped:tiny", "--encoder", str(encoder)) == 2
     assert "leave out --detector and --encoder" in capsys.readouterr().err
 
