@@ -45,7 +45,7 @@ def main() -> None:
     }
     run, fifth, adapted = args.work / "run", args.work / "fifth_prepared", args.work / "adapted"
     mast("run", "--audio", turned[OLD] / "audio", *tables(turned[OLD]), "--out", run,
-         "--minutes", args.minutes, "--runner", "here", *args.knobs)  # fmt: skip
+         "--minutes", args.minutes, "--runner", "here", *(part for one in args.knobs for part in ("--set", one)))  # fmt: skip
     mast("prepare", turned[NEW] / "audio", *tables(turned[NEW]), "--out", fifth, "--recipe", "tiny",
          "--set", "split.train=0.35", "--set", "split.val=0.15")  # fmt: skip
     model = run / "self_trained" / "model"
@@ -83,7 +83,9 @@ def arguments() -> argparse.Namespace:
     add("--boxes", type=int, default=30, help="of the new site")
     add("--minutes", type=float, default=12, help="of training on the four sites")
     add("--seed", type=int, default=0, help="of the turning")
-    add("--knobs", nargs="*", default=[], help="more arguments of `mast run`")
+    add(
+        "--set", dest="knobs", action="append", default=[], metavar="KEY=VALUE", help="any knob of `mast run`"
+    )
     add("--adapting", nargs="*", default=[], help="more arguments of `mast train`")
     add("--out", type=Path)
     return parser.parse_args()

@@ -59,10 +59,11 @@ def fitted_budget(
     """Epochs of every stage for this much data; `minutes` 0 means no limit. With `keeps_rounds` there are as many rounds as the
     config says, however few the minutes are.
     """
-    rounds = config.self_train.rounds
+    rounds, has_all = config.self_train.rounds, ""
     shares = {"scratch": SHARES, "detector": SHARES_FROM_DETECTOR, "lessons": SHARES_AFTER_LESSONS}[start]
     if minutes > 0 and not keeps_rounds:
         shares, rounds = _boxes_first(config, labelled_chunks, rates, 60.0 * minutes, start)
+        has_all = list(shares)[-1] if rounds == 0 else ""
     refinements = rounds + 1 if start == "detector" else rounds
     lessons = 1 if start == "lessons" else 0
     knobs, train_rate = config.self_train, rates.train_chunks_per_gpu_s
@@ -113,8 +114,10 @@ def fitted_budget(
                 overrides |= {f"{name}.max_steps": steps}
             taken[name] = (stage.labelling_s + cut * stage.epoch_s) / 60
             continue
-        allowed = min(section.epochs, max(least_epochs, int(fitting + 1e-6)))
-        if allowed < section.epochs:
+        # where the boxes have all the minutes they are gone through as often as these allow
+        longest = math.inf if has_all == name else section.epochs
+        allowed = int(min(longest, max(least_epochs, int(fitting + 1e-6))))
+        if allowed != section.epochs:
             overrides |= _shortened(section, recipe, name, allowed) | any_length
         taken[name] = (stage.labelling_s + allowed * stage.epoch_s) / 60
     if lessons:
@@ -129,7 +132,8 @@ def _boxes_first(
     config: Config, labelled_chunks: int, rates: Rates, given_s: float, start: Start
 ) -> tuple[dict[str, float], int]:
     """Shares of the stages, and rounds: every training on experts' boxes is as long as its recipe says and the pool has the rest
-    of the minutes, or, where too few are left for it, the first training on the boxes has all of them and there is no round.
+    of the minutes, or, where too few are left for it, the first training on the boxes (the last share) has all of them and there
+    is no round.
     """
 
     def share_of(name: str) -> float:

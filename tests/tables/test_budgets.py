@@ -162,6 +162,11 @@ def test_the_boxes_have_their_length_before_the_pool_has_any_time():
     half = fitted_budget(config, 1015, 397, rates, 0.5 * whole_min, "detector")
     assert half.overrides["self_train.rounds"] == 0
     assert half.overrides["self_train.stage2.epochs"] == config.self_train.stage2.epochs // 2
+    twice = fitted_budget(
+        config, 1015, 397, rates, 2.0 * whole_min, "detector"
+    )  # what is left is too little for a round
+    assert twice.overrides["self_train.rounds"] == 0
+    assert twice.overrides["self_train.stage2.epochs"] == 2 * config.self_train.stage2.epochs
     long = fitted_budget(config, 1015, 397, rates, 3.0 * whole_min, "detector")
     assert not [
         key for key in long.overrides if key.startswith("self_train.stage2") or key.endswith("rounds")
