@@ -133,10 +133,6 @@ class Normalisation:
             out[:, num_frames - TAIL_FRAMES :] = self.of_value(0.0)
         return out.unsqueeze(1)
 
-    def inverse(self, normalised: Tensor) -> Tensor:
-        """Log-mel values (above the background, where there is one) of normalised ones, any shape."""
-        return normalised * self.denominator + self.mean
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
