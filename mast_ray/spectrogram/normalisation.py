@@ -81,9 +81,9 @@ class Normalisation:
 
     @classmethod
     def of_moments(
-        cls, moments: Moments, divisor: float = 1.0, eps: float = 1e-6, background: Background = "none"
+        cls, moments: Moments, divisor: float = 1.0, background: Background = "none"
     ) -> Normalisation:
-        return cls(moments.mean, moments.std, divisor, eps, background)
+        return cls(moments.mean, moments.std, divisor, background=background)
 
     @property
     def denominator(self) -> float:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from mast_ray.evaluation.intervals import LEVEL
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Counts = NDArray[Any]
@@ -119,7 +121,6 @@ def precision_of_counts(
     reviewed_score: ArrayLike,
     is_right: ArrayLike,
     band_edges: Floats,
-    level: float = 0.95,
 ) -> PrecisionCurve:
     """Precision at (H,) thresholds from n verdicts on a sheet, where (H, B) `counts` say how many detections lie above each.
 
@@ -149,13 +150,13 @@ def precision_of_counts(
         if total[~known].sum() > 0.5 * total.sum() or total.sum() == 0:
             continue  # most detections lie in bands nobody reviewed
         out[:, column] = _weighted_limits(
-            total[known], (total - seen)[known], good[known], basis_seen[known], basis_good[known], level
+            total[known], (total - seen)[known], good[known], basis_seen[known], basis_good[known]
         )
     return PrecisionCurve(thresholds, out[0], out[1], out[2], num_kept, num_reviewed)
 
 
 def _weighted_limits(
-    total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts, level: float
+    total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts
 ) -> tuple[float, float, float]:
     """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the
     `unseen` are judged by `basis_good` of `basis_seen` verdicts.
@@ -168,7 +169,7 @@ def _weighted_limits(
     variance = (unseen * (1 + unseen / basis_seen) * rate * (1 - rate)).sum() / total.sum() ** 2
     centre = (good + unseen * rate).sum() / total.sum()
     effective = max(float(centre * (1 - centre) / variance), 1.0)
-    hits, tail = estimate * effective, (1 - level) / 2
+    hits, tail = estimate * effective, (1 - LEVEL) / 2
     low = float(special.betaincinv(hits, effective - hits + 1, tail)) if hits > 1e-9 else 0.0
     high = float(special.betaincinv(hits + 1, effective - hits, 1 - tail)) if effective - hits > 1e-9 else 1.0
     return estimate, low, high
