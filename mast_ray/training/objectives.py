@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mast_ray.boxes.assignment import AssignmentName, assign
-from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.boxes.loudest_band import with_loudest_band
 from mast_ray.losses.contrastive import (
     MAX_ANCHORS,
@@ -239,12 +239,6 @@ class DetectionObjective(Objective):
         sums, contrastive = self._step(logmel, *inputs)
         return self._weighted(sums, contrastive, len(logmel))
 
-    def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
-    ) -> Detections:
-        """Detections of the wrapped detector."""
-        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
-
     def _losses(
         self,
         logmel: Tensor,
@@ -346,12 +340,6 @@ class BaselineObjective(Objective):
 
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
         return self.detector.losses(batch)
-
-    def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
-    ) -> Detections:
-        """Detections of the wrapped detector."""
-        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
 
 
 def build_autoencoder(
