@@ -32,7 +32,6 @@ class Cell(NamedTuple):
 class Cluster(NamedTuple):
     """Boxes that sound alike."""
 
-    number: int
     num_recordings: int
     rows: Ints  # the most typical first
 
@@ -85,7 +84,7 @@ def look_alikes(
     vectors = embedding[kept]
     cluster = cluster_embeddings(vectors)
     groups = novelty_queue(vectors, cluster, recording[kept], vectors[:0], device="cpu")
-    return [Cluster(group.cluster, group.num_recordings, kept[group.members]) for group in groups]
+    return [Cluster(group.num_recordings, kept[group.members]) for group in groups]
 
 
 def plan_tasks(
