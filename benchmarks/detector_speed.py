@@ -8,6 +8,7 @@ the same few batches come again and again from pinned memory.
     python benchmarks/detector_speed.py --cases tiny:4 --steps 2 # smoke on a CPU
     python benchmarks/detector_speed.py --cases small:32 --set model.adapter=hybrid
     python benchmarks/detector_speed.py --cases small:32 --profile 5  # and where the time of five steps goes, by kernel
+    python benchmarks/detector_speed.py --tries as-is narrow unshuffled narrow+unshuffled+joined  # step_tries.py
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from step_tries import TRIES, tried
 
 from mast_ray.boxes.batch import pad_boxes
 from mast_ray.config.loading import apply_overrides, parse_set
@@ -58,13 +60,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for case in args.cases:
         size, _, batch = case.partition(":")
-        for row in measure(size, int(batch), args, device):
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-            if args.out:  # after every row: a run that is cut short has what it measured
-                args.out.write_text(
-                    json.dumps({"configuration": header, "goals": GOALS, "results": rows}, indent=2) + "\n"
-                )
+        for names in args.tries:
+            for row in measure(size, int(batch), names, args, device):
+                rows.append({"tries": names, **row})
+                print(json.dumps(rows[-1]), flush=True)
+                if args.out:  # after every row: a run that is cut short has what it measured
+                    report = {"configuration": header, "goals": GOALS, "results": rows}
+                    args.out.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -83,38 +85,53 @@ def arguments() -> argparse.Namespace:
     add(
         "--variants", nargs="+", default=["eager", "recorded", "compiled", "graphs"] if has_gpu else ["eager"]
     )
+    add("--tries", nargs="+", default=["as-is"], metavar="NAME[+NAME]", help=f"as-is, {', '.join(TRIES)}")
     add("--steps", type=int, default=0, help="measured steps; 0: about 2,500 chunks")
     add("--boxes", type=int, default=12, help="boxes per chunk")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any knob, e.g. model.adapter=hybrid")
     add("--profile", type=int, default=0, metavar="STEPS", help="also list the operations of so many steps")
     add("--out", type=Path)
-    return parser.parse_args()
+    args = parser.parse_args()
+    unknown = {name for names in args.tries for name in names.split("+")} - {"as-is", *TRIES}
+    if unknown:
+        parser.error(f"--tries: there is no {', '.join(sorted(unknown))}")
+    return args
 
 
 def measure(
-    size: str, batch: int, args: argparse.Namespace, device: torch.device
+    size: str, batch: int, tries: str, args: argparse.Namespace, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """Rows of one case. Compiled and recorded share one network, so that it is compiled once."""
-    if "eager" in args.variants:
-        yield Run(size, batch, "off", args, device).row("eager", args)
-    if "recorded" in args.variants:
-        run = Run(size, batch, "graph", args, device)
-        yield run.row("recorded", args) | {"recorded": run.engine.graphs.num_recorded}
-    if "compiled" in args.variants or "graphs" in args.variants:
-        run = Run(size, batch, "on", args, device)
-        graphs, run.engine.graphs = run.engine.graphs, None
-        if "compiled" in args.variants:
-            yield run.row("compiled", args)
-        if "graphs" in args.variants and graphs is not None:
-            run.engine.graphs = graphs
-            yield run.row("graphs", args) | {"recorded": graphs.num_recorded}
+    torch.compiler.reset()  # nothing of the case before is taken for this one's
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with tried(tries) as change:
+        if "eager" in args.variants:
+            yield Run(size, batch, "off", change, args, device).row("eager", args)
+        if "recorded" in args.variants:
+            run = Run(size, batch, "graph", change, args, device)
+            yield run.row("recorded", args) | {"recorded": run.engine.graphs.num_recorded}
+        if "compiled" in args.variants or "graphs" in args.variants:
+            run = Run(size, batch, "on", change, args, device)
+            graphs, run.engine.graphs = run.engine.graphs, None
+            if "compiled" in args.variants:
+                yield run.row("compiled", args)
+            if "graphs" in args.variants and graphs is not None:
+                run.engine.graphs = graphs
+                yield run.row("graphs", args) | {"recorded": graphs.num_recorded}
 
 
 class Run:
     """A training run from the feed to the moving average, one step at a time."""
 
     def __init__(
-        self, size: str, batch: int, compiles: str, args: argparse.Namespace, device: torch.device
+        self,
+        size: str,
+        batch: int,
+        compiles: str,
+        change: Callable[[Any], None],
+        args: argparse.Namespace,
+        device: torch.device,
     ) -> None:
         knobs = {
             "model.size": size, "model.compile": compiles, "detector.batch_size": batch,
@@ -128,6 +145,7 @@ class Run:
             LocalWorker(device),
         )
         objective = detection(self.config, self.config.detector)
+        change(objective.detector)
         self.schedule = schedule_of(self.config.detector, 64 * batch)
         self.engine: Any = engine_of(
             objective, self.config, self.config.detector, self.schedule, self.worker, SECTION
@@ -213,28 +231,51 @@ class Run:
             self.step()
         host_s = (time.perf_counter() - begun_s) / steps
         self._wait()
-        with torch.profiler.profile(activities=[activity.CUDA if is_cuda else activity.CPU]) as seen:
+        is_recorded = (
+            self.engine.graphs is not None
+        )  # a recorded step is one launch: its operators are not seen
+        activities = [activity.CUDA] * is_cuda + [activity.CPU] * (not is_recorded)
+        with torch.profiler.profile(activities=activities, record_shapes=not is_recorded) as seen:
             for _ in range(steps):
                 self.step()
             self._wait()
-        spent_us = {
-            one.key: (one.self_device_time_total if is_cuda else one.self_cpu_time_total, one.count)
-            for one in seen.key_averages()
-        }
-        rows = sorted(((us, name, count) for name, (us, count) in spent_us.items() if us > 0), reverse=True)
-        return {
+        kernels = _longest(seen.key_averages(), is_cuda, of_operators=not is_cuda)
+        found = {
             "host_ms": round(1000 * host_s, 2),
-            "device_ms": round(sum(us for us, _, _ in rows) / 1000 / steps, 2),
-            "launches": round(sum(count for _, _, count in rows) / steps),
-            "longest": [
-                {"name": name[:120], "ms": round(us / 1000 / steps, 3), "launches": round(count / steps, 1)}
-                for us, name, count in rows[:60]
-            ],
+            "device_ms": round(sum(us for us, *_ in kernels) / 1000 / steps, 2),
+            "launches": round(sum(count for *_, count in kernels) / steps),
+            "longest": _as_rows(kernels, steps),
         }
+        if not is_recorded:
+            operators = _longest(seen.key_averages(group_by_input_shape=True), is_cuda, of_operators=True)
+            found["operators"] = _as_rows(operators, steps)
+        return found
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+Spent = tuple[float, str, int]  # microseconds on the device, of what, how often
+
+
+def _longest(averages: Any, is_cuda: bool, of_operators: bool) -> list[Spent]:
+    """Where the time on the device went, the longest first: by kernel, or by operator (and shapes, where they are told)."""
+    spent = []
+    for one in averages:
+        is_operator = one.device_type == torch.autograd.DeviceType.CPU
+        us = one.self_device_time_total if is_cuda else one.self_cpu_time_total
+        if is_operator == of_operators and us > 0:
+            shapes = [shape for shape in one.input_shapes or [] if shape]
+            spent.append((us, f"{one.key} {shapes}" if shapes else one.key, one.count))
+    return sorted(spent, reverse=True)
+
+
+def _as_rows(spent: list[Spent], steps: int) -> list[dict[str, Any]]:
+    return [
+        {"name": name[:160], "ms": round(us / 1000 / steps, 3), "launches": round(count / steps, 1)}
+        for us, name, count in spent[:60]
+    ]
 
 
 class RepeatedChunks:

@@ -1,4 +1,4 @@
-"""Errors a user can act on, and the exit codes they end with (docs/architecture.md lists them).
+"""Errors a user can act on, and the exit codes they end with (docs/troubleshooting.md lists them).
 
 The text of a MastError is at most three lines: what is wrong, where, and what to do about it.
 """

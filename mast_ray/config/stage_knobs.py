@@ -209,8 +209,8 @@ def stage2_knobs() -> DetectorTrainConfig:
 
 
 class SelfTrainConfig(Section):
-    rounds: int = Field(1, ge=1)
-    """Rounds of pseudo-label, stage 1, stage 2 (paper: 1-2). No second round was measured to add anything (docs/results.md)."""
+    rounds: int = Field(1, ge=0)
+    """Rounds of pseudo-label, stage 1, stage 2 (paper: 1-2); 0: the detector stays as it was trained. No second round was measured to add anything (docs/results.md)."""
     curriculum: Literal[
         "two_stage", "stage1_only", "stage2_only", "union", "mixed", "mixed_then_expert", "control", "ceiling"
     ] = "two_stage"

@@ -1,6 +1,8 @@
 """Training budgets for a user's own data: as many epochs as the recipe says, or as
 fit into the minutes there are.
 
+The experts' boxes come first: what self-training takes from a training on them that is shorter than its recipe says, it does not
+give back (docs/measured/real_sound.md). It gets the minutes that are left, and where these are few there is no round at all.
 Where not one epoch of a stage fits it is cut to the steps that do, and no more of the pool is labelled than these steps take.
 Warm-up and gradual unfreezing keep their share of the schedule.
 """
@@ -15,14 +17,22 @@ from mast_ray.config.stage_knobs import SelfTrainConfig, lengthened, rescaled_ep
 from mast_ray.config.tree import Config
 from mast_ray.tables.assumed_rates import Rates
 
+Start = Literal["scratch", "detector", "lessons"]
+
 SHARES = {"pretrain": 0.25, "detector": 0.30, "self_train.stage1": 0.25, "self_train.stage2": 0.20}
 # from a finished detector nothing is pretrained, and the first training on labels is a stage 2 too
 SHARES_FROM_DETECTOR = {"self_train.stage1": 0.40, "self_train.stage2": 0.60}
 # after first lessons, which are one stage 1 more
 SHARES_AFTER_LESSONS = {"detector": 0.30, "self_train.stage1": 0.50, "self_train.stage2": 0.20}
+# what comes before the experts' boxes, where these come before self-training
+SHARES_BEFORE: dict[Start, dict[str, float]] = {
+    "scratch": {"pretrain": 0.25},
+    "detector": {},
+    "lessons": {"self_train.stage1": 0.25},
+}
+LEAST_SHARE_OF_POOL = 0.2  # of the minutes; less is better given to the boxes
 FIRST_LESSONS = "first_lessons"  # are trained as stage 1 is, before the detector
 LEAST_STEPS = 10  # fewer teach nothing
-Start = Literal["scratch", "detector", "lessons"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,15 @@ def fitted_budget(
     rates: Rates,
     minutes: float,
     start: Start = "scratch",
+    keeps_rounds: bool = False,
 ) -> Budget:
-    """Epochs of every stage for this much data; `minutes` 0 means no limit."""
+    """Epochs of every stage for this much data; `minutes` 0 means no limit. With `keeps_rounds` there are as many rounds as the
+    config says, however few the minutes are.
+    """
     rounds = config.self_train.rounds
     shares = {"scratch": SHARES, "detector": SHARES_FROM_DETECTOR, "lessons": SHARES_AFTER_LESSONS}[start]
+    if minutes > 0 and not keeps_rounds:
+        shares, rounds = _boxes_first(config, labelled_chunks, rates, 60.0 * minutes, start)
     refinements = rounds + 1 if start == "detector" else rounds
     lessons = 1 if start == "lessons" else 0
     knobs, train_rate = config.self_train, rates.train_chunks_per_gpu_s
@@ -61,10 +76,12 @@ def fitted_budget(
         "self_train.stage1": _Stage(round(used / pool_share), rounds + lessons, train_rate, label_all_s),
         "self_train.stage2": _Stage(labelled_chunks, refinements, train_rate),
     }
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, Any] = {} if rounds == config.self_train.rounds else {"self_train.rounds": rounds}
     taken: dict[str, float] = {}
     for name, share in shares.items():
         stage, section = stages[name], _section(config, name)
+        if not stage.times:
+            continue
         any_length = {} if name == "pretrain" else {f"{name}.min_steps": 0}
         recipe = section
         if any_length:  # few chunks are gone through more often than `epochs` says
@@ -96,14 +113,39 @@ def fitted_budget(
                 overrides |= {f"{name}.max_steps": steps}
             taken[name] = (stage.labelling_s + cut * stage.epoch_s) / 60
             continue
-        allowed = min(section.epochs, max(least_epochs, int(fitting)))
+        allowed = min(section.epochs, max(least_epochs, int(fitting + 1e-6)))
         if allowed < section.epochs:
             overrides |= _shortened(section, recipe, name, allowed) | any_length
         taken[name] = (stage.labelling_s + allowed * stage.epoch_s) / 60
     if lessons:
         first = taken["self_train.stage1"] / (rounds + 1)
         taken = {FIRST_LESSONS: first} | taken | {"self_train.stage1": rounds * first}
+        if not rounds:
+            del taken["self_train.stage1"]
     return Budget(overrides, taken)
+
+
+def _boxes_first(
+    config: Config, labelled_chunks: int, rates: Rates, given_s: float, start: Start
+) -> tuple[dict[str, float], int]:
+    """Shares of the stages, and rounds: every training on experts' boxes is as long as its recipe says and the pool has the rest
+    of the minutes, or, where too few are left for it, the first training on the boxes has all of them and there is no round.
+    """
+
+    def share_of(name: str) -> float:
+        section = lengthened(_section(config, name), labelled_chunks)
+        samples = section.epochs * max(labelled_chunks, section.batch_size)
+        return float(samples / rates.train_chunks_per_gpu_s / given_s)
+
+    rounds, before = config.self_train.rounds, SHARES_BEFORE[start]
+    first = "self_train.stage2" if start == "detector" else "detector"
+    boxes = {first: share_of(first)}
+    boxes["self_train.stage2"] = boxes.get("self_train.stage2", 0.0) + rounds * share_of("self_train.stage2")
+    left = 1.0 - sum(before.values()) - sum(boxes.values())
+    if left < LEAST_SHARE_OF_POOL:
+        return before | {first: 1.0 - sum(before.values())}, 0
+    shares = before | boxes | {"self_train.stage1": before.get("self_train.stage1", 0.0) + left}
+    return {name: shares[name] for name in SHARES if name in shares}, rounds
 
 
 def share_of_pool(knobs: SelfTrainConfig) -> float:

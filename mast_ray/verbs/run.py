@@ -5,6 +5,7 @@ budgets that fit data and hardware.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ HELP = """From a folder of recordings and a few expert boxes to a detector, its 
 
 It begins with the detector that comes with the package and trains it on your boxes; with --start scratch (or a recipe of your own) it
 pretrains on your recordings instead. What stands out, put together as your boxes say, is tried beside it: a minute, no network; the better of both
-makes the boxes. Without a GPU (on a cluster: of the cluster) the recipe is `tiny` and the training takes at most --minutes; with one it
-is `field`. Interrupted and started again it goes on where it was."""
+makes the boxes. Without a GPU (on a cluster: of the cluster) the recipe is `tiny` and the training takes at most --minutes: your boxes come first,
+self-training gets what is left. With one it is `field`. Interrupted and started again it goes on where it was."""
 USES_CONFIG = USES_RUNNER = True
 NETWORK, PIECES = "self_trained/model", "pieces"  # folders of a run
 PIECES_S = 60.0  # to teach them, on two cores
@@ -103,13 +104,15 @@ def run(args: argparse.Namespace) -> int:
         if code not in (0, 4):
             return code
         minutes = args.minutes if args.minutes is not None else (0.0 if gpu else 30.0)
-        budget = _announce(config, out, gpu, minutes, args.start)
+        wants_rounds = bool(args.config_file) or any(map(_is_of_rounds, args.sets))
+        budget = _announce(config, out, gpu, minutes, args.start, wants_rounds)
         fitted = (part for key, value in budget.overrides.items() for part in ("--set", f"{key}={value}"))
         knobs = (*knobs, *fitted)
         sets += [f"{key}={value}" for key, value in budget.overrides.items()]
         config = config_of(recipe, args.config_file, sets)
         costs = Costs(_paid_gpus(args.runner.resources(), config) if gpu else 0, args.price)
-        training = _with_expected(_training_steps(args, out, knobs, _teaches_pieces(config, out)), budget)
+        steps = _training_steps(args, out, knobs, _teaches_pieces(config, out), config.self_train.rounds)
+        training = _with_expected(steps, budget)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
         part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
         if part not in (0, 4):
@@ -150,8 +153,13 @@ def _prepare(args: argparse.Namespace, out: Storage, knobs: tuple[str, ...]) -> 
 
 
 def _training_steps(
-    args: argparse.Namespace, out: Storage, knobs: tuple[str, ...], with_pieces: bool
+    args: argparse.Namespace, out: Storage, knobs: tuple[str, ...], with_pieces: bool, rounds: int
 ) -> list[Step]:
+    self_training = (
+        "self-train on the unlabelled recordings"
+        if rounds
+        else "no round of self-training: as it was trained"
+    )
     prepared, runner = out.at("prepared").url, ("--runner", args.runner.name)
     pretrain = Step("pretrain on all that may be learned from", "pretrain",
                     (prepared, "--out", out.at("encoder").url, *runner, *knobs))  # fmt: skip
@@ -168,7 +176,7 @@ def _training_steps(
         *([pretrain] if from_scratch else []),
         Step("train a detector on your boxes", "train",
              (prepared, *begin, "--out", out.at("detector").url, *runner, *knobs)),
-        Step("self-train on the unlabelled recordings", "self-train",
+        Step(self_training, "self-train",
              (prepared, "--detector", out.at("detector").url, "--out", out.at("self_trained").url, *runner, *knobs)),
         Step("evaluate the supervised detector", "evaluate",
              (out.at("detector").url, prepared, "--out", out.at("scores/detector").url, *known, *runner, *knobs)),
@@ -241,7 +249,14 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
     return [replace(step, expected_s=step.expected_s or 60.0 * minutes(step.verb)) for step in steps]
 
 
-def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start: str) -> Budget:
+def _is_of_rounds(item: str) -> bool:
+    """Whether somebody who sets this knob wants rounds of self-training (stage 2 is also how a detector is adapted to boxes)."""
+    return item.startswith("self_train.") and not item.startswith("self_train.stage2.")
+
+
+def _announce(
+    config: Config, out: Storage, has_gpu: bool, minutes: float, start: str, wants_rounds: bool = False
+) -> Budget:
     """Say what was found and how long it will take; its settings make it fit."""
     from mast_ray.stages.self_train.first_lessons import is_untrained
     from mast_ray.stages.train.pace import cpu_rates, pace_of_run
@@ -270,7 +285,7 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
     rates = gpu_rates(config) if has_gpu else cpu_rates(pace_of_run(config, like, out))
     source = "rates measured elsewhere" if has_gpu else "a step measured on this machine"
     begun: Start = "scratch" if start == SCRATCH else "lessons" if untrained else "detector"
-    budget = fitted_budget(config, pool, labelled, rates, minutes, begun)
+    budget = fitted_budget(config, pool, labelled, rates, minutes, begun, wants_rounds)
     print(
         f"\n{pool} chunks to learn from, {labelled} labelled ones to train on, {len(archive.labels)} boxes in all"
     )
@@ -286,6 +301,11 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
         )
         print(f"  {name:<20} about {taken:6.1f} min" + (f"  (cut to {cut} to fit)" if cut else ""))
     print(f"  {'learning in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
+    if budget.overrides.get("self_train.rounds") == 0:
+        print(
+            f"  no round of self-training: all of --minutes {minutes:g} goes to your boxes, which teach more in the same time "
+            "(more minutes have room for both; --set self_train.rounds=1: in any case)"
+        )
     if minutes > 0 and budget.total_minutes > 1.1 * minutes:
         print(
             f"  that is more than --minutes {minutes:g}: the least that teaches anything takes as long here"
@@ -294,9 +314,12 @@ def _announce(config: Config, out: Storage, has_gpu: bool, minutes: float, start
 
 
 def _last_screen(out: Storage, chosen: Delivered) -> None:
+    rounds = json.loads(out.at("self_trained").read_bytes(ROUNDS))
     scores = {"supervised": "detector", "self-trained": "self_trained", "pieces, no network": PIECES}
+    if len(rounds["rounds"]) == 1:  # that of the detector it would have begun with
+        del scores["self-trained"]
     print("\n" + method_table({name: out.at(f"scores/{folder}") for name, folder in scores.items()}, SPLITS))
-    print(f"\n{_kept_round(out.at('self_trained'))}\n{chosen.why}")
+    print(f"\nself-training: {rounds['final']['why']}\n{chosen.why}")
     print("\n95 % intervals over recordings; where they overlap, a difference may be noise.\n\nwhat next")
     print(f"  look and listen       {out.url}/report.html")
     print(f"  open in Raven         {out.url}/raven")
@@ -306,14 +329,6 @@ def _last_screen(out: Storage, chosen: Delivered) -> None:
     print(f"  another archive       mast detect {model} FOLDER --out detections")
     print(f"  which chunks to label mast label-budget plan {prepared} --detections {boxes} --out next")
     print("  on a cluster          docs/cluster.md")
-
-
-def _kept_round(self_trained: Storage) -> str:
-    """Which round of self-training was delivered, and why."""
-    import json
-
-    final = json.loads(self_trained.read_bytes(ROUNDS))["final"]
-    return f"self-training: {final['why']}"
 
 
 def knobs_of(recipe: str | None, config_file: str | None, sets: list[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from mast_ray.training.data.labels import expert_chunks
 from mast_ray.verbs import demo, main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
-from mast_ray.verbs.run import _announce, delivered
+from mast_ray.verbs.run import _announce, _is_of_rounds, delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -244,4 +244,25 @@ def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
     archive = tables.open_prepared(out.at("prepared").url)
     pool, labelled = len(chunks_of_split(archive, "pool")), len(expert_chunks(archive, config))
     assert 0 < labelled < len(chunks_of_split(archive, "train"))
-    assert f"{pool} chunks to learn from, {labelled} labelled ones to train on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{pool} chunks to learn from, {labelled} labelled ones to train on" in said
+    assert "no round" not in said
+    for wants_rounds in (False, True):  # half a minute has no room for both; who names rounds gets them
+        budget = _announce(config, out, False, 0.5, "shipped:tiny", wants_rounds)
+        assert (
+            "no round of self-training: all of --minutes 0.5 goes to your boxes" in capsys.readouterr().out
+        ) == (not wants_rounds)
+        assert budget.overrides.get("self_train.rounds", config.self_train.rounds) == int(wants_rounds)
+
+
+@pytest.mark.parametrize(
+    ("knob", "wanted"),
+    [
+        ("self_train.rounds=2", True),
+        ("self_train.curriculum=mixed", True),
+        ("self_train.stage2.epochs=9", False),
+        ("seed=1", False),
+    ],
+)
+def test_who_sets_a_knob_of_the_rounds_wants_them(knob, wanted):
+    assert _is_of_rounds(knob) == wanted

@@ -346,6 +346,8 @@ class _SelfTraining:
     def _choose(self, generations: list[_Generation]) -> Choice:
         """Which generation is delivered, and why. Test splits are never asked."""
         last = len(generations) - 1
+        if self.config.self_train.rounds == 0:
+            return Choice(last, "no round was made (self_train.rounds=0): the detector is as it was trained")
         if self.config.self_train.keep == "last":
             return Choice(last, f"round {generations[last].round} is the last (self_train.keep=last)")
         split = selection_split(self.archive)

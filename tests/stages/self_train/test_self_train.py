@@ -201,6 +201,17 @@ def test_ablations_run_the_stages_they_name(archive, config, detector, tmp_path,
     assert result.final["round"] == 1 and result.rounds[1]["weight_drift"] > 0
 
 
+def test_without_a_round_the_detector_is_delivered_as_it_was_trained_and_rounds_may_follow(
+    archive, config, detector, tmp_path
+):
+    arguments = (str(archive), detector, str(tmp_path))
+    result = run_self_train(apply_overrides(config, {"self_train.rounds": 0}), *arguments, runner=HERE)
+    assert [row["round"] for row in result.rounds] == [0] and "no round was made" in result.final["why"]
+    assert read_card(tmp_path / "model").weights_sha256 == read_card(detector).weights_sha256
+    one = run_self_train(apply_overrides(config, {"self_train.rounds": 1}), *arguments, runner=HERE)
+    assert [row["round"] for row in one.rounds] == [0, 1] and "no round was made" not in one.final["why"]
+
+
 def test_pseudo_labels_that_collapse_stop_the_run_with_a_reason_and_the_seed_is_kept(
     archive, config, detector, tmp_path
 ):
