@@ -28,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 
 from mast_ray.config.recipes import field
-from mast_ray.config.tree import Config
 from mast_ray.inference.detection_rows import ROWS
 from mast_ray.stages.detect.detect import Sweep
 from mast_ray.stages.detect.work import (
@@ -143,11 +142,9 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def simulate(
-    num_recordings: int, runner: str, folder: Path, config: Config | None = None
-) -> dict[str, float]:
+def simulate(num_recordings: int, runner: str, folder: Path) -> dict[str, float]:
     """A whole run and a run again with nothing to do; seconds of each step."""
-    config = config or field()
+    config = field()
     archive: Any = FakeArchive(num_recordings)
     stage = open_storage(folder)
     marks = [time.perf_counter()]

@@ -283,10 +283,10 @@ class RepeatedChunks:
 
     steps_per_epoch = MANY_STEPS
 
-    def __init__(self, batch: int, boxes_per_chunk: int, pin_memory: bool, num_batches: int = 4) -> None:
+    def __init__(self, batch: int, boxes_per_chunk: int, pin_memory: bool) -> None:
         generator = torch.Generator().manual_seed(0)
         self.batches = []
-        for number in range(num_batches):
+        for number in range(4):
             low = torch.rand((batch, boxes_per_chunk, 2), generator=generator) * torch.tensor([900.0, 100.0])
             size = torch.rand((batch, boxes_per_chunk, 2), generator=generator) * torch.tensor([120.0, 26.0])
             values = torch.randint(100, 140, (batch, 1024, 128), dtype=torch.uint8, generator=generator)

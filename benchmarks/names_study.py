@@ -252,7 +252,7 @@ def difference(names: Answers, rival: Answers, num_draws: int = 2000) -> dict[st
         gain = gains[0] - gains[1]
         own = weights[:, rows]
         draws = (own @ gain) / np.maximum(own.sum(axis=1), 1)
-        found[name] = [float(gain.mean()), *limits(draws, len(people), 0.95)]
+        found[name] = [float(gain.mean()), *limits(draws, len(people))]
     return found
 
 

@@ -165,7 +165,7 @@ def paired_gain(
         estimate += float(_figure(sums_b, ones, figure)[0] - _figure(sums_a, ones, figure)[0]) / len(pairs)
         draws += (_figure(sums_b, weights, figure) - _figure(sums_a, weights, figure)) / len(pairs)
     size = len(set(place)) if over == "sites" else len(place)
-    return Gain(estimate, *limits(draws, size, 0.95), len(pairs))
+    return Gain(estimate, *limits(draws, size), len(pairs))
 
 
 def _weights(place: NDArray[Any], over: str, rng: np.random.Generator) -> Floats:

@@ -173,10 +173,10 @@ async def over_http(
     }  # fmt: skip
 
 
-def rival(folder: Path, repeats: int = 5) -> list[float]:
+def rival(folder: Path) -> list[float]:
     """The same window as `mast show` draws it."""
     audio, logmel, seconds = open_storage(folder / "audio"), LogMel(), []
-    for number in range(repeats + 1):
+    for number in range(6):
         begun_s = time.perf_counter()
         samples = read_window(audio, "S00/00000.wav", float(number), number + CHUNK_S)
         png_bytes(spectrogram_figure(logmel.frames(samples), [], [], "", float(number)))

@@ -52,7 +52,7 @@ def tables_of(files: list[Path], num_draws: int = 2000) -> dict[str, Any]:
     for arm, number in sorted((key for key in whole if seeds_of(key)), key=lambda key: (key[1], key[0])):
         seeds, cell = seeds_of((arm, number)), whole[arm, number]
         own = counts_of((arm, number), seeds)
-        low, high = limits(draws_of(own), size, 0.95)
+        low, high = limits(draws_of(own), size)
         mine = [cell[site, seed] for site in sites for seed in seeds]
         row: dict[str, Any] = {"arm": arm, "boxes": number, "seeds": seeds, "f1": f1(own), "low": low, "high": high,
                                "by_site_and_seed": [[round(cell[s, k]["f1"], 4) for k in seeds] for s in sites],
@@ -74,7 +74,7 @@ def tables_of(files: list[Path], num_draws: int = 2000) -> dict[str, Any]:
                 counts_of((arm, number), common),
                 counts_of(other, common if rival != "start" else [0]),
             )
-            below, above = limits(draws_of(ours) - draws_of(theirs), size, 0.95)
+            below, above = limits(draws_of(ours) - draws_of(theirs), size)
             row[f"minus_{rival.replace(' ', '_')}"] = [f1(ours) - f1(theirs), below, above, len(common)]
         rows.append(row)
     truths = sum(np.array(one["recordings"])[:, 2].sum() for one in points if one["arm"] == "start")

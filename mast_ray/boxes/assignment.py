@@ -21,6 +21,8 @@ from mast_ray.boxes.geometry import area, centres, paired_iou
 from mast_ray.boxes.points import PyramidLevel
 
 AssignmentName = Literal["atss", "centre"]
+ANCHOR_SCALE = 8.0  # strides on each axis
+LARGEST_DISTANCE = 8.0  # strides from a point to the farthest side of a box that its level takes
 JUST_UNDER = 0.9999  # mirror images of the best candidate differ from it by rounding alone
 
 
@@ -40,13 +42,11 @@ def assign(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], name: AssignmentN
             return centre_sampling(boxes, levels)
 
 
-def atss(
-    boxes: PaddedBoxes, levels: Sequence[PyramidLevel], topk: int = 9, anchor_scale: float = 8.0
-) -> Assignment:
+def atss(boxes: PaddedBoxes, levels: Sequence[PyramidLevel], topk: int = 9) -> Assignment:
     """Adaptive training sample selection (Zhang et al. 2020).
 
     Candidates are the `topk` nearest points of every level. A candidate is positive when the IoU of its
-    anchor (`anchor_scale` strides on each axis) with the box reaches mean + standard deviation over the
+    anchor (8 strides on each axis) with the box reaches mean + standard deviation over the
     box's candidates, and its centre lies inside the box. A point wanted by several boxes goes to the one
     with the highest IoU.
 
@@ -60,7 +60,7 @@ def atss(
         distance = (cells - centres(target)[:, :, None, :]).square().sum(-1)  # (B, M, W)
         nearest = distance.sort(dim=-1, stable=True).indices[..., : min(topk, level.num_points)]
         at = cells.gather(-2, nearest[..., None].expand(*nearest.shape, 2))
-        anchor = torch.cat((at - anchor_scale / 2, at + anchor_scale / 2), dim=-1)
+        anchor = torch.cat((at - ANCHOR_SCALE / 2, at + ANCHOR_SCALE / 2), dim=-1)
         index.append(found.gather(-1, nearest) + first_point)
         overlap.append(paired_iou(anchor, target[:, :, None, :]))
         inside.append(_is_inside(at, target[:, :, None, :]))
@@ -77,12 +77,11 @@ def centre_sampling(
     boxes: PaddedBoxes,
     levels: Sequence[PyramidLevel],
     radius: float = 1.5,
-    largest_distance: float = 8.0,
 ) -> Assignment:
     """FCOS centre sampling (Tian et al. 2019): points inside a box near its centre.
 
     Near is within `radius` strides. A level takes a point's box when its farthest side lies within
-    (`largest_distance` / 2, `largest_distance`] strides; the finest level takes smaller and the coarsest
+    (4, 8] strides; the finest level takes smaller and the coarsest
     larger ones. Ambiguous points go to the smallest box.
     """
     index, positive = [], []
@@ -93,8 +92,8 @@ def centre_sampling(
         near = (cells - centres(target)[:, :, None, :]).abs().amax(-1) < radius
         target = target[:, :, None, :]
         farthest = torch.cat((cells - target[..., :2], target[..., 2:] - cells), dim=-1).amax(-1)
-        low = 0.0 if number == 0 else largest_distance / 2
-        high = float("inf") if number == len(levels) - 1 else largest_distance
+        low = 0.0 if number == 0 else LARGEST_DISTANCE / 2
+        high = float("inf") if number == len(levels) - 1 else LARGEST_DISTANCE
         fits = (farthest > low) & (farthest <= high)
         index.append(found + first_point)
         positive.append(near & fits & _is_inside(cells, target) & boxes.is_object[..., None])

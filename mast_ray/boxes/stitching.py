@@ -20,6 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+BORDER_FRAMES = 4.0
+SAME_CALL_IOU = 0.5
+COVERED_SHARE = 0.7
+LOWEST_SCORE_RATIO = 0.5
 _PAIRS_AT_ONCE = 2_000_000  # about 100 MB
 
 
@@ -37,48 +41,43 @@ def stitch(
     scores: ArrayLike,
     num_frames: float,
     window_frames: float = 1024,
-    border_frames: float = 4.0,
-    same_call_iou: float = 0.5,
-    covered_share: float = 0.7,
-    lowest_score_ratio: float = 0.5,
 ) -> Stitched:
     """Merge (N, 4) detections of windows beginning at (N,) frames of a recording of `num_frames` frames.
 
-    `border_frames`: a box ending this near to its window's border is taken as cut there. Two detections are
-    parts of one call only if their bands overlap by `same_call_iou` and the weaker has `lowest_score_ratio`
-    of the stronger score: detections are stored down to a low floor, and noise must not stretch or remove a
-    clear call.
+    A box ending within BORDER_FRAMES of its window's border is taken as cut there. Two detections are parts of
+    one call only if their bands overlap by SAME_CALL_IOU and the weaker has LOWEST_SCORE_RATIO of the stronger
+    score: detections are stored down to a low floor, and noise must not stretch or remove a clear call.
     """
     start = np.asarray(window_start, np.float64)
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(scores, np.float64)
     end = start + window_frames
-    cut_before = (boxes[:, 0] <= start + border_frames) & (start > 0)
-    cut_after = (boxes[:, 2] >= end - border_frames) & (end < num_frames)
+    cut_before = (boxes[:, 0] <= start + BORDER_FRAMES) & (start > 0)
+    cut_after = (boxes[:, 2] >= end - BORDER_FRAMES) & (end < num_frames)
     is_piece = cut_before | cut_after
 
     # 1. One whole per call. Weight 1 in the middle of a window, 1/2 at its border.
     offset = np.abs((boxes[:, 0] + boxes[:, 2]) / 2 - (start + end) / 2)
     strength = scores * (1 - offset / window_frames)
     first, second = _pairs(boxes, ~is_piece, start, 0.0)
-    same = _iou(boxes[first], boxes[second]) >= same_call_iou
+    same = _iou(boxes[first], boxes[second]) >= SAME_CALL_IOU
     keep = _survivors(strength, first[same], second[same], ~is_piece)
 
     # 2. Leave out pieces of a call that is whole in another window.
-    first, second = _pairs(boxes, keep | is_piece, start, border_frames)
+    first, second = _pairs(boxes, keep | is_piece, start, BORDER_FRAMES)
     for piece, whole in ((first, second), (second, first)):
-        hit = is_piece[piece] & keep[whole] & (scores[whole] >= lowest_score_ratio * scores[piece])
+        hit = is_piece[piece] & keep[whole] & (scores[whole] >= LOWEST_SCORE_RATIO * scores[piece])
         piece, whole = piece[hit], whole[hit]
-        covered = _covered(boxes[piece], boxes[whole]) >= covered_share
+        covered = _covered(boxes[piece], boxes[whole]) >= COVERED_SHARE
         is_piece[piece[covered]] = False
 
     # 3. Join the pieces that remain.
     both = is_piece[first] & is_piece[second]
     first, second = first[both], second[both]
     joined = (
-        _is_continuation(boxes, cut_before, cut_after, first, second, border_frames)
-        & (_band_iou(boxes[first], boxes[second]) >= same_call_iou)
-        & (_score_ratio(scores, first, second) >= lowest_score_ratio)
+        _is_continuation(boxes, cut_before, cut_after, first, second)
+        & (_band_iou(boxes[first], boxes[second]) >= SAME_CALL_IOU)
+        & (_score_ratio(scores, first, second) >= LOWEST_SCORE_RATIO)
     )
     taken = np.flatnonzero(keep | is_piece)
     result = _joined(boxes, scores, taken, first[joined], second[joined])
@@ -88,22 +87,20 @@ def stitch(
     first, second = _pairs(result.boxes, remnant, np.arange(len(remnant)), 0.0)
     drop = np.zeros(len(remnant), bool)
     for small, large in ((first, second), (second, first)):
-        inside = _covered(result.boxes[small], result.boxes[large]) >= covered_share
-        inside &= _band_iou(result.boxes[small], result.boxes[large]) >= same_call_iou
+        inside = _covered(result.boxes[small], result.boxes[large]) >= COVERED_SHARE
+        inside &= _band_iou(result.boxes[small], result.boxes[large]) >= SAME_CALL_IOU
         inside &= result.scores[small] < result.scores[large]
         drop[small[inside]] = True
     return Stitched(result.boxes[~drop], result.scores[~drop], result.source[~drop])
 
 
-def merge_songs(
-    boxes: ArrayLike, scores: ArrayLike, gap_frames: float, lowest_band_iou: float = 0.5
-) -> Stitched:
+def merge_songs(boxes: ArrayLike, scores: ArrayLike, gap_frames: float) -> Stitched:
     """Join calls of one song: neighbours at most `gap_frames` apart whose bands overlap. Gap 0: none."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(scores, np.float64)
     everything = np.ones(len(boxes), bool)
     first, second = _pairs(boxes, everything, np.arange(len(boxes)), gap_frames)
-    near = (_band_iou(boxes[first], boxes[second]) >= lowest_band_iou) & (gap_frames > 0)
+    near = (_band_iou(boxes[first], boxes[second]) >= SAME_CALL_IOU) & (gap_frames > 0)
     return _joined(boxes, scores, np.arange(len(boxes)), first[near], second[near])
 
 
@@ -173,11 +170,10 @@ def _is_continuation(
     cut_after: NDArray[np.bool_],
     first: Indices,
     second: Indices,
-    border_frames: float,
 ) -> NDArray[np.bool_]:
     """Whether two pieces can be one call: where they begin or end apart, the shorter one was cut."""
     length = boxes[:, 2] - boxes[:, 0]
-    slack = border_frames + 0.2 * np.minimum(length[first], length[second])
+    slack = BORDER_FRAMES + 0.2 * np.minimum(length[first], length[second])
     later_is_cut = cut_before[second] | (boxes[second, 0] - boxes[first, 0] <= slack)
     earlier = np.where(boxes[first, 2] <= boxes[second, 2], first, second)
     apart = np.abs(boxes[first, 2] - boxes[second, 2])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 SHORTEST_FRAMES = 10.0  # 100 ms
 LOWEST_BINS = 2.0
+BORDER_FRAMES = 0.5
 
 
 def is_valid_box(
@@ -16,13 +17,12 @@ def is_valid_box(
     num_frames: float = 1024,
     shortest_frames: float = SHORTEST_FRAMES,
     lowest_bins: float = LOWEST_BINS,
-    border_frames: float = 0.5,
 ) -> Tensor:
     """(..., 4) -> (...) bool: at least 100 ms and 2 bins, and not touching both time borders of its chunk.
 
-    A box that reaches within `border_frames` of a border touches it: predicted corners are floats. With infinite `num_frames`
+    A box that reaches within half a frame of a border touches it: predicted corners are floats. With infinite `num_frames`
     none touches both: detections are stitched first, and this asks for their size only.
     """
     length, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
-    spans_chunk = (boxes[..., 0] <= border_frames) & (boxes[..., 2] >= num_frames - border_frames)
+    spans_chunk = (boxes[..., 0] <= BORDER_FRAMES) & (boxes[..., 2] >= num_frames - BORDER_FRAMES)
     return (length >= shortest_frames) & (height >= lowest_bins) & ~spans_chunk

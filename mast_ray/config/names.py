@@ -7,13 +7,13 @@ import hashlib
 MOST_BYTES = 255  # of one name, on every file system in use
 
 
-def short_name(name: str, ending: str = "", most_bytes: int = MOST_BYTES) -> str:
+def short_name(name: str, ending: str = "") -> str:
     """`name` + `ending`; where that is too long, as much of the name as fits and eight digits that tell it from others."""
     whole = name + ending
-    if len(whole.encode("utf-8", "surrogateescape")) <= most_bytes:
+    if len(whole.encode("utf-8", "surrogateescape")) <= MOST_BYTES:
         return whole
     mark = f"~{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
-    room = most_bytes - len((mark + ending).encode())
+    room = MOST_BYTES - len((mark + ending).encode())
     return _within(name, room) + mark + ending
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from mast_ray.config.retired import without_retired
 from mast_ray.config.stage_knobs import (
     AugmentConfig,
     DetectorTrainConfig,
@@ -339,3 +340,8 @@ class Config(Section):
     """Sweeps over archives."""
     cluster: ClusterConfig = ClusterConfig()
     """Workers, engines, precision."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, tree: Any) -> Any:
+        return without_retired(tree) if isinstance(tree, dict) else tree

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from mast_ray.evaluation.intervals import LEVEL
+
 CURVES = "label_budget.json"
 
 
@@ -87,16 +89,14 @@ class StrategyGain(NamedTuple):
     num_seeds: int
 
 
-def strategy_gains(
-    runs: Sequence[BudgetRun], first: str, second: str, level: float = 0.95
-) -> list[StrategyGain]:
+def strategy_gains(runs: Sequence[BudgetRun], first: str, second: str) -> list[StrategyGain]:
     """How much the second strategy gains over the first at every budget both have, seed by seed."""
     value = {(r.strategy, r.num_chunks, r.seed): r.value for r in runs if np.isfinite(r.value)}
     gains: dict[int, list[float]] = {}
     for (strategy, num_chunks, seed), figure in sorted(value.items()):
         if strategy == second and (first, num_chunks, seed) in value:
             gains.setdefault(num_chunks, []).append(figure - value[first, num_chunks, seed])
-    return [StrategyGain(n, *mean_limits(values, level), len(values)) for n, values in sorted(gains.items())]
+    return [StrategyGain(n, *mean_limits(values), len(values)) for n, values in sorted(gains.items())]
 
 
 def chunks_needed(curve: Sequence[CurvePoint], target: float) -> float:
@@ -115,11 +115,11 @@ def chunks_needed(curve: Sequence[CurvePoint], target: float) -> float:
     return float("nan")
 
 
-def mean_limits(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+def mean_limits(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and Student limits over seeds."""
     array = np.asarray(values, np.float64)
     mean = float(array.mean()) if len(array) else float("nan")
     if len(array) < 2:
         return mean, float("nan"), float("nan")
-    half = float(special.stdtrit(len(array) - 1, (1 + level) / 2) * array.std(ddof=1) / np.sqrt(len(array)))
+    half = float(special.stdtrit(len(array) - 1, (1 + LEVEL) / 2) * array.std(ddof=1) / np.sqrt(len(array)))
     return mean, mean - half, mean + half

@@ -146,19 +146,19 @@ def f1_over_thresholds(matches: Matches, thresholds: ArrayLike | None = None) ->
         )
 
 
-def best_threshold(matches: Matches, thresholds: ArrayLike | None = None) -> float:
+def best_threshold(matches: Matches) -> float:
     """Threshold of highest micro F1, to be tuned on validation and frozen elsewhere; the highest among equals.
 
-    Without `thresholds` it lies half-way between the lowest score that is kept and the highest that is not: any place
+    It lies half-way between the lowest score that is kept and the highest that is not: any place
     between them is as good here, and with few calls either end of the gap is far off elsewhere. Without a single hit there is
     nothing to tune on: NaN.
     """
-    curve = f1_over_thresholds(matches, thresholds)
+    curve = f1_over_thresholds(matches)
     if len(curve.f1) == 0 or not curve.num_true_positives.any():
         return float("nan")
     equals = np.flatnonzero(curve.f1 >= np.nanmax(curve.f1))
     best = int(equals[np.argmax(curve.threshold[equals])])
-    if thresholds is not None or best == 0:
+    if best == 0:
         return float(curve.threshold[best])
     return float((curve.threshold[best - 1] + curve.threshold[best]) / 2)
 

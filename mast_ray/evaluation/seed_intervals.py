@@ -44,14 +44,14 @@ class SeedInterval(NamedTuple):
 
 
 def seed_intervals(
-    per_seed: Sequence[RecordingSums], num_resamples: int = 1000, seed: int = 0, level: float = 0.95
+    per_seed: Sequence[RecordingSums], num_resamples: int = 1000, seed: int = 0
 ) -> dict[str, SeedInterval]:
     """name -> mean over seeds with its interval, for one method on the same recordings with every seed."""
     at, draws = _estimates(per_seed), _mean_draws(per_seed, num_resamples, seed)
     found = {}
     for name in FIGURES:
         mean = float(np.mean(at[name]))
-        one = _joined(at[name], *limits_of(name, mean, draws[name], per_seed, level)[:2], level)
+        one = _joined(at[name], *limits_of(name, mean, draws[name], per_seed)[:2])
         found[name] = one._replace(
             low=max(one.low, 0.0) if math.isfinite(one.low) else one.low,
             high=min(one.high, 1.0) if math.isfinite(one.high) else one.high,
@@ -64,7 +64,6 @@ def seed_differences(
     second: Sequence[RecordingSums],
     num_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> dict[str, SeedInterval]:
     """name -> second minus first: the same recordings are drawn for both, and seeds are paired in order."""
     if len(first) != len(second):
@@ -76,8 +75,8 @@ def seed_differences(
     found = {}
     for name in FIGURES:
         own = (at[0][name], at[1][name]), (draws[0][name], draws[1][name])
-        by_recordings = difference_limits(name, *own, (first, second), level)
-        found[name] = _joined(at[1][name] - at[0][name], *by_recordings, level)
+        by_recordings = difference_limits(name, *own, (first, second))
+        found[name] = _joined(at[1][name] - at[0][name], *by_recordings)
     return found
 
 
@@ -96,12 +95,12 @@ def _mean_draws(per_seed: Sequence[RecordingSums], num_resamples: int, seed: int
     return {name: np.mean([one[name] for one in draws], axis=0) for name in FIGURES}
 
 
-def _joined(per_seed: Floats, low: float, high: float, level: float) -> SeedInterval:
+def _joined(per_seed: Floats, low: float, high: float) -> SeedInterval:
     """Limits by recordings and limits by seeds, in quadrature."""
     known = per_seed[np.isfinite(per_seed)]
     if not len(known):
         return SeedInterval(math.nan, math.nan, math.nan, 0)
-    estimate, low_seeds, _ = mean_limits(known.tolist(), level)
+    estimate, low_seeds, _ = mean_limits(known.tolist())
     by_seeds = estimate - low_seeds if math.isfinite(low_seeds) else 0.0
     below, above = (math.hypot(side, by_seeds) for side in (estimate - low, high - estimate))
     return SeedInterval(estimate, estimate - below, estimate + above, len(known))

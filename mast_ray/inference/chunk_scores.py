@@ -17,7 +17,7 @@ from mast_ray.config.tree import Config
 from mast_ray.evaluation.scoring import Scored, score_chunks
 from mast_ray.inference.chunk_detector import BatchBoxes, ChunkDetector, StoredDetections
 from mast_ray.inference.pool_rows import measured
-from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.detector import NUM_CANDIDATES
 from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
@@ -49,7 +49,7 @@ def as_detected(config: Config, post: PostProcessing | None = None) -> StoredDet
 
 def unsuppressed(config: Config) -> StoredDetections:
     """All that a detector would suppress among: any overlap can then be tried as if it had been its own."""
-    most = max(DetectorArchitecture.num_candidates, config.evaluate.max_detections)
+    most = max(NUM_CANDIDATES, config.evaluate.max_detections)
     return StoredDetections(config.evaluate.score_floor, 1.0, most, with_parts=True)
 
 

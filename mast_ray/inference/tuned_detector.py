@@ -18,7 +18,7 @@ from mast_ray.boxes.nesting import with_doubt
 from mast_ray.boxes.suppression import suppress
 from mast_ray.boxes.validity import is_valid_box
 from mast_ray.config.tree import EvaluateConfig
-from mast_ray.models.detector import SUPPRESSION_STEPS, DetectorArchitecture
+from mast_ray.models.detector import NUM_CANDIDATES, SUPPRESSION_STEPS
 from mast_ray.training.files.model_files import Card
 from mast_ray.training.files.post_processing import PostProcessing
 
@@ -58,7 +58,7 @@ class TunedDetector(nn.Module):
         self, logmel: Tensor, score_floor: float, max_detections: int, end_frames: Tensor | None
     ) -> Detections:
         """With scores of another weight: all candidates are asked for, and suppressed by these."""
-        most = max(DetectorArchitecture.num_candidates, max_detections)
+        most = max(NUM_CANDIDATES, max_detections)
         found: Detections = self.detector.detect(  # type: ignore[operator]
             logmel, score_floor, 1.0, most, with_parts=True, end_frames=end_frames
         )

@@ -22,6 +22,7 @@ NEGATIVE_IOU = 0.3
 # Moving all four sides inwards by this share of the box's size leaves an IoU of exactly 0.7, and no other
 # move is worse.
 JITTER = (1 - math.sqrt(POSITIVE_IOU)) / 2
+MAX_ANCHORS = 16  # of a chunk
 
 
 class ContrastiveRegions(NamedTuple):
@@ -42,10 +43,10 @@ class ContrastiveNoise(NamedTuple):
 
 
 def draw_noise(
-    num_chunks: int, num_slots: int, generator: torch.Generator, max_anchors: int = 16, num_positives: int = 4
+    num_chunks: int, num_slots: int, generator: torch.Generator, num_positives: int = 4
 ) -> ContrastiveNoise:
     """Noise on the generator's device."""
-    num_anchors = min(num_slots, max_anchors)
+    num_anchors = min(num_slots, MAX_ANCHORS)
     shapes = ((num_chunks, num_slots), (num_chunks, num_anchors, num_positives, 4))
     return ContrastiveNoise(
         *(torch.rand(shape, generator=generator, device=generator.device) for shape in shapes)

@@ -25,6 +25,7 @@ from mast_ray.boxes.points import (
 )
 
 ClassificationName = Literal["quality_focal", "focal"]
+FOCAL_ALPHA = 0.25
 
 
 class DetectionSums(NamedTuple):
@@ -37,23 +38,23 @@ class DetectionSums(NamedTuple):
     num_positives: Tensor
 
 
-def quality_focal(logit: Tensor, quality: Tensor, beta: float = 2.0) -> Tensor:
-    """Quality focal loss (Li et al. 2020) per point: |q - p|^beta times the cross entropy to a soft
+def quality_focal(logit: Tensor, quality: Tensor) -> Tensor:
+    """Quality focal loss (Li et al. 2020) per point: |q - p|^2 times the cross entropy to a soft
     target q in [0, 1].
     """
     gap = (quality - logit.sigmoid()).abs()
-    return gap.pow(beta) * functional.binary_cross_entropy_with_logits(logit, quality, reduction="none")
+    return gap.square() * functional.binary_cross_entropy_with_logits(logit, quality, reduction="none")
 
 
-def focal(logit: Tensor, is_positive: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
+def focal(logit: Tensor, is_positive: Tensor) -> Tensor:
     """Focal loss (Lin et al. 2017) per point."""
     target = is_positive.to(logit.dtype)
     probability = logit.sigmoid()
     wrong = torch.where(is_positive, 1 - probability, probability)
-    balance = torch.where(is_positive, alpha, 1 - alpha)
+    balance = torch.where(is_positive, FOCAL_ALPHA, 1 - FOCAL_ALPHA)
     return (
         balance
-        * wrong.pow(gamma)
+        * wrong.square()
         * functional.binary_cross_entropy_with_logits(logit, target, reduction="none")
     )
 

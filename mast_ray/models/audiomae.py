@@ -78,15 +78,6 @@ def encoder_layout(size: EncoderSize = "base") -> dict[str, tuple[int, ...]]:
     return layout | _norm("norm", width)
 
 
-def export_state(autoencoder: MaskedAutoencoder) -> dict[str, Tensor]:
-    """The autoencoder's weights under AudioMAE's names; a side path has none there."""
-    return {
-        public_name(name): tensor.detach().clone()
-        for name, tensor in autoencoder.state_dict().items()
-        if not name.startswith(SIDE)
-    }
-
-
 def import_state(autoencoder: MaskedAutoencoder, state: Mapping[str, Tensor]) -> None:
     """Load weights with AudioMAE's names into an autoencoder of the same size and decoder; a side path keeps its own."""
     architecture: AutoencoderArchitecture = autoencoder.architecture

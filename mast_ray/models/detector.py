@@ -48,6 +48,7 @@ _TOWER_DEPTH: dict[EncoderSize, int] = {
 # Suppression needs one step per link in a chain of boxes that beat each other in turn; chains this long
 # were never seen.
 SUPPRESSION_STEPS = 32
+NUM_CANDIDATES = 512  # points of the best scores that suppression sees
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class DetectorArchitecture:
     size: EncoderSize = "base"
     adapter: AdapterName = "upsampling"
     num_levels: int = 4
-    num_candidates: int = 512
     finest: FinestLevel = "8x4"
 
     @property
@@ -162,7 +162,7 @@ class PointDetector(nn.Module):
         outputs = self(logmel)
         classification, centerness = outputs.score_logit.sigmoid(), outputs.centerness_logit.sigmoid()
         score = (classification * centerness).sqrt()  # (B, P)
-        count = min(max(self.architecture.num_candidates, max_detections), score.shape[1])
+        count = min(max(NUM_CANDIDATES, max_detections), score.shape[1])
         best, index = score.topk(count, dim=1)  # (B, candidates)
         points = self.points(score.device)
         distances = outputs.distances.gather(1, index[..., None].expand(-1, -1, 4))

@@ -61,12 +61,14 @@ def spectrogram_of(patches: Tensor, grid: tuple[int, int] = TOKEN_GRID) -> Tenso
     return tiles.reshape(len(patches), 1, grid[0] * PATCH, grid[1] * PATCH)
 
 
-def sincos_positions(width: int, grid: tuple[int, int] = TOKEN_GRID) -> Tensor:
+def sincos_positions(width: int) -> Tensor:
     """(1, 1 + L, C) fixed positions: zeros for the class token, then half of the channels for frequency,
     half for time.
     """
     rates = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width / 4))
-    time, frequency = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
+    time, frequency = torch.meshgrid(
+        *(torch.arange(n, dtype=torch.float64) for n in TOKEN_GRID), indexing="ij"
+    )
     angles = [axis.reshape(-1, 1) * rates for axis in (frequency, time)]  # (L, C / 4) each
     table = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
     return torch.cat([table.new_zeros(1, width), table]).float()[None]

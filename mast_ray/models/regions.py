@@ -48,10 +48,10 @@ def interpolation_weights(start: Tensor, end: Tensor, num_cells: int) -> Tensor:
 class ProjectionHead(nn.Module):
     """Region features -> unit vectors of 128 for the contrastive loss."""
 
-    def __init__(self, channels: int, outputs: int = 128) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(channels, channels)
-        self.output = nn.Linear(channels, outputs)
+        self.output = nn.Linear(channels, 128)
 
     def forward(self, regions: Tensor) -> Tensor:
         """(..., C) -> (..., 128) float32, unit length"""

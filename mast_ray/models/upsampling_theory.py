@@ -1,4 +1,4 @@
-"""Four propositions about grids, upsampling and separable filters (docs/method.md), as functions of numbers.
+"""What the propositions about grids and upsampling say (docs/method.md), as functions of numbers.
 
 Extents delta and strides are pairs (time, frequency) in frames and bins, as arrays (N, 2) or single pairs.
 """
@@ -33,31 +33,10 @@ def worst_placement_iou(extent: ArrayLike, stride: ArrayLike) -> Floats:
     return np.prod(extent / snapped, axis=-1)
 
 
-def snapped_iou(start: ArrayLike, extent: ArrayLike, stride: ArrayLike) -> Floats:
-    """IoU of a placed box with the tightest enclosing box whose corners lie on the grid."""
-    start, extent, stride = (np.asarray(a, np.float64) for a in (start, extent, stride))
-    low = np.floor(start / stride) * stride
-    high = np.ceil((start + extent) / stride) * stride
-    return np.prod(extent / (high - low), axis=-1)
-
-
 def optimal_ratio(extent: ArrayLike) -> Floats:
     """Proposition 3: the bound is largest for u_f / u_t = delta_t / delta_f."""
     extent = np.asarray(extent, np.float64)
     return extent[..., 0] / extent[..., 1]
-
-
-def optimal_factors(extent: ArrayLike, budget: float) -> Floats:
-    """(u_t, u_f) with u_t u_f = budget that maximise the bound for one extent: sqrt(U delta_f / delta_t)
-    and its partner.
-    """
-    ratio = optimal_ratio(extent)
-    return np.stack([np.sqrt(budget / ratio), np.sqrt(budget * ratio)], axis=-1)
-
-
-def separable_parameters(channels: int, kernel: int) -> tuple[int, int]:
-    """Proposition 4: weights of k x 1 then 1 x k filters, and of one k x k filter."""
-    return 2 * channels**2 * kernel, channels**2 * kernel**2
 
 
 @dataclass(frozen=True)

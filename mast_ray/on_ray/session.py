@@ -41,6 +41,8 @@ QUIET = {
 # with their libraries imported, were gone when a training had started its eight, and the next stage imported all again.
 KEPT_WORKERS, OTHER_PROCESSES = "RAY_num_workers_soft_limit", 16
 TOKENS = "ray._private.authentication.authentication_token_setup"
+ANSWERS_WITHIN_S = 10.0
+LEAST_FREE_BYTES = 100 << 20
 SLOW_START = "timed out during startup"  # in Ray's words
 CHATTER = re.compile(
     r"PlacementGroupCleaner|Ray Train Controller actor state|Reporting training result|Requesting resources: |worker group of size"
@@ -166,12 +168,12 @@ def refuse_more_than_there_is(num_workers: int, cpus_each: float, gpus_each: flo
     )
 
 
-def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
+def refuse_silence(address: str) -> None:
     """A cluster that does not answer is named at once: Ray itself would try for two minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():  # auto, local, or whatever else Ray may know
         return
-    error = silence_of(f"{host}:{port}", timeout_s)
+    error = silence_of(f"{host}:{port}", ANSWERS_WITHIN_S)
     if error is not None:
         raise TemporaryError(
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}):\n"
@@ -179,12 +181,12 @@ def refuse_silence(address: str, timeout_s: float = 10.0) -> None:
         ) from error
 
 
-def refuse_full_folder(least_bytes: int = 100 << 20) -> None:
+def refuse_full_folder() -> None:
     """Ray on a full temporary folder tries for ever to write its logs and sockets, and says nothing."""
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    if shutil.disk_usage(folder).free < least_bytes:
+    if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
         raise TemporaryError(
-            f"Ray's temporary folder {folder} has less than {least_bytes >> 20} MiB left:\n"
+            f"Ray's temporary folder {folder} has less than {LEAST_FREE_BYTES >> 20} MiB left:\n"
             "free some, or set RAY_TMPDIR to a folder with room, and run the same command again"
         )
 

@@ -48,10 +48,6 @@ class DielMap:
     sunset_h: tuple[float | None, ...] = ()
     clock: str = "local time"
 
-    @property
-    def dates(self) -> list[date]:
-        return [self.first_date + timedelta(days=i) for i in range(len(self.calls))]
-
 
 def local_start_s(table: pa.Table) -> NDArray[np.float64]:
     """(N,) local seconds since 1970 of each row's start; NaN when unknown."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -57,7 +56,6 @@ def spectrogram_figure(
     detections: Sequence[FigureBox] = (),
     title: str = "",
     start_s: float = 0.0,
-    labels: Literal["shown", "hidden"] = "shown",
 ) -> Figure:
     """Draw (n, F) log-mel frames that begin at `start_s`, with the boxes that touch them."""
     seconds = seconds_of_frames(len(logmel))
@@ -65,7 +63,7 @@ def spectrogram_figure(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw_spectrogram(axes, logmel, start_s)
-    draw_boxes(axes, truth, detections, labels)
+    draw_boxes(axes, truth, detections)
     if title:
         axes.set_title(title, loc="left", fontsize=10)
     handles = []
@@ -112,7 +110,6 @@ def draw_boxes(
     axes: Axes,
     truth: Sequence[FigureBox],
     detections: Sequence[FigureBox],
-    labels: Literal["shown", "hidden"] = "shown",
 ) -> None:
     """Boxes that touch the picture; labels of annotations stand above their boxes, those of detections below.
 
@@ -137,7 +134,7 @@ def draw_boxes(
             patch.set_linestyle(dashes)
             axes.add_patch(patch)
             text = box.label if box.score is None else f"{box.label} {box.score:.2f}".strip()
-            if labels == "shown" and text:
+            if text:
                 _write_label(axes, text, begin_s, (low, high), colour, is_above)
 
 
@@ -171,8 +168,8 @@ def _without_tilt(level_db: NDArray[np.float32]) -> NDArray[np.float32]:
     return level_db - np.polyval(np.polyfit(place, np.median(level_db, axis=0), 2), place).astype(np.float32)
 
 
-def png_bytes(figure: Figure, dots_per_inch: int = 110) -> bytes:
+def png_bytes(figure: Figure) -> bytes:
     """The picture as a PNG file; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

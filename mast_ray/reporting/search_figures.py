@@ -13,12 +13,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+SAMPLE = "config."  # how columns of parameters begin
 
-def search_figure(rows: Sequence[Mapping[str, Any]], objective: str, prefix: str = "config.") -> Figure:
-    """One line per trial over its parameters (columns named with the prefix) and
-    its objective; bright is good.
-    """
-    names = [name for name in rows[0] if name.startswith(prefix)]
+
+def search_figure(rows: Sequence[Mapping[str, Any]], objective: str) -> Figure:
+    """One line per trial over its parameters (columns config.NAME) and its objective; bright is good."""
+    names = [name for name in rows[0] if name.startswith(SAMPLE)]
     columns = [*names, objective]
     values = np.array([[float(row[name]) for name in columns] for row in rows])
     low, high = values.min(axis=0), values.max(axis=0)
@@ -33,7 +33,7 @@ def search_figure(rows: Sequence[Mapping[str, Any]], objective: str, prefix: str
             linewidth=1.0 + 2.0 * place[row, -1],
             alpha=0.85,
         )
-    axes.set_xticks(range(len(columns)), [name.removeprefix(prefix).replace("_", "\n") for name in columns])
+    axes.set_xticks(range(len(columns)), [name.removeprefix(SAMPLE).replace("_", "\n") for name in columns])
     axes.set_yticks([])
     axes.set_ylim(-0.12, 1.12)
     for at, (least, most) in enumerate(zip(low, high, strict=True)):

@@ -62,7 +62,6 @@ def ratio_intervals(
     below: Floats,
     rng: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
-    level: float = 0.95,
     factor: Floats | None = None,
 ) -> list[tuple[float | None, float | None]]:
     """Percentile intervals of sum(above[k]) / sum(below) over redrawn units, for (K,
@@ -82,7 +81,7 @@ def ratio_intervals(
         total = weights @ below
         ratio = (weights @ above.T)[total > 0] / total[total > 0, None]  # (rows, K)
         ratios.append(ratio if factor is None else ratio * factor[start : start + rows][total > 0, None])
-    tail = widened_tail(size, level)
+    tail = widened_tail(size)
     low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail], axis=0)
     return [
         (float(x), float(y)) if total > 0 else (None, None)

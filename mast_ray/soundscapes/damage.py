@@ -39,9 +39,6 @@ REASON_OF_KIND: dict[
     "directory": Reason.NOT_A_FILE,
 }
 DAMAGE_KINDS = tuple(REASON_OF_KIND)
-SALVAGEABLE_KINDS = frozenset(
-    ("truncated", "data_size_zero", "data_size_unknown", "zero_tail", "nan_samples", "flac_flip")
-)
 DAMAGE_BEGUN = "damaged.csv.tmp"  # what is about to be damaged: an interrupted run leaves it, and the next renders these anew
 _AUDIO_SUFFIXES = (".wav", ".flac")
 _BOMB_S = 3600  # 115 MB of silence in a few kilobytes

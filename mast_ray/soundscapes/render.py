@@ -30,7 +30,6 @@ __all__ = [
     "plan_archive",
     "received_call",
     "render_blocks",
-    "render_recording",
     "spec_for_hours",
 ]
 
@@ -58,13 +57,6 @@ class ReceivedCall(NamedTuple):
     wave: Waveform
     box: CallBox
     label: str
-
-
-def render_recording(plan: RecordingPlan) -> tuple[Waveform, list[Event]]:
-    """The whole recording: mono float32 in [-1, 1], and its events in order of time."""
-    blocks = list(render_blocks(plan))
-    events = sorted(event for _, block_events in blocks for event in block_events)
-    return np.concatenate([wave for wave, _ in blocks]), events
 
 
 def render_blocks(plan: RecordingPlan) -> Iterator[tuple[Waveform, list[Event]]]:

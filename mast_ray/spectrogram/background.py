@@ -35,11 +35,6 @@ class Stretch(NamedTuple):
     background: Tensor  # (F,) float32
 
 
-def num_stretches(num_segments: int) -> int:
-    """Stretches of a recording of so many segments: at least one."""
-    return max(1, num_segments // STRETCH_SEGMENTS)
-
-
 class LevelCounts:
     """A histogram of log-mel values per bin, on any device."""
 

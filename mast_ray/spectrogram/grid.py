@@ -48,11 +48,6 @@ _LOW_MEL = float(hertz_to_mel(LOW_HZ))
 _MEL_STEP = (float(hertz_to_mel(HIGH_HZ)) - _LOW_MEL) / (NUM_BINS + 1)
 
 
-def bin_centres_hz() -> Floats:
-    """(F,) centre frequency of every filter."""
-    return mel_to_hertz(_LOW_MEL + np.arange(1.0, NUM_BINS + 1) * _MEL_STEP)
-
-
 def hertz_to_bin(hertz: Floats | float) -> Floats:
     """Fractional bin whose centre lies at a frequency; integers are filter centres. Not clipped."""
     return (hertz_to_mel(hertz) - _LOW_MEL) / _MEL_STEP - 1.0

@@ -81,9 +81,9 @@ class Normalisation:
 
     @classmethod
     def of_moments(
-        cls, moments: Moments, divisor: float = 1.0, eps: float = 1e-6, background: Background = "none"
+        cls, moments: Moments, divisor: float = 1.0, background: Background = "none"
     ) -> Normalisation:
-        return cls(moments.mean, moments.std, divisor, eps, background)
+        return cls(moments.mean, moments.std, divisor, background=background)
 
     @property
     def denominator(self) -> float:
@@ -132,10 +132,6 @@ class Normalisation:
         if tail == "zeros":
             out[:, num_frames - TAIL_FRAMES :] = self.of_value(0.0)
         return out.unsqueeze(1)
-
-    def inverse(self, normalised: Tensor) -> Tensor:
-        """Log-mel values (above the background, where there is one) of normalised ones, any shape."""
-        return normalised * self.denominator + self.mean
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

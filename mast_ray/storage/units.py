@@ -21,6 +21,8 @@ from typing import Any, Literal, NamedTuple
 from mast_ray.config.errors import DataError, TemporaryError
 from mast_ray.storage.storage import Storage, map_keys
 
+READ_AT_ONCE = 64  # commits
+
 
 class Item(NamedTuple):
     """One recording as listed: `version` tells whether it changed since."""
@@ -154,11 +156,11 @@ def read_commits(stage: Storage) -> list[Commit]:
     return list(iter_commits(stage))
 
 
-def iter_commits(stage: Storage, at_once: int = 64) -> Iterator[Commit]:
+def iter_commits(stage: Storage) -> Iterator[Commit]:
     """The same, few at a time: a driver of ten million recordings cannot hold them all."""
     keys = [entry.key for entry in stage.list("commit") if entry.key.endswith(".json")]
-    for first in range(0, len(keys), at_once):
-        some = keys[first : first + at_once]
+    for first in range(0, len(keys), READ_AT_ONCE):
+        some = keys[first : first + READ_AT_ONCE]
         for key, data in zip(some, map_keys(stage.read_bytes, some), strict=True):
             try:
                 yield commit_from_json(data)

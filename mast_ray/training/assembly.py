@@ -75,9 +75,7 @@ def reconstruction(config: Config) -> ReconstructionObjective:
 def detection(
     config: Config, knobs: DetectorTrainConfig, rank: int = 0
 ) -> DetectionObjective | BaselineObjective:
-    """A detection objective with fresh weights, seeded. `rank` matters only to baselines,
-    which draw from the global generator.
-    """
+    """A detection objective with fresh weights, seeded."""
     weights = DetectionWeights(
         knobs.lambda_cls, knobs.lambda_box, knobs.lambda_iou, knobs.lambda_centerness, knobs.lambda_con
     )
@@ -94,7 +92,6 @@ def detection(
         )
     with _seeded(config.seed):
         detector = build_detector(architecture_of(config.model))
-    is_baseline = config.model.name in ("fcos", "faster_rcnn", "detr", "yolo26")
     return detection_objective(
         detector,
         weights,
@@ -102,7 +99,7 @@ def detection(
         config.model.assignment,
         config.model.classification,
         config.seed,
-        rank if is_baseline else 0,  # MAST draws for the whole batch and takes its rows: every rank alike
+        rank,
     )
 
 

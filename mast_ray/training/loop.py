@@ -23,6 +23,7 @@ from mast_ray.boxes.batch import ChunkBatch
 from mast_ray.config.errors import ConfigError
 from mast_ray.training.engine import Engine, Objective
 from mast_ray.training.files.checkpoints import (
+    KEPT,
     STORAGE_FAULTS,
     Checkpoints,
     Position,
@@ -280,7 +281,7 @@ class _Writer:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         # Best weights are pruned only once every checkpoint that may name them has been replaced by ours.
-        self._named: deque[set[int]] = deque(maxlen=files.checkpoints.keep + 1)
+        self._named: deque[set[int]] = deque(maxlen=KEPT + 1)
 
     def submit(self, state: TrainingState, is_last: bool) -> None:
         self.wait()

@@ -19,9 +19,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mast_ray.boxes.assignment import AssignmentName, assign
-from mast_ray.boxes.batch import ChunkBatch, Detections, PaddedBoxes
+from mast_ray.boxes.batch import ChunkBatch, PaddedBoxes
 from mast_ray.boxes.loudest_band import with_loudest_band
-from mast_ray.losses.contrastive import ContrastiveNoise, contrastive_loss, contrastive_regions, draw_noise
+from mast_ray.losses.contrastive import (
+    MAX_ANCHORS,
+    ContrastiveNoise,
+    contrastive_loss,
+    contrastive_regions,
+    draw_noise,
+)
 from mast_ray.losses.detection import ClassificationName, DetectionSums, detection_sums
 from mast_ray.models.autoencoder import (
     AutoencoderArchitecture,
@@ -55,7 +61,6 @@ class ContrastiveSettings:
     tau: float = 0.1
     num_positives: int = 4
     num_negatives: int = 32
-    max_anchors: int = 16
     on_pseudo: bool = True  # whether pseudo-labelled chunks take part
 
 
@@ -100,12 +105,10 @@ class SeededSteps:
 class ReconstructionObjective(Objective):
     """Masked pretraining. In evaluation mode every chunk keeps one mask of its own, whatever the batch."""
 
-    def __init__(
-        self, autoencoder: MaskedAutoencoder, masking: Masking, seed: int = 0, rank: int = 0
-    ) -> None:
+    def __init__(self, autoencoder: MaskedAutoencoder, masking: Masking, seed: int = 0) -> None:
         super().__init__()
         self.autoencoder, self.masking, self.seed = autoencoder, masking, seed
-        self._steps = SeededSteps(seed, rank)
+        self._steps = SeededSteps(seed)
         self._reconstruct = self._reconstruction_losses
 
     def seed_step(self, step: int, rows: Tensor | None = None, num_rows: int = 0) -> None:
@@ -162,12 +165,11 @@ class DetectionObjective(Objective):
         assignment: AssignmentName = "atss",
         classification: ClassificationName = "quality_focal",
         seed: int = 0,
-        rank: int = 0,
     ) -> None:
         super().__init__()
         self.detector, self.weights, self.contrastive = detector, weights, contrastive
         self.assignment, self.classification = assignment, classification
-        self._steps = SeededSteps(seed, rank)
+        self._steps = SeededSteps(seed)
         self._step = self._losses
         self._contrastive_term = self._contrastive
         self._shared: SharedCounts | None = None  # of a step in several micro-batches
@@ -181,7 +183,7 @@ class DetectionObjective(Objective):
         if not parts:
             self._shared = None
             return
-        levels, most = self.detector.levels, self.contrastive.max_anchors
+        levels, most = self.detector.levels, MAX_ANCHORS
         positives = [
             (assign(with_loudest_band(part.boxes, part.logmel), levels, self.assignment).box_index >= 0).sum()
             for part in parts
@@ -221,13 +223,11 @@ class DetectionObjective(Objective):
         generator = self._steps.generator(batch.logmel.device)
         rows = self._steps.rows
         if rows is None:
-            noise = draw_noise(num_chunks, num_slots, generator, settings.max_anchors, settings.num_positives)
+            noise = draw_noise(num_chunks, num_slots, generator, settings.num_positives)
         else:  # drawn at a fixed width: the number of slots depends on which chunks a worker holds
             width = max(FIXED_SLOTS, num_slots)
-            order, jitter = draw_noise(
-                self._steps.num_rows, width, generator, settings.max_anchors, settings.num_positives
-            )
-            num_anchors = min(num_slots, settings.max_anchors)
+            order, jitter = draw_noise(self._steps.num_rows, width, generator, settings.num_positives)
+            num_anchors = min(num_slots, MAX_ANCHORS)
             noise = ContrastiveNoise(order[rows, :num_slots], jitter[rows, :num_anchors])
         boxes = batch.boxes
         # Tensors only: a compiled step must not be specialised to chunk ids.
@@ -238,12 +238,6 @@ class DetectionObjective(Objective):
         """The losses of what `step_inputs` made."""
         sums, contrastive = self._step(logmel, *inputs)
         return self._weighted(sums, contrastive, len(logmel))
-
-    def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
-    ) -> Detections:
-        """Detections of the wrapped detector."""
-        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
 
     def _losses(
         self,
@@ -347,12 +341,6 @@ class BaselineObjective(Objective):
     def forward(self, batch: ChunkBatch) -> dict[str, Tensor]:
         return self.detector.losses(batch)
 
-    def detect(
-        self, logmel: Tensor, score_floor: float = 0.01, nms_overlap: float = 0.5, max_detections: int = 300
-    ) -> Detections:
-        """Detections of the wrapped detector."""
-        return self.detector.detect(logmel, score_floor, nms_overlap, max_detections)
-
 
 def build_autoencoder(
     size: EncoderSize = "base",
@@ -373,10 +361,12 @@ def detection_objective(
     seed: int = 0,
     rank: int = 0,
 ) -> DetectionObjective | BaselineObjective:
-    """The objective that fits a detector made by models.build.build_detector."""
+    """The objective that fits a detector made by models.build.build_detector. `rank` matters only to baselines, which draw
+    from the global generator: MAST draws for the whole batch and takes its rows, every rank alike.
+    """
     if not isinstance(detector, PointDetector):
         return BaselineObjective(detector, seed, rank)
-    return DetectionObjective(detector, weights, contrastive, assignment, classification, seed, rank)
+    return DetectionObjective(detector, weights, contrastive, assignment, classification, seed)
 
 
 def mean_over_workers(value: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage
+from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
 HELP = "write detections as files that other tools open"
@@ -56,14 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROOT",
         help="folder of the audio, to read lengths and rates from file headers (sites and times stay those of the recordings)",
     )
-    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
-    add(
-        "--table",
-        dest="site_table",
-        default="",
-        metavar="CSV",
-        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
-    )
+    add_restating_arguments(parser)
     add(
         "--begin-path",
         default=None,

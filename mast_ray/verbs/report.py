@@ -11,6 +11,7 @@ from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import report_file
 from mast_ray.storage.storage import open_beside, open_storage
+from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
 HELP = "write one self-contained HTML report about whatever a run folder holds"
@@ -40,14 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most spectrograms to show (default 200, about 8 MB)",
     )
-    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
-    add(
-        "--table",
-        dest="site_table",
-        default="",
-        metavar="CSV",
-        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
-    )
+    add_restating_arguments(parser)
     add("--title", default="", help="heading of the report (default: name of the folder)")
 
 

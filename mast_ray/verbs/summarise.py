@@ -32,6 +32,7 @@ from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.local_time import is_zone_unknown
+from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
 HELP = "calls per hour, diel activity and spectral occupancy, per site and date, with 95 % intervals"
@@ -61,14 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HZ",
         help="edges of the frequency bands",
     )
-    add("--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar")
-    add(
-        "--table",
-        dest="site_table",
-        default="",
-        metavar="CSV",
-        help="table of recordings or sites: file, site, start_time, timezone, latitude, longitude",
-    )
+    add_restating_arguments(parser)
     add("--seed", type=int, default=0, help="of the resampling behind the intervals")
     add("--bom", action="store_true", help="begin CSV files with a byte-order mark, for Excel")
 

@@ -216,8 +216,8 @@ def test_average_precision_of_a_table_without_scores_does_not_depend_on_the_name
 
 def test_limits_of_few_recordings_lie_further_out():
     # Student's 97.5 % of nine degrees of freedom is 2.262157; times sqrt(10 / 9), 2.384523 deviations of a normal curve.
-    assert widened_tail(10, 0.95) == pytest.approx(0.008551, abs=1e-6)
-    assert widened_tail(100_000, 0.95) == pytest.approx(0.025, abs=1e-5)
+    assert widened_tail(10) == pytest.approx(0.008551, abs=1e-6)
+    assert widened_tail(100_000) == pytest.approx(0.025, abs=1e-5)
 
 
 def test_as_many_recordings_are_drawn_as_there_are_and_some_come_again():

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
+from public_weights import export_state
 
 from mast_ray.config.errors import DataError
 from mast_ray.models.audiomae import (
     encoder_layout,
-    export_state,
     import_encoder,
     import_state,
     is_public_layout,

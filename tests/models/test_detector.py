@@ -185,7 +185,7 @@ def test_detector_overfits_8_synthetic_chunks_to_f1_over_095(name, adapter, rate
         optimizer.step()
         if step % 20 == 19:
             with torch.no_grad():
-                reached = best_f1(objective.eval().detect(batch.logmel), batch)
+                reached = best_f1(objective.eval().detector.detect(batch.logmel), batch)
             objective.train()
             if reached > 0.95:
                 print(f"{name} {adapter}: F1 {reached:.3f} after {step + 1} steps")

@@ -4,6 +4,7 @@ import csv
 import json
 import resource
 import unicodedata
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 from mast_ray.recordings.annotations.paths import RecordingIndex
 from mast_ray.recordings.annotations.reading import parse_annotations, read_annotations
-from mast_ray.recordings.annotations.writing import WRITE_FORMATS, annotations_as_text, write_annotations
+from mast_ray.recordings.annotations.writing import WriteFormat, annotations_as_text, write_annotations
 
 PATHS = ["ridge/a_20230531_092000.wav", "ridge/b.flac", "river/a_20230531_092000.wav"]
 FACTS = {path: AudioFacts(duration_s=90_000.0, sample_rate_hz=384_000) for path in PATHS}
@@ -48,7 +49,7 @@ def in_order(annotation):
     )
 
 
-@pytest.mark.parametrize("format", WRITE_FORMATS)
+@pytest.mark.parametrize("format", get_args(WriteFormat))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=st.lists(annotations(), max_size=6))
 def test_boxes_survive_a_round_trip(format, events):

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from rendered import render_recording
 
 from mast_ray.config.errors import DataError
 from mast_ray.soundscapes.archive import write_archive
 from mast_ray.soundscapes.boxes import measured_box
 from mast_ray.soundscapes.clips import isolate, isolated_calls, read_clips, side_of
-from mast_ray.soundscapes.render import SoundscapeSpec, plan_archive, render_recording
+from mast_ray.soundscapes.render import SoundscapeSpec, plan_archive
 from mast_ray.soundscapes.scenes import has_voices, measured_density, scene_bed, scenes_of
 from mast_ray.soundscapes.sites import draw_site
 from mast_ray.soundscapes.sources import ALL_SIDES, clips_by_label, side_of_scene, sides_of, world_labels

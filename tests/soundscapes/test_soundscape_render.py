@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from rendered import render_recording
 
 from mast_ray.config.errors import ConfigError
 from mast_ray.soundscapes.boxes import CallBox, measured_box
@@ -16,7 +17,6 @@ from mast_ray.soundscapes.render import (
     plan_archive,
     received_call,
     render_blocks,
-    render_recording,
     spec_for_hours,
 )
 from mast_ray.soundscapes.sites import draw_day, draw_site, species_of

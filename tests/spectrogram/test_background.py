@@ -9,7 +9,6 @@ from mast_ray.spectrogram.background import (
     STRETCH_SEGMENTS,
     BackgroundStream,
     LevelCounts,
-    num_stretches,
 )
 from mast_ray.spectrogram.normalisation import DEEPEST_BELOW_BACKGROUND, Normalisation
 
@@ -54,7 +53,6 @@ def test_a_recording_is_cut_by_the_hour_and_the_last_hour_takes_the_rest(
     found = stretches_of(segments, piece)
     assert [stretch.first_segment for stretch in found] == borders
     assert sum(stretch.num_segments for stretch in found) == num_segments
-    assert len(found) == num_stretches(num_segments)
     for stretch in found:
         own = segments[stretch.first_segment : stretch.first_segment + stretch.num_segments]
         every_fourth = own[:, ::4].reshape(-1, 128).numpy()
@@ -90,7 +88,9 @@ def test_padding_is_the_same_whatever_the_background() -> None:
     raw = torch.full((2, 1024, 128), -15.9)
     out = normalisation(raw, background=torch.stack((torch.full((2, 128), -3.0), torch.full((2, 128), -8.0))))
     assert torch.equal(out, torch.full_like(out, normalisation.silence))
-    assert normalisation.inverse(out).mean() == pytest.approx(-DEEPEST_BELOW_BACKGROUND, abs=1e-4)
+    assert float(out.mean()) * normalisation.denominator + normalisation.mean == pytest.approx(
+        -DEEPEST_BELOW_BACKGROUND, abs=1e-4
+    )
 
 
 def test_a_background_that_was_not_asked_for_is_left_alone() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from public_weights import export_state
 from toy import weights_equal
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
-from mast_ray.models.audiomae import export_state
 from mast_ray.training.assembly import detection, load_encoder_weights, reconstruction
 
 CONFIG = apply_overrides(tiny(), {"spectrogram.divisor": 2.0})

@@ -10,9 +10,7 @@ from mast_ray.evaluation.intervals import SPREAD, Interval, limits, wilson_limit
 NOTHING = Interval(float("nan"), float("nan"), float("nan"), "none")
 
 
-def share_interval(
-    is_so: ArrayLike, group: ArrayLike, num_resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> Interval:
+def share_interval(is_so: ArrayLike, group: ArrayLike, num_resamples: int = 1000, seed: int = 0) -> Interval:
     """The share of rows that are so; Wilson's limits where every recording has the same share, or there is only one."""
     yes = np.asarray(is_so, bool)
     if not len(yes):
@@ -22,6 +20,6 @@ def share_interval(
     drawn = np.random.default_rng(seed).integers(0, len(total), (num_resamples, len(total)))
     draws = hits[drawn].sum(axis=1) / total[drawn].sum(axis=1)
     if np.ptp(draws) < SPREAD:
-        low, high = (float(limit) for limit in wilson_limits(int(yes.sum()), len(yes), level))
+        low, high = (float(limit) for limit in wilson_limits(int(yes.sum()), len(yes)))
         return Interval(float(yes.mean()), low, high, "wilson")
-    return Interval(float(yes.mean()), *limits(draws, len(total), level))
+    return Interval(float(yes.mean()), *limits(draws, len(total)))

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from mast_ray.evaluation.intervals import wilson_limits
 
 Floats = NDArray[np.float64]
+NUM_BANDS = 10
 SMALLEST = 1e-6
 
 
@@ -112,19 +113,17 @@ def _platt(logit: Floats, right: Floats, weight: Floats) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-def reliability_curve(
-    probability: ArrayLike, is_right: ArrayLike, num_bands: int = 10, level: float = 0.95
-) -> Reliability:
+def reliability_curve(probability: ArrayLike, is_right: ArrayLike) -> Reliability:
     """Predicted against observed, in equally wide bands of predicted probability."""
     probability = np.asarray(probability, np.float64).reshape(-1)
     right = np.asarray(is_right, np.float64).reshape(-1)
-    band = np.clip((probability * num_bands).astype(np.int64), 0, num_bands - 1)
-    count = np.bincount(band, minlength=num_bands)
+    band = np.clip((probability * NUM_BANDS).astype(np.int64), 0, NUM_BANDS - 1)
+    count = np.bincount(band, minlength=NUM_BANDS)
     busy = count > 0
     count = count[busy]
-    predicted = np.bincount(band, weights=probability, minlength=num_bands)[busy] / count
-    good = np.bincount(band, weights=right, minlength=num_bands)[busy]
-    low, high = wilson_limits(good, count, level)
+    predicted = np.bincount(band, weights=probability, minlength=NUM_BANDS)[busy] / count
+    good = np.bincount(band, weights=right, minlength=NUM_BANDS)[busy]
+    low, high = wilson_limits(good, count)
     return Reliability(predicted, good / count, low, high, count)
 
 

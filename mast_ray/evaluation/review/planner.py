@@ -73,7 +73,6 @@ def plan_annotation(
     budget: int,
     strategy: Strategy = "mixed",
     known_embeddings: ArrayLike | None = None,
-    annotated: Sequence[tuple[str, int]] = (),
     seed: int = 0,
 ) -> list[Choice]:
     """At most `budget` chunks, best first; "mixed" takes turns among the
@@ -87,7 +86,7 @@ def plan_annotation(
         ways["uncertainty"] = _uncertain_first(candidates, rng)
     if strategy == "coverage" or (strategy == "mixed" and candidates.embeddings is not None):
         ways["coverage"] = _far_first(candidates, known_embeddings, rng)
-    taken = set(annotated)
+    taken: set[tuple[str, int]] = set()
     plan: list[Choice] = []
     while ways and len(plan) < budget:
         for name in list(ways):

@@ -10,12 +10,13 @@ detections, not of a population of archives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+
+from mast_ray.evaluation.intervals import LEVEL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,14 +28,6 @@ FEWEST_PER_BAND = (
 )
 
 
-@dataclass(frozen=True)
-class ReviewSheet:
-    """Which rows to look at, in a random order, and the score bands they were drawn from."""
-
-    rows: Ints  # (n,) into the detections
-    band_edges: Floats  # (bands + 1,) ascending
-
-
 class PrecisionCurve(NamedTuple):
     """Precision of the detections at or above each threshold, with limits; all (H,)."""
 
@@ -44,26 +37,6 @@ class PrecisionCurve(NamedTuple):
     high: Floats
     num_detections: Ints
     num_reviewed: Ints
-
-
-def draw_review(
-    score: ArrayLike,
-    site: ArrayLike,
-    hour: ArrayLike,
-    size: int,
-    seed: int,
-    num_bands: int = NUM_BANDS,
-) -> ReviewSheet:
-    """Choose `size` of D detections; `hour` may be NaN and `site` "" where unknown."""
-    score = np.asarray(score, np.float64).reshape(-1)
-    if len(score) == 0 or size < 1:
-        return ReviewSheet(np.zeros(0, np.int64), np.array([0.0, 1.0]))
-    edges = band_edges_of(score, num_bands)
-    cells, cell = cells_of(band_of_score(score, edges), site, hour)
-    order = np.argsort(cell, kind="stable")
-    starts = np.searchsorted(cell[order], np.arange(len(cells)))
-    drawn = draw_places(cells, np.bincount(cell, minlength=len(cells)), size, seed)
-    return ReviewSheet(order[starts[drawn.cell] + drawn.place], edges)
 
 
 class Cell(NamedTuple):
@@ -142,33 +115,19 @@ def band_of_score(score: ArrayLike, edges: Floats) -> Ints:
     return np.clip(band, 0, len(edges) - 2)
 
 
-def precision_at(
-    thresholds: ArrayLike,
-    score: ArrayLike,
-    reviewed_score: ArrayLike,
-    is_right: ArrayLike,
-    band_edges: Floats,
-    level: float = 0.95,
-) -> PrecisionCurve:
-    """Precision at (H,) thresholds of D detections from n verdicts drawn by `draw_review`.
-
-    Bands are weighted by their detections above the threshold. Limits: Clopper-Pearson at the
-    effective sample size of the weighted estimate (Korn and Graubard 1998), which keep their
-    level when nearly all verdicts agree.
-    """
-    counts = num_above(thresholds, score, band_edges)
-    return precision_of_counts(thresholds, counts, reviewed_score, is_right, band_edges, level)
-
-
 def precision_of_counts(
     thresholds: ArrayLike,
     counts: Ints,
     reviewed_score: ArrayLike,
     is_right: ArrayLike,
     band_edges: Floats,
-    level: float = 0.95,
 ) -> PrecisionCurve:
-    """The same, where (H, B) `counts` say how many detections lie above each threshold."""
+    """Precision at (H,) thresholds from n verdicts on a sheet, where (H, B) `counts` say how many detections lie above each.
+
+    Bands are weighted by their detections above the threshold. Limits: Clopper-Pearson at the
+    effective sample size of the weighted estimate (Korn and Graubard 1998), which keep their
+    level when nearly all verdicts agree.
+    """
     thresholds = np.asarray(thresholds, np.float64).reshape(-1)
     reviewed = np.asarray(reviewed_score, np.float64).reshape(-1)
     right = np.asarray(is_right, bool).reshape(-1)
@@ -191,13 +150,13 @@ def precision_of_counts(
         if total[~known].sum() > 0.5 * total.sum() or total.sum() == 0:
             continue  # most detections lie in bands nobody reviewed
         out[:, column] = _weighted_limits(
-            total[known], (total - seen)[known], good[known], basis_seen[known], basis_good[known], level
+            total[known], (total - seen)[known], good[known], basis_seen[known], basis_good[known]
         )
     return PrecisionCurve(thresholds, out[0], out[1], out[2], num_kept, num_reviewed)
 
 
 def _weighted_limits(
-    total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts, level: float
+    total: Counts, unseen: Counts, good: Counts, basis_seen: Counts, basis_good: Counts
 ) -> tuple[float, float, float]:
     """Estimate and limits from strata of `total` detections: `good` ones were seen to be right, and the
     `unseen` are judged by `basis_good` of `basis_seen` verdicts.
@@ -210,7 +169,7 @@ def _weighted_limits(
     variance = (unseen * (1 + unseen / basis_seen) * rate * (1 - rate)).sum() / total.sum() ** 2
     centre = (good + unseen * rate).sum() / total.sum()
     effective = max(float(centre * (1 - centre) / variance), 1.0)
-    hits, tail = estimate * effective, (1 - level) / 2
+    hits, tail = estimate * effective, (1 - LEVEL) / 2
     low = float(special.betaincinv(hits, effective - hits + 1, tail)) if hits > 1e-9 else 0.0
     high = float(special.betaincinv(hits + 1, effective - hits, 1 - tail)) if effective - hits > 1e-9 else 1.0
     return estimate, low, high

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.cluster import HDBSCAN, KMeans
+from sklearn.cluster import HDBSCAN
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
@@ -40,29 +40,20 @@ class NovelCluster(NamedTuple):
 
 def cluster_embeddings(
     embeddings: ArrayLike,
-    method: Literal["hdbscan", "kmeans"] = "hdbscan",
     min_members: int = 5,
-    num_clusters: int = 20,
     seed: int = 0,
 ) -> Ints:
-    """(N,) cluster of every row; hdbscan finds their number and leaves noise out,
-    kmeans makes `num_clusters`.
-    """
+    """(N,) cluster of every row, by HDBSCAN, which finds their number and leaves noise out."""
     vectors = unit_vectors(embeddings)
     if len(vectors) < max(2, min_members):
         return np.full(len(vectors), -1, np.int64)
     vectors = _fewer_channels(vectors, CLUSTER_CHANNELS, seed)
-    match method:
-        case "kmeans":
-            found = KMeans(min(num_clusters, len(vectors)), n_init=4, random_state=seed).fit(vectors)
-            return found.labels_.astype(np.int64)
-        case "hdbscan":
-            sample = _sample(len(vectors), seed)
-            model = HDBSCAN(min_cluster_size=min_members, copy=True).fit(vectors[sample])
-            if len(sample) == len(vectors):
-                return model.labels_.astype(np.int64)
-            follow = nearest(vectors, vectors[sample], 1, device="cpu").row[:, 0]
-            return np.where(follow >= 0, model.labels_[follow], -1).astype(np.int64)
+    sample = _sample(len(vectors), seed)
+    model = HDBSCAN(min_cluster_size=min_members, copy=True).fit(vectors[sample])
+    if len(sample) == len(vectors):
+        return model.labels_.astype(np.int64)
+    follow = nearest(vectors, vectors[sample], 1, device="cpu").row[:, 0]
+    return np.where(follow >= 0, model.labels_[follow], -1).astype(np.int64)
 
 
 def novelty_queue(

@@ -141,7 +141,6 @@ def zero_shot_labels(
     min_margin: float = 0.0,
     query_recording: ArrayLike | None = None,
     gallery_recording: ArrayLike | None = None,
-    device: str = "auto",
 ) -> ZeroShot:
     """The most similar label of every query; none when it is too far away or
     hardly nearer than the next label.
@@ -154,7 +153,7 @@ def zero_shot_labels(
     label = np.full(len(vectors[0]), -1, np.int64)
     similarity = np.full(len(label), -np.inf, np.float32)
     second = np.full(len(label), -1.0, np.float32)
-    for rows, similar in label_similarities(*vectors, code, len(names), own, device):
+    for rows, similar in label_similarities(*vectors, code, len(names), own, "auto"):
         if len(names) == 0:
             break
         value, order = similar.topk(min(2, len(names)), dim=1)

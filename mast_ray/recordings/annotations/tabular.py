@@ -29,7 +29,6 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[int, Mapping[str, str]], ...]
-    delimiter: str
 
 
 def decoded(content: bytes, source: str) -> str:
@@ -101,7 +100,7 @@ def parse_table(text: str, source: str) -> Table:
         raise DataError(
             f"{source}, line {reader.line_num}: {error}:\nsave it as plain tab- or comma-separated text"
         ) from error
-    return Table(columns, tuple(rows), delimiter)
+    return Table(columns, tuple(rows))
 
 
 def _unquoted(cell: str) -> str:

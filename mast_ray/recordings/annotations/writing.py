@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Literal
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.names import short_name
@@ -19,7 +19,6 @@ from mast_ray.recordings.annotations.formats import aoef, audacity, birdeep, coc
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, AudioFacts
 
 WriteFormat = Literal["raven", "audacity", "csv", "birdeep", "aoef", "coco"]
-WRITE_FORMATS: tuple[str, ...] = get_args(WriteFormat)
 _ENDINGS = {"raven": ".Table.1.selections.txt", "audacity": ".txt"}
 
 

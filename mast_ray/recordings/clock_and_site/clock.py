@@ -131,7 +131,7 @@ def recording_metadata(
 
 
 def to_utc(
-    start: datetime, zone: str, now: datetime | None = None, duration_s: float = 0.0
+    start: datetime, zone: str, duration_s: float = 0.0
 ) -> tuple[datetime | None, int | None, tuple[str, ...]]:
     """(UTC time, offset of local time in seconds, flags) of a clock reading; its
     own offset outranks the zone.
@@ -140,7 +140,7 @@ def to_utc(
     """
     if start.year < EARLIEST_PLAUSIBLE_YEAR:
         return None, None, ("clock_reset",)
-    if start.replace(tzinfo=UTC) > (now or datetime.now(UTC)) + AHEAD:
+    if start.replace(tzinfo=UTC) > datetime.now(UTC) + AHEAD:
         return None, None, ("clock_ahead",)
     flags: tuple[str, ...] = ()
     if start.tzinfo is None:

@@ -81,10 +81,8 @@ class Reading:
         resources: ExitStack,
         limits: Limits,
         channel: Channel,
-        sample_rate_hz: int,
     ) -> None:
         self.info = info
-        self.sample_rate_hz = sample_rate_hz
         self.num_samples = 0  # output samples
         self.peak = 0.0
         self.salvage: Salvage | None = None
@@ -100,7 +98,7 @@ class Reading:
 
     @property
     def duration_s(self) -> float:
-        return self.num_samples / self.sample_rate_hz
+        return self.num_samples / SAMPLE_RATE_HZ
 
     @property
     def fingerprint(self) -> str:
@@ -114,7 +112,7 @@ class Reading:
 
         Raises UnreadableRecording before the first block, or (a bomb that lied in its header) in the middle.
         """
-        block_samples = max(1, round(block_s * self.sample_rate_hz))
+        block_samples = max(1, round(block_s * SAMPLE_RATE_HZ))
         pending: list[Samples] = []
         num_pending = 0
         for piece in self._resampled():
@@ -140,26 +138,24 @@ class Reading:
 
     def _finish(self, num_samples: int) -> None:
         fault = self._fault or self._decoder.fault
-        if num_samples < self._limits.min_duration_s * self.sample_rate_hz:
+        if num_samples < self._limits.min_duration_s * SAMPLE_RATE_HZ:
             if fault is not None:
                 raise UnreadableRecording(fault.reason, f"nothing can be salvaged: {fault.detail}")
             raise UnreadableRecording(
                 Reason.TOO_SHORT,
-                f"{num_samples / self.sample_rate_hz:.3g} s of sound, under the {self._limits.min_duration_s:g} s of "
+                f"{num_samples / SAMPLE_RATE_HZ:.3g} s of sound, under the {self._limits.min_duration_s:g} s of "
                 "audio.min_seconds",
             )
         if fault is not None:
-            readable_s = (
-                num_samples / self.sample_rate_hz - self._decoder.lost_frames / self.info.sample_rate_hz
-            )
+            readable_s = num_samples / SAMPLE_RATE_HZ - self._decoder.lost_frames / self.info.sample_rate_hz
             self.salvage = Salvage(fault.reason, fault.detail, readable_s)
 
     def _resampled(self) -> Iterator[Samples]:
         rate_hz = self.info.sample_rate_hz
-        if rate_hz == self.sample_rate_hz:
+        if rate_hz == SAMPLE_RATE_HZ:
             yield from self._mono()
             return
-        stream = soxr.ResampleStream(rate_hz, self.sample_rate_hz, 1, dtype="float32", quality="HQ")
+        stream = soxr.ResampleStream(rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32", quality="HQ")
         for piece in self._mono():
             yield stream.resample_chunk(piece)
         yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
@@ -207,7 +203,6 @@ def open_recording(
     source: Source,
     *,
     channel: Channel = "mean",
-    sample_rate_hz: int = SAMPLE_RATE_HZ,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Reading:
     """Check a recording (a local path, or a seekable binary file from any store)
@@ -221,7 +216,7 @@ def open_recording(
             raise UnreadableRecording(
                 Reason.NO_CHANNELS, f"channel {channel} is wanted, there are {info.num_channels}"
             )
-        return Reading(info, decoder, resources.pop_all(), limits, channel, sample_rate_hz)
+        return Reading(info, decoder, resources.pop_all(), limits, channel)
     raise AssertionError("unreachable")
 
 
@@ -240,11 +235,10 @@ def read_blocks(
     *,
     block_s: float = 60.0,
     channel: Channel = "mean",
-    sample_rate_hz: int = SAMPLE_RATE_HZ,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Iterator[Samples]:
     """The blocks of `open_recording(...)` where nobody asks for salvage or fingerprint."""
-    with open_recording(source, channel=channel, sample_rate_hz=sample_rate_hz, limits=limits) as reading:
+    with open_recording(source, channel=channel, limits=limits) as reading:
         yield from reading.blocks(block_s)
 
 

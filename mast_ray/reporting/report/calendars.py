@@ -1,6 +1,6 @@
 """Pictures over dates as inline SVG: the diel heat map (hour x date) and the effort calendar (site x date).
 
-Grey hatching means that nothing was recorded; the palest colour means recorded, and no call.
+Grey means that nothing was recorded; the palest colour means recorded, and no call.
 Cells of one colour are one path, so that a year of hours stays small; the figures of each cell
 ride along as JSON for the read-out.
 """

@@ -33,7 +33,7 @@ def is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def table_of(title: str, rows: Rows, note: str = "") -> ResultTable:
+def table_of(title: str, rows: Rows) -> ResultTable:
     """Rows as a table; x_low and x_high fold into x as its interval."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = [n for n in names if not (n.endswith(("_low", "_high")) and n.rsplit("_", 1)[0] in names)]
@@ -45,7 +45,7 @@ def table_of(title: str, rows: Rows, note: str = "") -> ResultTable:
         return value if isinstance(value, int | float | str | None) else str(value)
 
     titles = tuple(name.replace("_", " ") for name in columns)
-    return ResultTable(title, titles, tuple(tuple(cell(row, n) for n in columns) for row in rows), note)
+    return ResultTable(title, titles, tuple(tuple(cell(row, n) for n in columns) for row in rows))
 
 
 def rows_table(title: str, document: bytes) -> ResultTable | None:

@@ -60,7 +60,6 @@ class GallerySettings:
 class Gallery:
     examples: tuple[Example, ...]
     note: str
-    matches: Matches | None  # over annotated recordings, when there is truth
 
 
 @dataclass(frozen=True)
@@ -139,12 +138,12 @@ def build_gallery(
     else:
         picks = _unjudged_picks(found, settings.threshold, settings.num_examples)
     if audio is None:
-        return Gallery((), "", matches)
+        return Gallery((), "")
     shown, passed_over = _render(picks, found, known, matches, detections, recordings, audio, settings)
     note = f"{len(shown)} examples."
     if passed_over:
         note += f" {passed_over} more were left out because their recording could not be read."
-    return Gallery(tuple(shown), note, matches)
+    return Gallery(tuple(shown), note)
 
 
 def _annotated_rows(recordings: pa.Table, known: _Boxes) -> NDArray[np.bool_]:

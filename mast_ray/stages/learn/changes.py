@@ -19,6 +19,7 @@ from mast_ray.evaluation.matching import match
 from mast_ray.inference.naming import table_boxes
 
 COLUMNS = ("change", "path", "begin_s", "end_s", "low_hz", "high_hz", "score", "label", "label_before")
+SAME_IOU = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,12 @@ class Changes:
         )
 
 
-def changes_between(before: pa.Table, after: pa.Table, iou: float = 0.5) -> Changes:
+def changes_between(before: pa.Table, after: pa.Table) -> Changes:
     """Detections of two models (schemas.DETECTIONS), at or above the threshold of each."""
     old_place, new_place = _recordings(before, after)
     matches = match(
         new_place, table_boxes(after), after.column("score").to_numpy().astype(np.float64), old_place,
-        table_boxes(before), iou,
+        table_boxes(before), SAME_IOU,
     )  # fmt: skip
     old, new = (table.select([*COLUMNS[1:-1]]).to_pylist() for table in (before, after))
     rows = []
@@ -78,10 +79,12 @@ def _row(change: str, row: dict[str, Any], label: str, before: str) -> tuple[Any
     return (change, *(row[name] for name in COLUMNS[1:7]), label, before)
 
 
-def is_found(boxes: pa.Table, detections: pa.Table, iou: float = 0.5) -> NDArray[np.bool_]:
+def is_found(boxes: pa.Table, detections: pa.Table) -> NDArray[np.bool_]:
     """(N,) whether each box has a detection of its own."""
     if not len(boxes):
         return np.zeros(0, bool)
     place, found = _recordings(boxes, detections)
     score = detections.column("score").to_numpy().astype(np.float64)
-    return match(found, table_boxes(detections), score, place, table_boxes(boxes), iou).detection_index >= 0
+    return (
+        match(found, table_boxes(detections), score, place, table_boxes(boxes), SAME_IOU).detection_index >= 0
+    )

@@ -26,7 +26,6 @@ class LearnedRun:
 
     run: str
     detections: str
-    manifest: Manifest  # of the detections
     model: str
     audio: str
     corrections: Path
@@ -49,7 +48,6 @@ def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") 
     return LearnedRun(
         root.url,
         stage.url,
-        manifest,
         _model_of(manifest, root if is_whole_run else stage, model),
         audio_of(run, stage.url, audio).url,
         Path(corrections) if corrections else corrections_folder(stage.url),

@@ -28,6 +28,7 @@ from mast_ray.stages.review.queues import (
 from mast_ray.stages.review.session import ReviewSession
 
 Ints = NDArray[np.int64]
+SHOWN_MEMBERS = 60
 MOST_ITEMS = 500  # in one answer
 
 
@@ -115,12 +116,12 @@ class AskedQueues:
             for number, c in enumerate(self.cells())
         ]  # fmt: skip
 
-    def members(self, number: int, count: int = 60) -> list[dict[str, Any]]:
+    def members(self, number: int) -> list[dict[str, Any]]:
         """The boxes of a group, the most typical first."""
         groups = self.clusters()
         if not 0 <= number < len(groups):
             raise DataError(f"there is no group number {number}")
-        return [self.session.box_json(row) for row in groups[number].rows[:count].tolist()]
+        return [self.session.box_json(row) for row in groups[number].rows[:SHOWN_MEMBERS].tolist()]
 
     def _cluster(self, number: int) -> dict[str, Any]:
         group = self.clusters()[number]

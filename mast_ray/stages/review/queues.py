@@ -32,7 +32,6 @@ class Cell(NamedTuple):
 class Cluster(NamedTuple):
     """Boxes that sound alike."""
 
-    number: int
     num_recordings: int
     rows: Ints  # the most typical first
 
@@ -78,14 +77,14 @@ def site_hour_cells(site: Sequence[str], hour: Ints, score: Floats, threshold: f
 
 
 def look_alikes(
-    embedding: NDArray[np.float32], recording: Ints, score: Floats, threshold: float, min_members: int = 5
+    embedding: NDArray[np.float32], recording: Ints, score: Floats, threshold: float
 ) -> list[Cluster]:
     """Groups of detections at or above the threshold that sound alike, the largest first."""
     kept = np.flatnonzero(score >= threshold)
     vectors = embedding[kept]
-    cluster = cluster_embeddings(vectors, min_members=min_members)
+    cluster = cluster_embeddings(vectors)
     groups = novelty_queue(vectors, cluster, recording[kept], vectors[:0], device="cpu")
-    return [Cluster(group.cluster, group.num_recordings, kept[group.members]) for group in groups]
+    return [Cluster(group.num_recordings, kept[group.members]) for group in groups]
 
 
 def plan_tasks(

@@ -8,7 +8,6 @@ models choose between classifiers. No test split is looked at.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,8 +29,6 @@ from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import read_as
 from mast_ray.training.files.model_files import CARD, WEIGHTS, Card, read_card
 from mast_ray.training.files.names_files import NAMES, write_names
-
-log = logging.getLogger("mast.classify")
 
 TRIED: tuple[EmbeddingName, ...] = ("neck", "encoder")
 SHOWN_RARE = 12

@@ -7,7 +7,6 @@ of its own recording.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,12 +50,12 @@ class Boxes(NamedTuple):
         return Boxes(self.vectors[chosen], names, self.recording[chosen], self.split[chosen])
 
 
-def boxes_of(table: pa.Table, labels: Sequence[str] | None = None) -> Boxes:
-    """Arrays of an embedded table; its own column `label` unless others are given."""
+def boxes_of(table: pa.Table) -> Boxes:
+    """Arrays of an embedded table."""
     own = table.column("label").to_pylist() if "label" in table.column_names else [""] * len(table)
     return Boxes(
         vectors_of(table),
-        tuple(name or "" for name in (own if labels is None else labels)),
+        tuple(name or "" for name in own),
         np.array(table.column("recording_id").to_pylist(), object),
         np.array(table.column("split").to_pylist(), object),
     )

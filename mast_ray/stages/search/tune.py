@@ -332,6 +332,6 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def best_rows(rows: Sequence[Mapping[str, Any]], count: int = 5) -> list[Mapping[str, Any]]:
+def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The best trials, best first."""
-    return sorted(rows, key=lambda row: -row["objective"])[:count]
+    return sorted(rows, key=lambda row: -row["objective"])[:5]

@@ -12,7 +12,6 @@ the curve then shows labels, not the length of training.
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Literal
 
@@ -43,8 +42,6 @@ from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
 from mast_ray.training.assembly import FROM_SCRATCH
-
-log = logging.getLogger("mast.label_budget")
 
 STAGE = "label-budget"
 STRATEGIES = ("random", "time_balanced", "sequential")

@@ -1,19 +1,23 @@
-"""The chunks a detector is trained on, with their boxes, in batches: of one kind, or of two kinds mixed."""
+"""The chunks that are trained on: those of the pool, and a detector's with their boxes, of one kind or of two kinds mixed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from mast_ray.config.errors import DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig
 from mast_ray.config.tree import Config
 from mast_ray.tables.prepared import Prepared
-from mast_ray.tables.reading.chunk_sets import ChunkSet
+from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.data.feed import compiled_slots
 from mast_ray.training.data.labels import LabelledChunks, LabelSource, attach_boxes, labelled_chunks
 from mast_ray.training.data.mixed_reader import MixedReader, expert_count
 from mast_ray.training.worker import Worker
+
+HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +64,27 @@ def training_data(
         alone = reader_of(expert, knobs.batch_size)
         return TrainingData(alone, alone, expert, mixed.samples_per_epoch)
     return TrainingData(mixed, mixed.expert, expert, mixed.samples_per_epoch)
+
+
+def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
+    """(pool to train on, held-out chunks). Without a validation split every twentieth
+    recording of the pool is held out.
+    """
+    pool = chunks_of_split(prepared, "pool")
+    try:
+        held = chunks_of_split(prepared, "val")
+    except DataError:
+        recordings = np.unique(pool.recording)
+        if len(recordings) >= 20:
+            is_held = np.isin(pool.recording, recordings[::20])
+            is_rest = ~is_held
+        else:  # few long recordings: the last twentieth of the chunks; that before shares half of its sound with them
+            place, first = np.arange(len(pool)), len(pool) - max(1, len(pool) // 20)
+            is_held, is_rest = place >= first, place < first - 1
+        held, rest = pool.take(is_held), pool.take(is_rest)
+        pool = rest if len(rest) else pool
+    step = max(1, len(held) // HELD_OUT_CHUNKS)
+    return pool, held.take(np.arange(0, len(held), step))
 
 
 def chunk_reader(

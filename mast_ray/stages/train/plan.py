@@ -7,8 +7,9 @@ import torch
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.stages.train.box_checks import durations_of
+from mast_ray.stages.train.data import pretraining_chunks
 from mast_ray.stages.train.pool import TaskPool
-from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
+from mast_ray.stages.train.work import DetectorTask, PretrainTask
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import detection, groups_of, reconstruction, with_finest_level

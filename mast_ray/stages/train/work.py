@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from mast_ray.config.errors import DataError
+from mast_ray.config.retired import with_retired
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
@@ -23,7 +22,7 @@ from mast_ray.inference.validation import DetectionValidation, MaskedErrorValida
 from mast_ray.spectrogram.augmentation import AugmentStrength
 from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.stages.train.box_checks import durations_of, warn_of_random_encoder, warn_of_unlearned_boxes
-from mast_ray.stages.train.data import chunk_reader, training_data
+from mast_ray.stages.train.data import chunk_reader, pretraining_chunks, training_data
 from mast_ray.stages.train.export import card_of, export, run_files
 from mast_ray.stages.train.student import (
     augment_of,
@@ -64,7 +63,6 @@ from mast_ray.training.worker import LocalWorker, Scorer, Worker, first_device
 
 log = logging.getLogger("mast.training")
 
-HELD_OUT_CHUNKS = 2048  # enough to rank checkpoints by masked error
 EXPERTS = LabelSource("expert")
 _FREE_KNOBS = {"accumulate", "validate_every_epochs"}  # may change between a stop and a resume
 _FREE_MODEL = {"compile"}
@@ -285,27 +283,6 @@ def _scorer(task: PretrainTask | DetectorTask) -> Scorer:
     return figures
 
 
-def pretraining_chunks(prepared: Prepared) -> tuple[ChunkSet, ChunkSet]:
-    """(pool to train on, held-out chunks). Without a validation split every twentieth
-    recording of the pool is held out.
-    """
-    pool = chunks_of_split(prepared, "pool")
-    try:
-        held = chunks_of_split(prepared, "val")
-    except DataError:
-        recordings = np.unique(pool.recording)
-        if len(recordings) >= 20:
-            is_held = np.isin(pool.recording, recordings[::20])
-            is_rest = ~is_held
-        else:  # few long recordings: the last twentieth of the chunks; that before shares half of its sound with them
-            place, first = np.arange(len(pool)), len(pool) - max(1, len(pool) // 20)
-            is_held, is_rest = place >= first, place < first - 1
-        held, rest = pool.take(is_held), pool.take(is_rest)
-        pool = rest if len(rest) else pool
-    step = max(1, len(held) // HELD_OUT_CHUNKS)
-    return pool, held.take(np.arange(0, len(held), step))
-
-
 def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[str, Any]:
     """Everything a run's weights depend on: a checkpoint that differs in any of it belongs to another run."""
     knobs = task.knobs.model_dump(mode="json", exclude=_FREE_KNOBS)
@@ -323,7 +300,8 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
         )
     parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
     if isinstance(task, DetectorTask):
-        parts["augment"] = augment_of(task.config, task.labels).model_dump(mode="json")
+        own = augment_of(task.config, task.labels).model_dump(mode="json")
+        parts["augment"] = with_retired("augment", own)
         if task.labels.name != "expert":
             own = task.config.self_train.model_dump(mode="json", include=_STUDENT_KNOBS)
             parts |= {f"self_train.{key}": value for key, value in own.items()}

@@ -73,11 +73,11 @@ def heard_before(before: Iterable[BlockRow], rows: Iterable[BlockRow]) -> list[s
     return sorted({row.recording_id for row in rows if row.split in HELD_OUT} & pool)
 
 
-def leakage_rate(rows: Iterable[BlockRow], split: str = "test") -> float:
-    """Share of a held-out split's blocks that share audio with a training block."""
+def leakage_rate(rows: Iterable[BlockRow]) -> float:
+    """Share of the test split's blocks that share audio with a training block."""
     rows = list(rows)
-    total = sum(row.split == split for row in rows)
-    return sum(row.split == split for row in _overlapping(rows, _is_train)) / total if total else 0.0
+    total = sum(row.split == "test" for row in rows)
+    return sum(row.split == "test" for row in _overlapping(rows, _is_train)) / total if total else 0.0
 
 
 def _is_train(row: BlockRow) -> bool:

@@ -10,7 +10,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -37,6 +37,7 @@ from mast_ray.tables.assumed_rates import GPU_BASE
 from mast_ray.tables.preparing.source_faults import meaning_of_fault
 from mast_ray.tables.preparing.unit_work import limits_of, metadata_of, open_source
 
+NUM_THREADS = 16  # reading headers
 SYNTHETIC_COPIES = ("Data Augmentation/*", "*/Data Augmentation/*")  # BIRDeep's: never part of an archive
 
 
@@ -141,21 +142,14 @@ def take_inventory(
     audio: AudioConfig,
     sites: SiteTable | None = None,
     sample: int = 0,
-    num_threads: int = 16,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> Inventory:
     """Read headers of all items, or of `sample` evenly spread ones, and add up."""
     chosen = list(items)
     if sample and sample < len(items):
         chosen = [items[i] for i in np.linspace(0, len(items) - 1, sample).round().astype(int)]
-    probed: list[_Probed] = []
-    threads = (
-        min(num_threads, 4 * (os.cpu_count() or 1)) if archive.local_path("") is not None else num_threads
-    )
-    with ThreadPoolExecutor(threads) as pool:
-        for one in pool.map(lambda item: _probed(archive, item, audio, sites), chosen):
-            probed.append(one)
-            progress(len(probed))
+    is_local = archive.local_path("") is not None
+    with ThreadPoolExecutor(min(NUM_THREADS, 4 * (os.cpu_count() or 1)) if is_local else NUM_THREADS) as pool:
+        probed = list(pool.map(lambda item: _probed(archive, item, audio, sites), chosen))
     good = [one for one in probed if not one.reason]
     probed_bytes = sum(item.num_bytes for item in chosen)
     num_bytes = sum(item.num_bytes for item in items)

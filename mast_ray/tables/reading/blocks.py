@@ -25,6 +25,8 @@ from mast_ray.storage.storage import Storage
 from mast_ray.tables.prepared import MEND, Prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, keys_of, pair_keys
 
+ROWS_PER_BLOCK = 64
+
 
 @dataclass(frozen=True)
 class Block:
@@ -48,7 +50,7 @@ class BlockMap:
     offset: NDArray[np.float32]  # (N,)
 
 
-def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) -> BlockMap:
+def block_map(prepared: Prepared, chunks: ChunkSet) -> BlockMap:
     """Find every chunk of a set in the frames files."""
     index = prepared.index
     file_names = index.column("file").combine_chunks().dictionary_encode()
@@ -75,7 +77,7 @@ def block_map(prepared: Prepared, chunks: ChunkSet, rows_per_block: int = 64) ->
     group_keys, group_of = np.unique(pair_keys(file, group), return_inverse=True)
     group_rows = np.zeros(len(group_keys), np.int64)
     np.maximum.at(group_rows, group_of, row + count)
-    blocks, first_group, block_of_group, base = _joined(group_keys, group_rows, rows_per_block)
+    blocks, first_group, block_of_group, base = _joined(group_keys, group_rows, ROWS_PER_BLOCK)
     names = file_names.dictionary.to_pylist()
     block = block_of_group[group_of[piece]]
     place = base[group_of[piece]] + row[piece] + within

@@ -241,7 +241,6 @@ def box_table(
     prepared: Prepared,
     chunks: ChunkSet,
     labels: pa.Table | None,
-    min_score: float = 0.0,
     min_remnant_s: float = 0.1,
     ignored: pa.Table | None = None,
 ) -> BoxTable:
@@ -278,7 +277,7 @@ def box_table(
     is_doubted = np.zeros(len(labels), bool)  # pseudo-labels between two thresholds
     if "is_ignored" in labels.column_names:
         is_doubted = pc.fill_null(labels.column("is_ignored"), False).to_numpy()
-    kept = np.flatnonzero(representable & (rows >= 0) & (score >= min_score))
+    kept = np.flatnonzero(representable & (rows >= 0) & (score >= 0.0))
     boxes, rows = boxes[kept], rows[kept]
 
     first_hop = np.concatenate(([0], np.cumsum(prepared.num_chunks + 2)))

@@ -94,7 +94,6 @@ class ChunkReader:
         lanes: int = 32,
         seed: int = 0,
         num_threads: int = 0,
-        min_score: float = 0.0,
         min_remnant_s: float = 0.1,
         ignored: pa.Table | None = None,
         shuffle_chunks: int = 4096,
@@ -108,7 +107,7 @@ class ChunkReader:
         found = block_map(prepared, chunks)
         order, self._block_start = sort_by_block(found)
         self.chunks = chunks.take(order)
-        self.boxes = box_table(prepared, self.chunks, labels, min_score, min_remnant_s, ignored)
+        self.boxes = box_table(prepared, self.chunks, labels, min_remnant_s, ignored)
         self.is_pseudo = np.zeros(len(chunks), bool)
         self.limits = np.ones((len(chunks), 2), np.float32)
         self.batch_size, self.seed = batch_size, seed

@@ -37,6 +37,7 @@ STATE, WEIGHTS, AVERAGE, MOMENTS = (
     "moments.safetensors",
 )
 _NAME = re.compile(r"^step-(\d{10})$")
+KEPT = 2  # a damaged newest one leaves its predecessor
 MOST_FAILED_WRITES = 3
 STORAGE_FAULTS = (
     OSError,
@@ -77,8 +78,8 @@ class TrainingState:
 class Checkpoints:
     """The checkpoints of one run in one folder, newest kept last. Only rank 0 writes."""
 
-    def __init__(self, storage: Storage, keep: int = 2) -> None:
-        self.storage, self.keep = storage, max(2, keep)  # two: a damaged newest one leaves its predecessor
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
         self._failures_in_a_row = 0
 
     def write(self, state: TrainingState, is_last: bool = False) -> bool:
@@ -227,7 +228,7 @@ class Checkpoints:
     def _prune(self) -> None:
         """Keep the newest `keep` finished checkpoints; older ones and damaged leftovers go."""
         finished = [name for name in self.names() if self.storage.stat(f"{name}/{MANIFEST}") is not None]
-        for name in finished[: -self.keep]:
+        for name in finished[:-KEPT]:
             self._remove(name)
 
     def _remove(self, name: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import re
 from dataclasses import asdict, dataclass, field, replace
@@ -31,8 +30,6 @@ from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.checkpoints import manifest_text, parse_manifest
 from mast_ray.training.files.post_processing import PostProcessing
-
-log = logging.getLogger("mast.training")
 
 WEIGHTS, CARD = "weights.safetensors", "card.json"
 CARD_VERSION = 1

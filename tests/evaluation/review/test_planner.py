@@ -65,15 +65,16 @@ def test_coverage_goes_to_the_farthest_corner_like_a_greedy_search_by_hand():
     assert plan[0].reason.startswith("2.00 away")
 
 
-def test_mixed_plan_takes_turns_and_passes_over_what_is_annotated_already():
+def test_mixed_plan_takes_turns_and_passes_over_neighbours_of_what_it_has():
     rng = np.random.default_rng(0)
     pool = candidates(uncertainty=rng.random(144), embeddings=rng.normal(size=(144, 100)).astype(np.float32))
-    plan = plan_annotation(pool, 9, "mixed", annotated=[("rec3", 2)], seed=1)
+    plan = plan_annotation(pool, 9, "mixed", seed=1)
     assert [c.strategy for c in plan[:3]] == ["time_balanced", "uncertainty", "coverage"]
     assert len({c.chunk_id for c in plan}) == 9
-    assert plan == plan_annotation(pool, 9, "mixed", annotated=[("rec3", 2)], seed=1)
-    whole = plan_annotation(pool, 10_000, "mixed", annotated=[("rec3", 2)])
-    assert not {"rec3:1", "rec3:2", "rec3:3"} & {c.chunk_id for c in whole}
+    assert plan == plan_annotation(pool, 9, "mixed", seed=1)
+    whole = plan_annotation(pool, 10_000, "mixed")
+    places = {(c.recording_id, c.chunk) for c in whole}
+    assert not places & {(recording, chunk + 1) for recording, chunk in places}
     assert 24 * 2 <= len(whole) <= 24 * 3  # at most every other of six chunks
 
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from review_sheets import draw_review, precision_at
 
 from mast_ray.evaluation.review.sheet import (
     Cell,
     PrecisionCurve,
     band_edges_of,
     draw_places,
-    draw_review,
     num_above,
-    precision_at,
     precision_of_counts,
     threshold_for_precision,
 )

@@ -20,16 +20,15 @@ def agree(found, kind):
     return len(pairs) == len(set(kind.tolist())) == len({f for f, _ in pairs})
 
 
-@pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
-def test_well_separated_kinds_become_clusters(method):
+def test_well_separated_kinds_become_clusters():
     vectors, kind = kinds()
-    assert agree(cluster_embeddings(vectors, method, num_clusters=4), kind)
+    assert agree(cluster_embeddings(vectors), kind)
 
 
 def test_beyond_the_sample_points_follow_their_nearest_neighbour(monkeypatch):
     monkeypatch.setattr(clusters, "MOST_POINTS", 60)
     vectors, kind = kinds()
-    assert agree(cluster_embeddings(vectors, "hdbscan"), kind)
+    assert agree(cluster_embeddings(vectors), kind)
     assert map_2d(vectors, "tsne").shape == (120, 2)
 
 
@@ -57,5 +56,5 @@ def test_maps_keep_kinds_together_and_repeat_with_the_seed(method):
 
 
 def test_few_points_are_no_cluster_and_lie_at_the_origin():
-    assert cluster_embeddings(np.eye(2), "hdbscan").tolist() == [-1, -1]
+    assert cluster_embeddings(np.eye(2)).tolist() == [-1, -1]
     assert map_2d(np.eye(2), "tsne").tolist() == [[0, 0], [0, 0]]

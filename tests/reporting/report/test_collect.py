@@ -15,7 +15,7 @@ from mast_ray.evaluation.intervals import FIGURES
 from mast_ray.evaluation.intervals import Interval as Estimate
 from mast_ray.evaluation.label_budget import CurveRow, curves_to_json
 from mast_ray.evaluation.score_sheet import ScoreRow, ScoreSheet, Threshold
-from mast_ray.reporting.report.collect import collect_run, find_files
+from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.collect_provenance import effort_of
 from mast_ray.reporting.report.collect_scores import cell_of, scores_of_table
 from mast_ray.reporting.report.collect_studies import (
@@ -26,6 +26,7 @@ from mast_ray.reporting.report.collect_studies import (
     trials_of,
 )
 from mast_ray.reporting.report.contents import Interval
+from mast_ray.reporting.report.found_files import find_files
 from mast_ray.reporting.report.page import render_report
 from mast_ray.self_training.round_records import flat
 from mast_ray.self_training.trial_records import OBJECTIVE, TrialRecord

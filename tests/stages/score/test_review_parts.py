@@ -4,11 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from review_sheets import draw_review
 
 from mast_ray.config.errors import DataError
 from mast_ray.config.tree import ClusterConfig
 from mast_ray.evaluation.breakdown import cells_of_hours
-from mast_ray.evaluation.review.sheet import band_edges_of, draw_review, num_above
+from mast_ray.evaluation.review.sheet import band_edges_of, num_above
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ

@@ -19,9 +19,10 @@ from mast_ray.inference.chunk_detector import ChunkDetector, Inputs
 from mast_ray.inference.chunk_scores import as_detected, found_in_chunks
 from mast_ray.inference.validation import DetectionValidation
 from mast_ray.stages.runner import HERE, ON_RAY, Here
+from mast_ray.stages.train.data import pretraining_chunks
 from mast_ray.stages.train.plan import plan_text
 from mast_ray.stages.train.train import run_pretrain, run_train_detector
-from mast_ray.stages.train.work import DetectorTask, PretrainTask, pretraining_chunks
+from mast_ray.stages.train.work import DetectorTask, PretrainTask
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split

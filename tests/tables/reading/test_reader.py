@@ -153,16 +153,6 @@ def test_time_only_labels_become_ignore_regions_over_the_whole_band(prepared):
     assert boxes.corners[0, 0].tolist() == [100.0, 0.0, 200.0, 128.0]
 
 
-def test_pseudo_labels_under_the_threshold_are_left_out(prepared):
-    labels = prepared.labels.set_column(
-        prepared.labels.schema.get_field_index("score"),
-        "score",
-        pa.array(np.linspace(0, 1, len(prepared.labels)), pa.float32()),
-    )
-    table = box_table(prepared, everything(prepared), labels, min_score=0.5)
-    assert table.score.min() >= 0.5 and len(table.score) > 0
-
-
 def test_padding_without_a_loop_gives_what_pad_boxes_gives():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 12, 20)
