@@ -71,7 +71,7 @@ PRINTED = (
     "model.adapter=upsampling", "model.finest_level=8x4", "spectrogram.background=none", "augment.most_per_example=3", "augment.gain=0.3",
     "augment.gain_db=0", "augment.equaliser_db=0", "augment.frequency_shift_bins=4", "augment.shift_edges=silence", "augment.mix_style=0",
     "augment.background=0.3", "augment.background_from=labelled", "augment.zoom=1", "augment.reverse=0",
-    "evaluate.post=none",
+    "augment.bend=0", "evaluate.post=none",
 )  # fmt: skip
 KINDS = {
     "gain": ("augment.gain_db=12",),
@@ -102,6 +102,7 @@ FIXED = (*NEW_STAGES, "self_train.teacher=fixed")
 WIDE_BAND = ("self_train.ignore_above=0.1",)
 
 TEACHER = "field"
+UNLIKE = ("field_bend", "resnet_fpn_field")  # other augmentation, other network
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
@@ -157,6 +158,7 @@ ROWS = _rows(
     Row("unreversed", ("augment.zoom=2",), with_rows=("unzoomed",)),
     Row("field", ("augment.reverse=0.5", "evaluate.post=card"), with_rows=("unreversed",)),
     Row("field_undoubted", ("evaluate.post=none",), with_rows=("field",)),
+    Row("field_bend", ("augment.bend=0.6",), with_rows=("field",)),
     Row("field_wide_shift", ("augment.frequency_shift_bins=32",), with_rows=("field",)),
     Row("field_mixup", ("augment.mixup=0.3",), with_rows=("field",)),
     Row("field_4x4", ("model.finest_level=4x4",), with_rows=("field",)),
@@ -205,10 +207,12 @@ ROWS = _rows(
             teacher,
             (TEACHER,),
             True,
-            {"_committee_pieces": ("pieces",)}.get(name, ()),
+            {"_committee_unlike": UNLIKE, "_committee_pieces": ("pieces",)}.get(name, ()),
         )
         for name, sets, teacher in (
             ("_committee", FIXED, TEACHER),
+            # six detectors of three kinds, each of which hears once
+            ("_committee_unlike", (*FIXED, *WIDE_BAND, "self_train.teacher_hearings=1"), TEACHER),
             # what lies as calls do, whatever the animal
             ("_committee_pieces", (*FIXED, *WIDE_BAND), TEACHER),
             ("_committee_wide_band", (*FIXED, *WIDE_BAND), TEACHER),

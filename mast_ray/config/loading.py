@@ -18,7 +18,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.config.retired import without_retired
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config
 
@@ -55,7 +54,7 @@ def nearest_key(key: str, valid: Iterable[str]) -> str:
 
 def apply_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
     """A new config with dotted keys replaced; every change is validated and the whole is checked again."""
-    tree, overrides = config.model_dump(), without_retired(overrides)
+    tree = config.model_dump()
     valid = leaf_keys(Config)
     for key, value in overrides.items():
         if key not in valid:

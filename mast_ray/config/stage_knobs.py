@@ -36,6 +36,10 @@ class AugmentConfig(Section):
     """
     reverse: Share = 0.5
     """Share of the augmented examples that are played backwards: melodies of other animals. 0: off (paper)."""
+    bend: float = Field(0.0, ge=0.0, le=0.8)
+    """Largest strength of a bend, which stretches time and frequency more in one place than in another, for half of the
+    augmented examples: rhythms and spectra of other animals. 0: off (paper).
+    """
     frequency_mask_bins: int = Field(12, ge=0)
     """Widest masked band."""
     time_mask_s: float = Field(0.5, ge=0)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from mast_ray.config.retired import without_retired
 from mast_ray.config.stage_knobs import (
     AugmentConfig,
     DetectorTrainConfig,
@@ -340,8 +339,3 @@ class Config(Section):
     """Sweeps over archives."""
     cluster: ClusterConfig = ClusterConfig()
     """Workers, engines, precision."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_before(cls, tree: Any) -> Any:
-        return without_retired(tree) if isinstance(tree, dict) else tree

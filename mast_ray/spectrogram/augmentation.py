@@ -28,7 +28,7 @@ from mast_ray.boxes.geometry import area, clip
 from mast_ray.spectrogram.grid import fractional_frames
 from mast_ray.spectrogram.mixing import MixDraw, draw_mixing, mix_background, mix_examples
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.spectrogram.stretching import zoomed, zoomed_corners
+from mast_ray.spectrogram.stretching import stretched, stretched_corners
 
 if TYPE_CHECKING:
     from mast_ray.config.stage_knobs import AugmentConfig
@@ -41,6 +41,8 @@ MOSTLY_HIDDEN = 0.5
 LOG_PER_DB = 0.1 * math.log(10.0)  # log-mel is the natural logarithm of power
 EQUALISER_POINTS = 5
 ZOOMED_SHARE = 0.5  # of the examples that are augmented
+BENT_SHARE = 0.5
+FEWEST_WAVES, MOST_WAVES = 0.5, (4.0, 2.0)  # of a bend in a chunk, in time and in frequency
 NEARLY_SILENT = 0.01  # above silence: backgrounds in half precision are rounded by half as much
 LEAST_SPREAD = 0.05  # a bin that stays the same all the time has no spread to divide by
 
@@ -66,6 +68,7 @@ class AugmentStrength:
     shift_edges: Literal["silence", "repeat"] = "repeat"
     zoom: float = 2.0  # a factor: 1 switches it off
     reverse: float = 0.5  # share of the augmented examples
+    bend: float = 0.0
 
     @property
     def needs_bank(self) -> bool:
@@ -92,6 +95,7 @@ class AugmentStrength:
             shift_edges=config.shift_edges,
             zoom=config.zoom,
             reverse=config.reverse,
+            bend=config.bend,
         )
 
 
@@ -114,6 +118,9 @@ class Draws(NamedTuple):
     zoom: Tensor | None = None  # (B, 2) factors of time and frequency, neutral 1
     zoom_about: Tensor | None = None  # (B, 2) frame and bin that stay where they are
     is_reversed: Tensor | None = None  # (B,) bool
+    bends: Tensor | None = (
+        None  # (B, 2, 3) strength, waves and phase in time and in frequency, neutral strength 0
+    )
 
 
 def draw_augmentation(
@@ -197,6 +204,13 @@ def draw_augmentation(
         drawn = drawn._replace(zoom=strength.zoom**power, zoom_about=about)
     if strength.reverse > 0:
         drawn = drawn._replace(is_reversed=is_augmented & (uniform(num_chunks) < strength.reverse))
+    if strength.bend > 0:
+        is_bent = is_augmented & (uniform(num_chunks) < BENT_SHARE)
+        power, waves, phase = uniform(num_chunks, 2, 3).unbind(2)
+        ranges = [most - FEWEST_WAVES for most in MOST_WAVES]
+        waves = FEWEST_WAVES + torch.stack([waves[:, axis] * ranges[axis] for axis in (0, 1)], dim=1)
+        bends = (power * strength.bend * is_bent[:, None], waves, phase * 2 * math.pi)
+        drawn = drawn._replace(bends=torch.stack(bends, dim=2))
     return drawn
 
 
@@ -224,9 +238,11 @@ def augment(
             [back[..., 0], boxes.corners[..., 1], back[..., 1], boxes.corners[..., 3]], dim=-1
         )
         boxes = replace(boxes, corners=torch.where(draws.is_reversed[:, None, None], turned, boxes.corners))
-    if draws.zoom is not None and draws.zoom_about is not None:
-        corners = zoomed_corners(boxes.corners, draws.zoom, draws.zoom_about)
-        logmel = zoomed(logmel, draws.zoom, draws.zoom_about, normalisation.silence)
+    if draws.zoom is not None or draws.bends is not None:
+        still = torch.ones(len(logmel), 2, device=logmel.device)
+        factors, about = (still if draw is None else draw for draw in (draws.zoom, draws.zoom_about))
+        corners = stretched_corners(boxes.corners, factors, about, draws.bends, (num_frames, num_bins))
+        logmel = stretched(logmel, factors, about, draws.bends, normalisation.silence)
         boxes = _to_the_edges(boxes, replace(boxes, corners=corners), num_bins)
         boxes = clip_boxes(boxes, num_frames, num_bins)  # what left the chunk is not there to be shifted back
     if strength.time_shift_frames > 0 or strength.time_warp > 0:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import mast_ray
-from mast_ray.config.retired import with_retired
 from mast_ray.config.tree import Config
 from mast_ray.storage.storage import Storage
 
@@ -47,8 +46,7 @@ def sections_hash(config: Config, *names: str) -> str:
         value: Any = config
         for part in name.split("."):
             value = getattr(value, part)
-        whole = hasattr(value, "model_dump")
-        picked[name] = with_retired(name, value.model_dump(mode="json")) if whole else value
+        picked[name] = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     return text_hash(json.dumps(picked, sort_keys=True))
 
 

@@ -137,6 +137,41 @@ def test_what_a_zoom_pushed_out_is_not_shifted_back_as_an_empty_box() -> None:
     assert objects(applied(batch, out)) == []
 
 
+BENDS = st.tuples(st.floats(0, 0.8), st.floats(0.5, 4), st.floats(0, 6.3))  # strength, waves, phase
+
+
+@settings(max_examples=60, deadline=None)
+@given(BENDS, BENDS)
+def test_a_call_lies_in_its_box_after_a_bend(time: tuple[float, ...], frequency: tuple[float, ...]) -> None:
+    batch = painted((110, 26, 150, 38))
+    bent = applied(batch, draws(bends=torch.tensor([[time, frequency]])))
+    if not objects(bent):
+        return  # moved out of the chunk
+    assert measured_box(bent.logmel[0, 0]) == pytest.approx(objects(bent)[0], abs=1.51)
+
+
+def test_a_bend_after_a_zoom_by_hand() -> None:
+    """Half a wave over the chunk: sound comes from `place + 0.5 * T / pi * sin(pi * place / T)`."""
+    batch = painted((64, 16, 192, 32))
+    half_wave = torch.tensor([[[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]])
+    result = applied(
+        batch, draws(zoom=torch.tensor([[0.5, 2.0]]), zoom_about=torch.tensor([[0.0, 16.0]]), bends=half_wave)
+    )
+    (box,) = objects(result)
+    for before, after in ((32.0, box[0]), (96.0, box[2])):  # where the zoom alone puts the call
+        assert after + 0.5 * T / np.pi * np.sin(np.pi * after / T) == pytest.approx(before, abs=1e-3)
+    assert box[1::2] == [16.0, 48.0]
+
+
+def test_half_of_the_augmented_are_bent_and_the_other_draws_stay_as_they_were() -> None:
+    drawn, without = drawn_many(replace(ALL, bend=0.6), 0.8), drawn_many(ALL, 0.8)
+    strength, waves, phase = drawn.bends.unbind(2)
+    assert (strength > 0).all(dim=1).float().mean() == pytest.approx(0.4, abs=0.05)
+    assert 0.5 < strength.max() <= 0.6 and (waves >= 0.5).all() and (phase < 6.3).all()
+    assert waves.amax(dim=0).tolist() == pytest.approx([4.0, 2.0], abs=0.1)
+    assert torch.equal(drawn.shift_frames, without.shift_frames) and without.bends is None
+
+
 def test_half_of_the_augmented_are_zoomed_by_factors_as_often_above_one_as_below() -> None:
     drawn = drawn_many(replace(ALL, zoom=2.0), 0.8)
     is_zoomed = (drawn.zoom != 1).any(dim=1)

@@ -9,4 +9,5 @@ EVERY_AUGMENTATION: dict[str, object] = {
     "augment.background_from": "pool",
     "augment.zoom": 2.0,
     "augment.reverse": 0.5,
+    "augment.bend": 0.6,
 }

@@ -55,7 +55,7 @@ def place(tmp_path_factory) -> Path:
     (root / "evil.yaml").write_text("!!python/object/apply:os.system ['true']\n")
     (root / "typo.yaml").write_text("detector:\n  epoch: 3\n")
     (root / "twice.yaml").write_text(
-        "detector:\n  epochs: 3\naugment:\n  zoom: 2\ndetector:\n  batch_size: 8\n"
+        "detector:\n  epochs: 3\naugment:\n  bend: 0.5\ndetector:\n  batch_size: 8\n"
     )
     (root / "moved.csv").write_text("site,timezone\nA,Europe/Berlin\nA,Asia/Tokyo\n")
     (root / "list.yaml").write_text("- 1\n- 2\n")

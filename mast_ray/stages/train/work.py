@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from mast_ray.config.errors import DataError
-from mast_ray.config.retired import with_retired
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig, lengthened
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.split_truth import selection_split
@@ -300,8 +299,7 @@ def identity_of(task: PretrainTask | DetectorTask, prepared: Prepared) -> dict[s
         )
     parts["spectrogram"] = task.config.spectrogram.model_dump(mode="json")
     if isinstance(task, DetectorTask):
-        own = augment_of(task.config, task.labels).model_dump(mode="json")
-        parts["augment"] = with_retired("augment", own)
+        parts["augment"] = augment_of(task.config, task.labels).model_dump(mode="json")
         if task.labels.name != "expert":
             own = task.config.self_train.model_dump(mode="json", include=_STUDENT_KNOBS)
             parts |= {f"self_train.{key}": value for key, value in own.items()}

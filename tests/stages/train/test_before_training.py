@@ -78,10 +78,6 @@ def test_a_run_by_a_recipe_that_judges_in_its_own_way_goes_on(archive):
     assert "evaluate.post" not in identity_of(DetectorTask(paper(), "", ""), archive)
 
 
-def test_a_run_that_recorded_a_setting_that_is_gone_goes_on(archive):
-    assert identity_of(DetectorTask(tiny(), "", ""), archive)["augment"]["bend"] == 0.0
-
-
 def test_a_training_that_nothing_chose_by_names_no_best_step():
     told = result_text(TrainSummary(2, 8, 11, 0, -1), "out")
     assert told == "done: 2 steps over 11 chunks; the last weights, as nothing chose\nout"
