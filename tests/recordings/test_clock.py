@@ -280,14 +280,14 @@ def test_a_row_does_not_describe_a_recording_of_the_same_name_in_another_folder(
 
 def test_rows_that_fit_no_recording_or_several_are_told():
     paths = ["ridge/a.wav", "river/a.wav", "river/b.wav"]
-    assert refuse_unclear(parse_site_table("file,site\nb.wav,B\nriver/a.wav,A\n"), paths, "t.csv") == ""
+    assert refuse_unclear(parse_site_table("file,site\nb.wav,B\nriver/a.wav,A\n"), paths, (), "t.csv") == ""
     assert "1 of its files" in refuse_unclear(
-        parse_site_table("file,site\nb.wav,B\nc.wav,C\n"), paths, "t.csv"
+        parse_site_table("file,site\nb.wav,B\nc.wav,C\n"), paths, (), "t.csv"
     )
     with pytest.raises(DataError, match="none of its 1 files"):
-        refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, (), "t.csv")
     with pytest.raises(DataError, match=r"a\.wav can be 2 recordings"):
-        refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, (), "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -317,13 +317,29 @@ def test_the_start_of_a_deployment_is_not_that_of_a_recording():
     row = table.row_of("ridge/20230531_090000.WAV", "ridge")
     assert row is not None and (row.start, row.latitude) == (None, 40.1)
     assert "the start of 1 sites is not used" in refuse_unclear(
-        table, ["ridge/20230531_090000.WAV"], "sites.csv"
+        table, ["ridge/20230531_090000.WAV"], {"ridge"}, "sites.csv"
     )
+
+
+def test_sites_of_a_table_that_no_recording_has_are_told():
+    """A site written otherwise than its folder lost its zone and place without a word."""
+    paths, at_sites = ["Wald/a.wav", "Moor/b.wav"], {"Wald", "Moor"}
+    table = parse_site_table("site,timezone\nWald,Europe/Berlin\nmoor,Europe/Berlin\n")
+    note = refuse_unclear(table, paths, at_sites, "t.csv")
+    assert note == "t.csv: 1 of its sites are not in the archive (e.g. 'moor'; there: 'Moor', 'Wald')"
+    with pytest.raises(
+        DataError, match=r"none of its 1 sites is in the archive \(e.g. 'moor'; there: 'Moor'"
+    ):
+        refuse_unclear(parse_site_table("site,timezone\nmoor,Europe/Berlin\n"), paths, at_sites, "t.csv")
+    with pytest.raises(DataError, match="no recording there has one"):
+        refuse_unclear(parse_site_table("site,timezone\nmoor,Europe/Berlin\n"), ["b.wav"], {""}, "t.csv")
+    named = parse_site_table("file,site,timezone\nb.wav,bog,\n,bog,Europe/Berlin\n")  # by a row of its own
+    assert refuse_unclear(named, paths, at_sites, "t.csv") == ""
 
 
 def test_rows_of_two_folders_that_fit_one_recording_are_said():
     table = parse_site_table("file,site\nA/x.wav,A\nB/x.wav,B\n")
     assert table.row_of("x.wav") is None
     assert "1 recordings are described by rows of several folders" in refuse_unclear(
-        table, ["x.wav"], "t.csv"
+        table, ["x.wav"], (), "t.csv"
     )

@@ -46,7 +46,7 @@ from mast_ray.tables.preparing.inventory import (
     list_archive,
     take_inventory,
 )
-from mast_ray.tables.preparing.site_table import site_table_of, versions_with_rows
+from mast_ray.tables.preparing.site_table import site_by_name, site_table_of, versions_with_rows
 from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.names_files import names_version_of
 
@@ -79,7 +79,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
     paths = [item.path for item in listing.items] if inputs.table else []
-    sites, _ = site_table_of(inputs.table, paths, config.storage)
+    sites, _ = site_table_of(inputs.table, paths, config.storage, site_by_name(config.audio))
     listing = replace(listing, items=versions_with_rows(listing.items, sites, config.audio))
     model_at = open_storage(inputs.model, config.storage)
     used_embedding(config.detect.embeddings, load_names(model_at, card))  # a mistake is told before the work
