@@ -23,6 +23,7 @@ from s3_server import free_port
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY
 from mast_ray.storage.storage import LocalStorage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+from mast_ray.training.files.shipped import shipped_model
 from mast_ray.verbs.main import main
 
 
@@ -63,6 +64,10 @@ def place(tmp_path_factory) -> Path:
     (root / "half_model").mkdir()
     (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
     (root / "file").write_text("x")
+    shipped = shipped_model("tiny")
+    (root / "edited").mkdir()
+    card = json.loads((Path(shipped) / "card.json").read_text())
+    (root / "edited" / "card.json").write_text(json.dumps(card | {"calibration": {"steepness": 2}}))
     detection = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "begin_s": 1.0, "end_s": 2.0, "low_hz": 900.0, "high_hz": 1100.0, "score": 0.5}  # fmt: skip
     recording = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "duration_s": 12.0, "sample_rate_hz": 16_000}  # fmt: skip
     pq.write_table(pa.Table.from_pylist([detection], schema=DETECTIONS), root / "found.parquet")
@@ -111,6 +116,7 @@ MISTAKES = [
     (["pretrain", "{p}/not_a_model", "--out", "{p}/o8", "--runner", "here"], DATA, ["prepared"]),
     (["train", "{p}/empty", "--out", "{p}/o9", "--runner", "here"], DATA, ["prepared"]),
     (["detect", "{p}/not_a_model", "{p}/audio", "--out", "{p}/o10", "--runner", "here"], DATA, ["not_a_model", "card.json"]),
+    (["detect", "{p}/edited", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["calibration that cannot be used", "steepness", "mast calibrate"]),
     (["detect", "{p}/half_model", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["half_model"]),
     (["evaluate", "--detections", "{p}/none.parquet", "--annotations", "{p}/foreign.txt"], DATA, ["none.parquet"]),
     (["export", "{p}/none.parquet", "--to", "raven", "--out", "{p}/o12"], DATA, ["none.parquet"]),
