@@ -250,6 +250,18 @@ def test_a_schedulers_signal_before_the_work_begins_means_what_it_means_during_i
     assert "run the same command again" in capsys.readouterr().err
 
 
+def test_letters_that_the_terminal_does_not_have_are_shown_by_their_number(tmp_path):
+    """Under a Latin-1 locale a Thai site name ended inventory with a traceback."""
+    (tmp_path / "ป่า").mkdir()
+    soundfile.write(tmp_path / "ป่า" / "a.wav", np.full(32_000, 0.1, np.float32), 16_000)
+    found = subprocess.run(
+        [sys.executable, "-m", "mast_ray", "inventory", str(tmp_path)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True,
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert b"\\u0e1b\\u0e48\\u0e32 1" in found.stdout
+
+
 def test_what_libraries_do_at_the_end_of_a_process_does_not_change_its_exit_code(tmp_path):
     lines = (
         "import atexit, ctypes, pathlib, sys",
