@@ -161,6 +161,8 @@ def test_a_zone_that_does_not_exist_is_the_users_mistake():
         ("Recorded at 12:00:00.250 01/06/2023 (UTC+5:30) by AudioMoth 24F3190160371", "2023-06-01 12:00:00.250+05:30"),
         ("Recorded at 12:00:00 01/06/2017 by AudioMoth 24F3190160371", "2017-06-01 12:00:00"),
         ("Recorded at 12:00:00 31/06/2017 (UTC) by AudioMoth", None),
+        ("Recorded at 12:00:00 30/06/2017 (UTC+25) by AudioMoth", None),  # ended the whole archive
+        ("Recorded at 12:00:00 30/06/2017 (UTC-24) by AudioMoth", None),
         ("a nice morning", None),
     ],
 )  # fmt: skip
@@ -207,6 +209,22 @@ def test_sources_that_name_different_moments_are_flagged():
     assert (
         recording_metadata("X_20180709_213000.wav", header=header_of(COMMENT)).time_flags == ()
     )  # the name is UTC
+
+
+@pytest.mark.parametrize("line", [b"Loc Position: 1.25, 116.5", b"no colon here", b"Loc Position: 1 2 300"])
+def test_a_broken_line_of_guano_does_not_cost_the_time(line):
+    header = header_of(
+        chunk(b"guan", b"GUANO|Version: 1.0\nTimestamp: 2018-07-10T05:30:10+08:00\n" + line + b"\nMake: T")
+    )
+    found = recording_metadata("X_20180710_053000.wav", header=header)
+    assert (found.time_source, found.utc_offset_s, found.latitude) == ("guano", 8 * 3600, None)
+
+
+def test_an_offset_of_guano_that_no_place_has_is_not_used():
+    """An offset of a day ended the whole archive with a traceback."""
+    header = header_of(chunk(b"guan", b"GUANO|Version: 1.0\nTimestamp: 2018-07-10T05:30:10+25:00"))
+    found = recording_metadata("X_20180710_053000.wav", header=header, zone="UTC")
+    assert (found.time_source, found.utc_offset_s) == ("filename", 0)
 
 
 def test_broken_guano_costs_only_itself():
