@@ -64,6 +64,8 @@ def place(tmp_path_factory) -> Path:
     (root / "half_model").mkdir()
     (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
     (root / "file").write_text("x")
+    (root / "begun_run" / "prepared").mkdir(parents=True)
+    (root / "begun_run" / "prepared" / "manifest.json").write_text("{}")
     shipped = shipped_model("tiny")
     (root / "edited").mkdir()
     card = json.loads((Path(shipped) / "card.json").read_text())
@@ -144,6 +146,7 @@ MISTAKES = [
     (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/nowhere", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/empty", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
+    (["listen", "{p}/audio", "--out", "{p}/begun_run"], CONFIG, ["holds a run of `mast run`", "another folder"]),
     (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
     (["synth", "--out", "{p}/o13", "--hours", "nan"], CONFIG, ["--hours nan"]),
     (["synth", "--out", "{p}/o13", "--hours", "0.01", "--seed", "-1"], CONFIG, ["--seed -1", "from 0 on"]),
