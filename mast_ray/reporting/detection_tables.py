@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from mast_ray.config.errors import DataError
 from mast_ray.recordings.annotations.reading import ANNOTATION_SUFFIXES
 from mast_ray.recordings.clock_and_site.sites import recordings_among
-from mast_ray.recordings.decoding.faults import UnreadableRecording
+from mast_ray.recordings.decoding.faults import UnreadableRecording, reasons_text
 from mast_ray.recordings.decoding.reading import ANY_RATE, probe
 from mast_ray.reporting.clips import safe_key
 from mast_ray.spectrogram.grid import middle_chunk
@@ -77,10 +77,23 @@ def split_uri(uri: str) -> tuple[Storage, list[str]]:
     storage = open_storage(uri)
     keys = parquet_keys(storage)
     if not keys:
+        _refuse_all_rejected(storage, uri)
         raise DataError(
             f"{uri} holds no Parquet table: give the output of `mast detect` or one .parquet file"
         )
     return storage, keys
+
+
+def _refuse_all_rejected(storage: Storage, uri: str) -> None:
+    """A sweep that could not read any recording has no table, and says why."""
+    rejects, manifest = "rejects.parquet", read_manifest(storage)
+    if manifest is None or manifest.stage != "detect" or storage.stat(rejects) is None:
+        return
+    if reasons := read_parquet(storage, rejects).column("reason").to_pylist():
+        raise DataError(
+            f"{uri} holds no detections, all {len(reasons):,} recordings were rejected: {reasons_text(Counter(reasons))}\n"
+            f"{storage.url}/{rejects} says why; mend these files, or give other recordings"
+        )
 
 
 def read_parquet(storage: Storage, key: str) -> pa.Table:

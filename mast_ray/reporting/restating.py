@@ -28,8 +28,9 @@ def restated(recordings: pa.Table, zone: str = "", table: str = "") -> pa.Table:
     if zone:
         zone_named(zone)  # a mistake is told before the work
     paths = recordings.column("path").to_pylist()
-    sites, _ = site_table_of(table, paths, StorageConfig())
     rows = recordings.to_pylist()
+    site_of = {row["path"]: row["site"] or "" for row in rows}
+    sites, _ = site_table_of(table, paths, StorageConfig(), site_of.__getitem__)
     changed = 0
     for number, row in enumerate(rows):
         new = _restated_row(row, zone, sites)

@@ -27,6 +27,7 @@ from mast_ray.reporting.activity import (
     local_start_s,
     slot_date,
 )
+from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.tables.local_time import is_zone_unknown
 
 Floats = NDArray[np.float64]
@@ -223,9 +224,11 @@ def _right_rates(
 
 def _occupancy(
     season: _Season, detections: pa.Table, cells: list[tuple[int, int, Ints]], edges_hz: tuple[float, ...],
-    rng: np.random.Generator,
+    rng: np.random.Generator, heard_hz: Floats,
 ) -> pa.Table:  # fmt: skip
-    """Share of recorded time in which a band holds at least one call."""
+    """Share of recorded time in which a band holds at least one call. Recordings that end below a band (`heard_hz`, (R,))
+    are no effort there: its share is null where all do.
+    """
     columns = [
         detections.column(c).to_numpy(zero_copy_only=False) for c in ("begin_s", "end_s", "low_hz", "high_hz")
     ]
@@ -246,6 +249,7 @@ def _occupancy(
         )
     }
     bands = list(pairwise(edges_hz))
+    lows = np.array([low for low, _ in bands])
     occupied = [
         _occupied_s(season, begin_s, end_s, (low_hz < high) & (high_hz > low), num_pieces)
         for low, high in bands
@@ -255,10 +259,15 @@ def _occupancy(
             season.recording[group], season.effort_s[group], *(one[group] for one in occupied)
         )
         effort_s, busy_s = sums[0], np.stack(sums[1:])  # (R,), (bands, R)
+        hears = heard_hz[np.unique(season.recording[group])] > lows[:, None]  # (bands, R)
         limits = ratio_intervals(busy_s, effort_s, rng)
-        for (low, high), seconds, ends in zip(bands, busy_s.sum(axis=1), limits, strict=True):
-            line = (season.sites[site], slot_date(day * 24), low, high, effort_s.sum() / HOUR_S, seconds)
-            for name, value in zip(rows, (*line, seconds / effort_s.sum(), *ends), strict=True):
+        for number, ((low, high), seconds) in enumerate(zip(bands, busy_s.sum(axis=1), strict=True)):
+            ends, band_s = limits[number], effort_s[hears[number]]
+            if not hears[number].all():
+                ends = ratio_intervals(busy_s[number : number + 1, hears[number]], band_s, rng)[0]
+            share = seconds / band_s.sum() if len(band_s) else None
+            line = (season.sites[site], slot_date(day * 24), low, high, band_s.sum() / HOUR_S, seconds)
+            for name, value in zip(rows, (*line, share, *ends), strict=True):
                 rows[name].append(value)
     return pa.table(
         rows,
@@ -299,6 +308,13 @@ def _occupied_s(
     before = np.concatenate([[-np.inf], reach[:-1]]) - owner * stride
     added = np.maximum(end - np.maximum(begin, before), 0.0)
     return np.bincount(owner, weights=added, minlength=num_pieces).astype(np.float64)
+
+
+def _heard_hz(recordings: pa.Table, detections: pa.Table) -> Floats:
+    """(R,) frequency up to which each recording was searched: half its rate, and no further than detectors look."""
+    rate_hz = pc.fill_null(recordings.column("sample_rate_hz"), np.iinfo(np.int32).max)
+    highest_hz = pc.max(detections.column("high_hz")).as_py() or 0.0
+    return np.minimum(rate_hz.to_numpy() / 2.0, HIGH_HZ if highest_hz <= HIGH_HZ else np.inf)
 
 
 def _clocks(recordings: pa.Table, season: _Season, cells: list[tuple[int, int, Ints]]) -> list[str]:
@@ -349,7 +365,9 @@ def summarise(
         by_site=table(by_site),
         by_site_and_date=table(by_date, date=[slot_date(key * 24) for _, key, _ in by_date]),
         by_site_and_hour=table(by_hour, hour=hours),
-        occupancy=_occupancy(season, detections, by_date, band_edges_hz, rng),
+        occupancy=_occupancy(
+            season, detections, by_date, band_edges_hz, rng, _heard_hz(recordings, detections)
+        ),
         by_label=_joined([table(by_site, own, label) for label, own in of_label.items()]),
         by_label_and_hour=_joined(
             [table(by_hour, own, label, hour=hours) for label, own in of_label.items()]

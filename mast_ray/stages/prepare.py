@@ -55,7 +55,7 @@ from mast_ray.tables.preparing.inventory import (
     list_archive,
     take_inventory,
 )
-from mast_ray.tables.preparing.site_table import site_table_of, versions_with_rows
+from mast_ray.tables.preparing.site_table import site_by_name, site_table_of, versions_with_rows
 from mast_ray.tables.preparing.unit_work import PrepareWork
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,9 @@ def prepare(
     if inputs.only:
         listing = replace(listing, items=tuple(item for item in listing.items if item.path in inputs.only))
     paths = [item.path for item in listing.items]
-    sites, table_text = site_table_of(inputs.table, paths, config.storage, inputs.group_column)
+    sites, table_text = site_table_of(
+        inputs.table, paths, config.storage, site_by_name(config.audio), inputs.group_column
+    )
     annotations = given if given is not None else AnnotationSet()
     if inputs.dataset == "birdset":
         annotations, places = birdset_labels(archive, paths)

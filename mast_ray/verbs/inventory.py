@@ -33,14 +33,14 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.tables.labels.choice import chosen_labels
     from mast_ray.tables.labels.matching import AnnotationSource, annotations_of
     from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
-    from mast_ray.tables.preparing.site_table import site_table_of
+    from mast_ray.tables.preparing.site_table import site_by_name, site_table_of
 
     if args.sample < 0:
         raise ConfigError(f"--sample {args.sample}: give how many headers to read, 0 for all")
     archive = open_storage(args.archive, args.config.storage)
     listing = list_archive(archive)
     paths = [item.path for item in listing.items]
-    sites, _ = site_table_of(args.table, paths, args.config.storage)
+    sites, _ = site_table_of(args.table, paths, args.config.storage, site_by_name(args.config.audio))
     labels = None
     if args.annotations or args.listened:  # before the headers: a mistake in a table shows at once
         source = AnnotationSource(

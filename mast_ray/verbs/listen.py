@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.storage.storage import open_storage
 from mast_ray.training.files.shipped import FIRST_LOOK
 from mast_ray.verbs.pipeline import Step, run_steps
@@ -37,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.verbs.run import bucket_knobs, knobs_of
 
     stage = open_storage(args.out, args.config.storage)
+    if next(iter(stage.list("prepared")), None) is not None:
+        raise ConfigError(
+            f"--out {args.out} holds a run of `mast run`, which would find these boxes in place of its own:\nchoose another folder"
+        )
     out = args.out.rstrip("/") or "/"
     detections, first, page = (f"{out}/{name}" for name in ("detections", "listen_first", "report.html"))
     bucket = bucket_knobs(args.config.storage)

@@ -11,6 +11,7 @@ import argparse
 import atexit
 import difflib
 import importlib
+import io
 import os
 import re
 import signal
@@ -67,6 +68,7 @@ VERBS: dict[str, tuple[str, str]] = {
 def main(argv: list[str] | None = None) -> int:
     """Entry point of `mast`."""
     if argv is None:
+        _show_any_letter()
         return _leave(main(sys.argv[1:]))
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(
@@ -101,11 +103,20 @@ class _Parser(argparse.ArgumentParser):
 def run_verb(verb: str, argv: list[str] | None = None) -> int:
     """Run one verb with its arguments; errors become messages and exit codes."""
     if argv is None:
+        _show_any_letter()
         return _leave(run_verb(verb, sys.argv[1:]))
     if "--debug" in argv or os.environ.get("MAST_DEBUG"):
         return _run(verb, argv, debug=True)
     with chatter_apart():
         return _run(verb, argv, debug=False)
+
+
+def _show_any_letter() -> None:
+    """Names of sites hold letters that a terminal or a log of another encoding (Latin-1) does not have: they are shown by
+    their number there, as Python does on stderr.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _leave(code: int) -> NoReturn:

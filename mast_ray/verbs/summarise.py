@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    if args.seed < 0:
+        raise ConfigError(f"--seed {args.seed}: give a whole number from 0 on")
     args.table = of_run(args.table)
     source = args.recordings or recordings_beside(args.table)
     if source is None:

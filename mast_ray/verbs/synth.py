@@ -107,6 +107,18 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(
                 f"--{name} {getattr(args, name):g} makes an archive of nothing: give a positive number"
             )
+    if args.seed < 0:
+        raise ConfigError(f"--seed {args.seed}: give a whole number from 0 on")
+    for name, most in (
+        ("density", 10_000.0),
+        ("snr_db", 100.0),
+        ("site_shift", 100.0),
+        ("temporal_shift", 100.0),
+    ):
+        if not (-most if name == "snr_db" else 0.0) <= getattr(args, name) <= most:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {getattr(args, name):g} makes no sound: give a number of at most {most:g}"
+            )
     for name in ("damage", "labelled_share"):
         if not 0 <= getattr(args, name) <= 1:
             option = name.replace("_", "-")

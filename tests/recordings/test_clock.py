@@ -161,6 +161,8 @@ def test_a_zone_that_does_not_exist_is_the_users_mistake():
         ("Recorded at 12:00:00.250 01/06/2023 (UTC+5:30) by AudioMoth 24F3190160371", "2023-06-01 12:00:00.250+05:30"),
         ("Recorded at 12:00:00 01/06/2017 by AudioMoth 24F3190160371", "2017-06-01 12:00:00"),
         ("Recorded at 12:00:00 31/06/2017 (UTC) by AudioMoth", None),
+        ("Recorded at 12:00:00 30/06/2017 (UTC+25) by AudioMoth", None),  # ended the whole archive
+        ("Recorded at 12:00:00 30/06/2017 (UTC-24) by AudioMoth", None),
         ("a nice morning", None),
     ],
 )  # fmt: skip
@@ -207,6 +209,22 @@ def test_sources_that_name_different_moments_are_flagged():
     assert (
         recording_metadata("X_20180709_213000.wav", header=header_of(COMMENT)).time_flags == ()
     )  # the name is UTC
+
+
+@pytest.mark.parametrize("line", [b"Loc Position: 1.25, 116.5", b"no colon here", b"Loc Position: 1 2 300"])
+def test_a_broken_line_of_guano_does_not_cost_the_time(line):
+    header = header_of(
+        chunk(b"guan", b"GUANO|Version: 1.0\nTimestamp: 2018-07-10T05:30:10+08:00\n" + line + b"\nMake: T")
+    )
+    found = recording_metadata("X_20180710_053000.wav", header=header)
+    assert (found.time_source, found.utc_offset_s, found.latitude) == ("guano", 8 * 3600, None)
+
+
+def test_an_offset_of_guano_that_no_place_has_is_not_used():
+    """An offset of a day ended the whole archive with a traceback."""
+    header = header_of(chunk(b"guan", b"GUANO|Version: 1.0\nTimestamp: 2018-07-10T05:30:10+25:00"))
+    found = recording_metadata("X_20180710_053000.wav", header=header, zone="UTC")
+    assert (found.time_source, found.utc_offset_s) == ("filename", 0)
 
 
 def test_broken_guano_costs_only_itself():
@@ -280,14 +298,14 @@ def test_a_row_does_not_describe_a_recording_of_the_same_name_in_another_folder(
 
 def test_rows_that_fit_no_recording_or_several_are_told():
     paths = ["ridge/a.wav", "river/a.wav", "river/b.wav"]
-    assert refuse_unclear(parse_site_table("file,site\nb.wav,B\nriver/a.wav,A\n"), paths, "t.csv") == ""
+    assert refuse_unclear(parse_site_table("file,site\nb.wav,B\nriver/a.wav,A\n"), paths, (), "t.csv") == ""
     assert "1 of its files" in refuse_unclear(
-        parse_site_table("file,site\nb.wav,B\nc.wav,C\n"), paths, "t.csv"
+        parse_site_table("file,site\nb.wav,B\nc.wav,C\n"), paths, (), "t.csv"
     )
     with pytest.raises(DataError, match="none of its 1 files"):
-        refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\nc.wav,C\n"), paths, (), "t.csv")
     with pytest.raises(DataError, match=r"a\.wav can be 2 recordings"):
-        refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, "t.csv")
+        refuse_unclear(parse_site_table("file,site\na.wav,A\n"), paths, (), "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -317,13 +335,29 @@ def test_the_start_of_a_deployment_is_not_that_of_a_recording():
     row = table.row_of("ridge/20230531_090000.WAV", "ridge")
     assert row is not None and (row.start, row.latitude) == (None, 40.1)
     assert "the start of 1 sites is not used" in refuse_unclear(
-        table, ["ridge/20230531_090000.WAV"], "sites.csv"
+        table, ["ridge/20230531_090000.WAV"], {"ridge"}, "sites.csv"
     )
+
+
+def test_sites_of_a_table_that_no_recording_has_are_told():
+    """A site written otherwise than its folder lost its zone and place without a word."""
+    paths, at_sites = ["Wald/a.wav", "Moor/b.wav"], {"Wald", "Moor"}
+    table = parse_site_table("site,timezone\nWald,Europe/Berlin\nmoor,Europe/Berlin\n")
+    note = refuse_unclear(table, paths, at_sites, "t.csv")
+    assert note == "t.csv: 1 of its sites are not in the archive (e.g. 'moor'; there: 'Moor', 'Wald')"
+    with pytest.raises(
+        DataError, match=r"none of its 1 sites is in the archive \(e.g. 'moor'; there: 'Moor'"
+    ):
+        refuse_unclear(parse_site_table("site,timezone\nmoor,Europe/Berlin\n"), paths, at_sites, "t.csv")
+    with pytest.raises(DataError, match="no recording there has one"):
+        refuse_unclear(parse_site_table("site,timezone\nmoor,Europe/Berlin\n"), ["b.wav"], {""}, "t.csv")
+    named = parse_site_table("file,site,timezone\nb.wav,bog,\n,bog,Europe/Berlin\n")  # by a row of its own
+    assert refuse_unclear(named, paths, at_sites, "t.csv") == ""
 
 
 def test_rows_of_two_folders_that_fit_one_recording_are_said():
     table = parse_site_table("file,site\nA/x.wav,A\nB/x.wav,B\n")
     assert table.row_of("x.wav") is None
     assert "1 recordings are described by rows of several folders" in refuse_unclear(
-        table, ["x.wav"], "t.csv"
+        table, ["x.wav"], (), "t.csv"
     )

@@ -54,6 +54,24 @@ def test_the_effort_behind_detections_of_a_pool_is_what_was_searched(tmp_path):
     assert searched_recordings(str(tmp_path), known) == (known, 0)
 
 
+def test_a_band_above_a_recording_is_no_effort_there():
+    """At 8 kHz nothing above 4 kHz was recorded, and no detector looks above 8 kHz: a share of 0 would say that nobody calls."""
+    low_rate = {"recording_id": "low", "sample_rate_hz": 8000, "duration_s": 900.0}
+    full = {"recording_id": "full", "sample_rate_hz": 48000, "duration_s": 900.0}
+    boxes = calls(("full", 0.0, 90.0, 4500, 6000), ("low", 0.0, 90.0, 500, 1000))
+
+    def shares(*rows):
+        return [
+            (row["low_hz"], row["effort_h"], row["share"])
+            for row in summarise(
+                recordings(*rows), boxes, band_edges_hz=(0.0, 4000.0, 8000.0, 16000.0)
+            ).occupancy.to_pylist()
+        ]
+
+    assert shares(low_rate, full) == [(0.0, 0.5, 0.05), (4000.0, 0.25, 0.1), (8000.0, 0.0, None)]
+    assert shares(low_rate) == [(0.0, 0.25, 0.1), (4000.0, 0.0, None), (8000.0, 0.0, None)]
+
+
 def test_calls_of_a_label_have_the_effort_of_all_recordings():
     """Two recordings of an hour from 5:30: wrens in one of them, no robin after six."""
     table = calls(("a", 10.0, 11.0, 500, 900), ("a", 20.0, 21.0, 500, 900), ("b", 30.0, 31.0, 500, 900), ("a", 1900.0, 1901.0, 500, 900))  # fmt: skip

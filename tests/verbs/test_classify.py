@@ -78,6 +78,9 @@ def test_mistakes_are_told_before_the_work(named, capsys):
     prepared = str(named / "prepared")
     assert run_verb("classify", ["shipped:tiny", prepared]) == 2
     assert "--out" in capsys.readouterr().err
+    assert run_verb("classify", [str(named / "model"), prepared, "--out", prepared]) == 3
+    assert "holds the output of `prepare`" in capsys.readouterr().err
+    assert not (named / "prepared" / "card.json").exists()
     assert run_verb("classify", [str(named / "model"), prepared, "--unknown-below", "7"]) == 2
     trained = write_fresh_detector(named / "trained", named / "prepared")
     before = (trained / "card.json").read_bytes()

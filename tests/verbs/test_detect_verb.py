@@ -273,3 +273,16 @@ def test_a_model_that_finds_nothing_or_the_same_everywhere_is_said_so(
 def test_a_model_that_hears_differences_is_not_told_it_does_not(table):
     (weak,) = json.loads((table / "manifest.json").read_text())["counts"]["warnings"]
     assert "reaches the threshold 0.1" in weak  # fresh weights, below the threshold that their card claims
+
+
+def test_an_archive_of_which_nothing_can_be_read_is_named_by_who_reads_its_table(model, tmp_path, capsys):
+    """`listen` stopped at its second step with advice to give the output of `mast detect`, which it was."""
+    (tmp_path / "audio").mkdir()
+    (tmp_path / "audio" / "a.wav").write_bytes(b"")
+    out = str(tmp_path / "found")
+    assert run_verb("detect", [str(model), str(tmp_path / "audio"), "--out", out, "--runner", "here"]) == 4
+    capsys.readouterr()
+    for verb in (["export", out, "--to", "csv", "--out", "x"], ["summarise", out, "--out", "x"]):
+        assert run_verb(verb[0], verb[1:]) == 3
+        said = capsys.readouterr().err
+        assert "all 1 recordings were rejected: EMPTY_FILE 1" in said and "rejects.parquet" in said

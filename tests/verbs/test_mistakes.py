@@ -23,6 +23,7 @@ from s3_server import free_port
 from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY
 from mast_ray.storage.storage import LocalStorage
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
+from mast_ray.training.files.shipped import shipped_model
 from mast_ray.verbs.main import main
 
 
@@ -63,6 +64,12 @@ def place(tmp_path_factory) -> Path:
     (root / "half_model").mkdir()
     (root / "half_model" / "card.json").write_text(json.dumps({"card_version": 1}))
     (root / "file").write_text("x")
+    (root / "begun_run" / "prepared").mkdir(parents=True)
+    (root / "begun_run" / "prepared" / "manifest.json").write_text("{}")
+    shipped = shipped_model("tiny")
+    (root / "edited").mkdir()
+    card = json.loads((Path(shipped) / "card.json").read_text())
+    (root / "edited" / "card.json").write_text(json.dumps(card | {"calibration": {"steepness": 2}}))
     detection = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "begin_s": 1.0, "end_s": 2.0, "low_hz": 900.0, "high_hz": 1100.0, "score": 0.5}  # fmt: skip
     recording = {"recording_id": "a", "path": "A_20240506_040000.wav", "site": "A", "duration_s": 12.0, "sample_rate_hz": 16_000}  # fmt: skip
     pq.write_table(pa.Table.from_pylist([detection], schema=DETECTIONS), root / "found.parquet")
@@ -111,6 +118,7 @@ MISTAKES = [
     (["pretrain", "{p}/not_a_model", "--out", "{p}/o8", "--runner", "here"], DATA, ["prepared"]),
     (["train", "{p}/empty", "--out", "{p}/o9", "--runner", "here"], DATA, ["prepared"]),
     (["detect", "{p}/not_a_model", "{p}/audio", "--out", "{p}/o10", "--runner", "here"], DATA, ["not_a_model", "card.json"]),
+    (["detect", "{p}/edited", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["calibration that cannot be used", "steepness", "mast calibrate"]),
     (["detect", "{p}/half_model", "{p}/audio", "--out", "{p}/o11", "--runner", "here"], DATA, ["half_model"]),
     (["evaluate", "--detections", "{p}/none.parquet", "--annotations", "{p}/foreign.txt"], DATA, ["none.parquet"]),
     (["export", "{p}/none.parquet", "--to", "raven", "--out", "{p}/o12"], DATA, ["none.parquet"]),
@@ -138,8 +146,13 @@ MISTAKES = [
     (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/nowhere", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
     (["export", "{p}/found.parquet", "--to", "raven", "--audio", "{p}/empty", "--out", "{p}/o18"], DATA, ["A_20240506_040000.wav", "folder that was searched"]),
+    (["listen", "{p}/audio", "--out", "{p}/begun_run"], CONFIG, ["holds a run of `mast run`", "another folder"]),
     (["synth", "--out", "{p}/o13", "--hours", "0"], CONFIG, ["hours"]),
     (["synth", "--out", "{p}/o13", "--hours", "nan"], CONFIG, ["--hours nan"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0.01", "--seed", "-1"], CONFIG, ["--seed -1", "from 0 on"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0.01", "--density", "nan"], CONFIG, ["--density nan"]),
+    (["synth", "--out", "{p}/o13", "--hours", "0.01", "--snr-db", "inf"], CONFIG, ["--snr-db inf"]),
+    (["summarise", "{p}/found.parquet", "--recordings", "{p}/heard.parquet", "--out", "{p}/o20", "--seed", "-1"], CONFIG, ["--seed -1"]),
     (["synth", "--out", "{p}/o13", "--hours", "0.01", "--damage", "5"], CONFIG, ["--damage 5", "0.05"]),
     (["synth", "--out", "{p}/o13", "--hours", "0.01", "--labelled-share", "25"], CONFIG, ["--labelled-share 25"]),
     (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/o19", "--threshold", "30"], CONFIG, ["--threshold 30"]),
@@ -238,6 +251,18 @@ def test_a_schedulers_signal_before_the_work_begins_means_what_it_means_during_i
     monkeypatch.setattr("mast_ray.verbs.main.config_of", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert main(["prepare", "somewhere", "--out", "elsewhere"]) == INTERRUPTED
     assert "run the same command again" in capsys.readouterr().err
+
+
+def test_letters_that_the_terminal_does_not_have_are_shown_by_their_number(tmp_path):
+    """Under a Latin-1 locale a Thai site name ended inventory with a traceback."""
+    (tmp_path / "ป่า").mkdir()
+    soundfile.write(tmp_path / "ป่า" / "a.wav", np.full(32_000, 0.1, np.float32), 16_000)
+    found = subprocess.run(
+        [sys.executable, "-m", "mast_ray", "inventory", str(tmp_path)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True,
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert b"\\u0e1b\\u0e48\\u0e32 1" in found.stdout
 
 
 def test_what_libraries_do_at_the_end_of_a_process_does_not_change_its_exit_code(tmp_path):

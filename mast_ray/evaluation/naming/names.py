@@ -113,10 +113,12 @@ class Names:
             raise ValueError("numbers that are not finite")
         if settings["kind"] not in ("prototype", "linear") or not labels or len(set(labels)) < len(labels):
             raise ValueError(f"kind {str(settings['kind'])[:20]!r} with {len(labels)} labels")
+        if not isinstance(settings["uses_shape"], bool):
+            raise ValueError(f"uses_shape {str(settings['uses_shape'])[:20]!r} is neither true nor false")
         limit = float(settings["unknown_below"])
         if not 0 <= limit <= 1:
             raise ValueError(f"unknown_below {limit} is no chance from 0 to 1")
-        return Names(labels, settings["kind"], bool(settings["uses_shape"]), **arrays, unknown_below=limit)
+        return Names(labels, settings["kind"], settings["uses_shape"], **arrays, unknown_below=limit)
 
 
 def box_numbers(embedding: ArrayLike, boxes: ArrayLike, uses_shape: bool) -> Floats:

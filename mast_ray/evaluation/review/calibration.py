@@ -43,8 +43,21 @@ class Calibration:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Calibration:
-        knots = {k: tuple(values.get(k, ())) for k in ("knots_score", "knots_probability")}
-        return Calibration(**(values | knots))
+        """What `to_dict` gave; ValueError for anything else, as a card may have been written by hand."""
+        try:
+            knots = {k: tuple(map(float, values.get(k, ()))) for k in ("knots_score", "knots_probability")}
+            found = Calibration(**(values | knots))
+            numbers = [found.slope, found.offset, *found.knots_score, *found.knots_probability]
+            is_finite = bool(np.isfinite(np.array(numbers, np.float64)).all())
+        except (TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from error
+        scores = found.knots_score
+        rises = list(scores) == sorted(scores) and len(scores) == len(found.knots_probability)
+        if found.method not in ("platt", "isotonic") or (found.method == "isotonic" and not scores):
+            raise ValueError(f"method {str(found.method)[:20]!r} with {len(scores)} knots")
+        if not is_finite or not rises or not isinstance(found.num_examples, int) or found.num_examples < 0:
+            raise ValueError("numbers that are no curve")
+        return found
 
 
 class Reliability(NamedTuple):

@@ -95,7 +95,7 @@ def recording_metadata(
     readings: list[tuple[TimeSource, datetime]] = []
     if row.start is not None:
         readings.append(("table", row.start))
-    if isinstance(stamp := texts.get("Timestamp"), datetime):
+    if isinstance(stamp := texts.get("Timestamp"), datetime) and _is_on_earth(stamp):
         readings.append(("guano", stamp))
     if header is not None and (stamp := audiomoth_time(header.comment)) is not None:
         readings.append(("header", stamp))
@@ -194,17 +194,33 @@ def audiomoth_time(comment: str) -> datetime | None:
     if utc is None:
         return clock
     size = timedelta(hours=abs(int(hours or 0)), minutes=int(minutes or 0))
+    if size > FARTHEST:
+        return None  # no place on earth: neither is the rest of it a time to trust
     return clock.replace(tzinfo=timezone(-size if (hours or "").startswith("-") else size))
 
 
 def _guano_values(text: str) -> Mapping[str, object]:
-    """The well-known GUANO fields; a line that breaks the standard costs the
-    whole chunk, not the recording.
-    """
+    """The well-known GUANO fields; a line that breaks the standard costs itself, not time and place."""
+    values: dict[str, object] = {}
+    used = [
+        line for line in text.splitlines() if line.partition(":")[0].strip() in ("Timestamp", "Loc Position")
+    ]
+    for part in (text, *(f"GUANO|Version: 1.0\n{line}" for line in used)):
+        try:
+            values |= dict(guano.GuanoFile.from_string(part).items())
+        except (ValueError, KeyError, TypeError):
+            continue
+        if part is text:
+            break
+    return values
+
+
+def _is_on_earth(stamp: datetime) -> bool:
+    """Whether its offset is one that a place has: what a damaged chunk says can be any number."""
     try:
-        return dict(guano.GuanoFile.from_string(text).items())
-    except (ValueError, KeyError, TypeError):
-        return {}
+        return abs(stamp.utcoffset() or timedelta(0)) <= FARTHEST
+    except ValueError:  # a day or more
+        return False
 
 
 def _place(

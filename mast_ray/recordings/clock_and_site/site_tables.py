@@ -8,8 +8,9 @@ a start in such a row is not used. Commas, semicolons or tabs, and decimal comma
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -68,6 +69,12 @@ class SiteTable:
                     f"({', '.join(sorted({file, *found} & known)[:3])}):\nwrite its folder too, as in {found[0]}"
                 )
         return [file for file in self.by_path if file not in known and file not in fits]
+
+    def unused_sites(self, sites: Iterable[str]) -> list[str]:
+        """Sites of the table at which no recording lies, neither by its name nor by a row of its own."""
+        known = {unicodedata.normalize("NFC", site) for site in sites}
+        known |= {row.site for row in self.by_path.values()}
+        return [site for site in self.by_site if site not in known]
 
     def unclear(self, paths: Iterable[str]) -> list[str]:
         """Recordings that rows of several folders fit which say different things: none of them is taken."""
@@ -147,17 +154,27 @@ def _refuse_second(first: TableRow, row: TableRow, what: str) -> None:
         )
 
 
-def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
+def refuse_unclear(sites: SiteTable, paths: Sequence[str], at_sites: Collection[str], source: str) -> str:
     """What to say about rows that describe no recording ("" when all do); a table of
-    which no row fits is an error.
+    which no row fits is an error. `at_sites` are the sites that the recordings have without the table.
     """
-    unused = sites.unused(paths)
-    if unused and len(unused) == len(sites.by_path) and not sites.by_site:
+    unused, unused_sites = sites.unused(paths), sites.unused_sites(at_sites)
+    fits_none = len(unused) == len(sites.by_path) and len(unused_sites) == len(sites.by_site)
+    if paths and unused and fits_none:
         raise DataError(
             f"{source}: none of its {len(unused)} files is in the archive (e.g. {unused[0]}, not {paths[0]}):\n"
             "write paths relative to the archive"
         )
+    if paths and unused_sites and fits_none:
+        raise DataError(
+            f"{source}: none of its {len(unused_sites)} sites is in the archive (e.g. {unused_sites[0]!r}; {_nearest(unused_sites[0], at_sites)}):\n"
+            "write the sites as there, or add a column 'file' that says which recordings are meant"
+        )
     said = [f"{len(unused)} of its files are not in the archive (e.g. {unused[0]})"] if unused else []
+    if unused_sites:
+        said.append(
+            f"{len(unused_sites)} of its sites are not in the archive (e.g. {unused_sites[0]!r}; {_nearest(unused_sites[0], at_sites)})"
+        )
     if unclear := sites.unclear(paths):
         said.append(
             f"{len(unclear)} recordings are described by rows of several folders that differ, and none is taken (e.g. {unclear[0]})"
@@ -167,6 +184,14 @@ def refuse_unclear(sites: SiteTable, paths: Sequence[str], source: str) -> str:
             f"the start of {sites.num_site_starts} sites is not used: only a row with a file says when a recording began"
         )
     return f"{source}: {'; '.join(said)}" if said else ""
+
+
+def _nearest(site: str, at_sites: Collection[str]) -> str:
+    named = sorted(filter(None, at_sites))
+    if not named:
+        return "no recording there has one"
+    nearest = difflib.get_close_matches(site, named, n=3, cutoff=0.0)
+    return f"there: {', '.join(map(repr, nearest))}{', ...' * (len(named) > 3)}"
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from mast_ray.inference.tuned_detector import doubts_nested
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
 from mast_ray.recordings.decoding.faults import reasons_line
 from mast_ray.stages.detect.earlier import EARLIER, FOLDERS, bring_back, set_aside, write_earlier_table
-from mast_ray.stages.detect.load_work import WorkMaker
+from mast_ray.stages.detect.load_work import WorkMaker, calibration_of
 from mast_ray.stages.detect.plan import (
     Workers,
     order_by_site_and_date,
@@ -46,7 +46,7 @@ from mast_ray.tables.preparing.inventory import (
     list_archive,
     take_inventory,
 )
-from mast_ray.tables.preparing.site_table import site_table_of, versions_with_rows
+from mast_ray.tables.preparing.site_table import site_by_name, site_table_of, versions_with_rows
 from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.names_files import names_version_of
 
@@ -79,14 +79,15 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
     paths = [item.path for item in listing.items] if inputs.table else []
-    sites, _ = site_table_of(inputs.table, paths, config.storage)
+    sites, _ = site_table_of(inputs.table, paths, config.storage, site_by_name(config.audio))
     listing = replace(listing, items=versions_with_rows(listing.items, sites, config.audio))
     model_at = open_storage(inputs.model, config.storage)
     used_embedding(config.detect.embeddings, load_names(model_at, card))  # a mistake is told before the work
+    calibration = calibration_of(card, model_at.url)
     settings = settings_of(config, card, threshold) | names_settings(model_at)
     sweeping = Sweep(
         archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify,
-        num_verdicts=int((card.calibration or {}).get("num_examples", 0)),
+        num_verdicts=calibration.num_examples if calibration is not None else 0,
     )  # fmt: skip
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
         return code

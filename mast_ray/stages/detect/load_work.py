@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.decode_threads import DecodeKnobs
@@ -32,7 +32,7 @@ from mast_ray.storage.storage import Storage
 from mast_ray.tables.preparing.unit_work import limits_of
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.engine import choose_precision
-from mast_ray.training.files.model_files import Card
+from mast_ray.training.files.model_files import CARD, Card
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,25 @@ def work_of(
         config.audio, limits_of(config.audio), config.spectrogram.short_recordings, windows.segment_kind,
         decode_threads_of(config.detect, workers),
     )  # fmt: skip
-    calibration = Calibration.from_dict(card.calibration) if card.calibration else None
+    calibration = calibration_of(card)
     keeps_embeddings = config.detect.embeddings != "none"
     rows = RowKnobs(
         threshold, config.detect.song_gap_s, card.weights_sha256, calibration, names, keeps_embeddings, post
     )
     return DetectWork(archive, stage, windows, decode, rows, sites)
+
+
+def calibration_of(card: Card, model: str = "the model") -> Calibration | None:
+    """The curve from score to probability in a model's card; None where it was never calibrated."""
+    if not card.calibration:
+        return None
+    try:
+        return Calibration.from_dict(card.calibration)
+    except ValueError as error:
+        raise DataError(
+            f"{CARD} of {model} has a calibration that cannot be used ({str(error)[:120]}):\n"
+            "run `mast calibrate --model` again, or write null in its place to detect without probabilities"
+        ) from error
 
 
 def inference_knobs(config: Config, workers: Workers, archive_bytes: int) -> InferenceKnobs:

@@ -23,7 +23,7 @@ from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.inference.embeddings import embed_boxes, load_embedder
 from mast_ray.inference.naming import examples_of
 from mast_ray.models.detector import EmbeddingName
-from mast_ray.storage.stage_folders import MANIFEST
+from mast_ray.storage.stage_folders import MANIFEST, read_manifest
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.training.data.archive_inputs import read_as
@@ -78,6 +78,8 @@ def classify(
 
 def refuse_other_model(target: Storage, card: Card) -> None:
     """A copy with names goes where no other detector lies; one that was made here before may be made anew."""
+    if target.stat(CARD) is None and (other := read_manifest(target)) is not None:
+        raise DataError(f"{target.url} holds the output of `{other.stage}`: choose another --out")
     if target.stat(CARD) is None or read_card(target).weights_sha256 == card.weights_sha256:
         return
     if target.stat(NAMES) is None or target.stat(MANIFEST) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import AudioConfig, StorageConfig
@@ -17,10 +17,14 @@ from mast_ray.storage.units import Item
 
 
 def site_table_of(
-    uri: str, paths: Sequence[str], settings: StorageConfig, group_column: str = ""
+    uri: str,
+    paths: Sequence[str],
+    settings: StorageConfig,
+    site_at: Callable[[str], str],
+    group_column: str = "",
 ) -> tuple[SiteTable | None, str]:
-    """The user's table of recordings or sites and its text, local or s3://;
-    (None, "") where none is given.
+    """The user's table of recordings or sites and its text, local or s3://; (None, "") where none is given. `site_at` gives
+    the site that a path has without the table.
     """
     if not uri:
         if group_column:
@@ -32,9 +36,15 @@ def site_table_of(
     except FileNotFoundError:
         raise DataError(f"--table {uri}: no such file") from None
     sites = parse_site_table(text, uri, group_column)
-    if note := refuse_unclear(sites, paths, uri):
+    at_sites = set(map(site_at, paths)) if sites.by_site else set[str]()
+    if note := refuse_unclear(sites, paths, at_sites, uri):
         print(f"note: {note}", file=sys.stderr)
     return sites, f"{text}\n{group_column}" if group_column else text
+
+
+def site_by_name(audio: AudioConfig) -> Callable[[str], str]:
+    """The site of a recording by its path alone."""
+    return lambda path: parse_name_metadata(path, audio.timezone, audio.site_from).site
 
 
 def versions_with_rows(
@@ -45,9 +55,9 @@ def versions_with_rows(
     """
     if sites is None:
         return tuple(items)
-    told = []
+    told, site_at = [], site_by_name(audio)
     for item in items:
-        row = sites.row_of(item.path, parse_name_metadata(item.path, audio.timezone, audio.site_from).site)
+        row = sites.row_of(item.path, site_at(item.path))
         is_told = row is not None and item.version != BROKEN_LINK
         told.append(item._replace(version=f"{item.version} {text_hash(repr(row))}") if is_told else item)
     return tuple(told)

@@ -152,6 +152,8 @@ def read_model(
         raise ConfigError(
             f"{storage.url} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`"
         )
+    if storage.stat(WEIGHTS) is None:
+        raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
     data = storage.read_bytes(WEIGHTS)
     if hashlib.sha256(data).hexdigest() != card.weights_sha256:
         raise DataError(

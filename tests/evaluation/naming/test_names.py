@@ -155,6 +155,8 @@ def test_names_come_back_from_their_files_and_what_does_not_fit_is_refused():
         Names.of(names.settings() | {"labels": ["one", "too", "few"]}, names.tensors())
     with pytest.raises(ValueError, match="finite"):
         Names.of(names.settings(), names.tensors() | {"bias": np.full(5, np.nan, np.float32)})
+    with pytest.raises(ValueError, match="uses_shape 'None'"):
+        Names.of(names.settings() | {"uses_shape": None}, names.tensors())
     with pytest.raises(ValueError, match="unknown_below"):
         Names.of(names.settings() | {"unknown_below": 1.5}, names.tensors())
 

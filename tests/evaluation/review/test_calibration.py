@@ -51,6 +51,20 @@ def test_calibration_rises_with_the_score_and_survives_json(method):
     assert (np.diff(again.probability(grid)) >= 0).all()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steepness": 2.0}, {"method": "magic"}, {"slope": "steep"}, {"offset": float("nan")}, {"num_examples": "many"},
+        {"method": "isotonic"}, {"method": "isotonic", "knots_score": [0.5, 0.1], "knots_probability": [0.1, 0.9]},
+        {"method": "isotonic", "knots_score": [0.1, 0.5], "knots_probability": [0.1]}, {"knots_score": 3},
+    ],
+)  # fmt: skip
+def test_a_calibration_that_is_no_curve_is_refused(change):
+    """Cards are edited by hand: a curve that is none ended in a traceback, or in probabilities that are not."""
+    with pytest.raises(ValueError):
+        Calibration.from_dict(Calibration("platt", 2.0, -1.0, num_examples=40).to_dict() | change)
+
+
 def test_weights_undo_a_sheet_that_looked_at_strong_detections_more_often():
     rng = np.random.default_rng(3)
     score, _, right = overconfident(rng, 40_000)

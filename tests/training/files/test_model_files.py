@@ -112,6 +112,12 @@ def test_an_autoencoder_without_a_side_path_starts_one_with_it_and_the_other_way
     assert load_autoencoder(tmp_path)[0].side is None
 
 
+def test_a_folder_whose_weights_did_not_come_along_says_so(detector_folder, tmp_path):
+    (tmp_path / "card.json").write_bytes((detector_folder / "card.json").read_bytes())
+    with pytest.raises(DataError, match=r"has no weights.safetensors.*copy the whole model folder"):
+        load_detector(tmp_path)
+
+
 def test_a_flipped_bit_in_the_weights_is_refused_before_they_are_used(detector_folder, tmp_path):
     for name in ("weights.safetensors", "card.json"):
         (tmp_path / name).write_bytes((detector_folder / name).read_bytes())
