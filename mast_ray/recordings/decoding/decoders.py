@@ -19,6 +19,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from mast_ray.recordings.decoding.faults import Fault, Reason, UnreadableRecording
+from mast_ray.recordings.decoding.flac_frames import last_known_sample, without_stated_length
 from mast_ray.recordings.decoding.headers import Header
 from mast_ray.recordings.decoding.views import SplicedFile, WatchedFile
 from mast_ray.recordings.decoding.wav_headers import wav_prefix
@@ -55,7 +56,7 @@ class Decoder:
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
         self._file, self._header = file, header
-        self._is_direct = False
+        self._is_direct = self._is_understated = False
         self._watched, self._stream = self._open(is_direct=header.container == "FLAC")
         self.fault: Fault | None = None
         self.lost_frames = 0  # replaced by zeros inside the recording
@@ -106,6 +107,8 @@ class Decoder:
             if len(piece) == 0:
                 if self._is_direct and position < (self.expected_frames or 0) and self._reopen(position):
                     # read on through the watched file: a storage error must not pass for an early end
+                    continue
+                if self._goes_on(position):
                     continue
                 break
             position += len(piece)
@@ -169,6 +172,8 @@ class Decoder:
             return SplicedFile(wav_prefix(body), self._file, body.offset, body.num_bytes)
         if body is not None and self._header.container == "MP3" and body.offset:
             return SplicedFile(b"", self._file, body.offset, body.num_bytes)
+        if self._is_understated:
+            return without_stated_length(self._file, self._header.num_bytes)
         self._file.seek(0)
         return self._file
 
@@ -186,6 +191,18 @@ class Decoder:
         except UnreadableRecording:
             return False
         return True
+
+    def _goes_on(self, position: int) -> bool:
+        """Whether a FLAC holds more than its header states; the stream goes on there then."""
+        stated = self._header.declared_frames
+        if self._header.container != "FLAC" or self._is_understated or stated is None or position < stated:
+            return False
+        if last_known_sample(self._file, self._header.num_bytes) < position:
+            return False
+        self._is_understated = True
+        detail = f"the header states {stated / self.sample_rate_hz:.3f} s, and the file goes on"
+        self.fault = self.fault or Fault(Reason.DATA_SIZE_UNKNOWN, detail)
+        return self._reopen(position)
 
     def _last_good_pieces(self, position: int):  # type: ignore[no-untyped-def]
         """Give out what can be decoded after `position` in small steps; returns its number of frames."""

@@ -11,7 +11,7 @@ can be and ends with a `Salvage`.
 | SILENT (every byte of the body is zero), TOO_SHORT (under one analysis window) | rejected |
 | TOO_LONG, DECOMPRESSION_BOMB | rejected, before decoding when the header admits it, else in the middle of the stream |
 | TRUNCATED | salvaged: the part that is there |
-| DATA_SIZE_ZERO, DATA_SIZE_UNKNOWN (0, FFFFFFFF or too little, written by an interrupted recorder or a pipe) | salvaged: the whole body |
+| DATA_SIZE_ZERO, DATA_SIZE_UNKNOWN (0, FFFFFFFF or too little, written by an interrupted recorder or a pipe; a FLAC that goes on behind its stated end) | salvaged: the whole body |
 | ZERO_TAIL (space reserved on the card and never written) | salvaged: up to the last non-zero byte |
 | NON_FINITE (NaN, infinity, absurd amplitude) | salvaged: up to the first such sample |
 | CORRUPT_STREAM | salvaged: a damaged stretch of FLAC becomes zeros of the same length, other codecs end there |
