@@ -101,7 +101,7 @@ def tiny() -> Config:
             "self_train.stage1.unfreeze_start_epoch": 0.25,
             "self_train.stage1.unfreeze_every_epochs": 0.25,
             "self_train.stage1.unfreeze_blocks": 1,
-            "self_train.stage2.epochs": 3,
+            "self_train.stage2.epochs": 6,
             "self_train.stage2.min_steps": 60,  # 50 boxes are some ten chunks: three passes would teach nothing
             "self_train.stage2.batch_size": 4,
             "self_train.stage2.learning_rate": 3e-4,

@@ -16,6 +16,7 @@ from mast_ray.on_ray import session
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.score import evaluate as evaluation
+from mast_ray.storage.s3 import S3Storage
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
@@ -204,6 +205,7 @@ def test_a_first_look_at_a_bucket_stays_in_the_bucket(monkeypatch, capsys):
     monkeypatch.setattr(
         "mast_ray.verbs.listen.run_steps", lambda steps, run_verb, stage: asked.append((steps, stage)) or 0
     )
+    monkeypatch.setattr(S3Storage, "list", lambda self, prefix="": iter(()))  # nothing is there yet
     where = ("--set", "storage.endpoint_url=http://127.0.0.1:1")
     assert main.main(["listen", "s3://field/audio", "--out", "s3://field/first/", *where]) == 0
     ((steps, stage),) = asked
