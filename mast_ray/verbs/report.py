@@ -11,6 +11,7 @@ from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import report_file
 from mast_ray.storage.storage import open_beside, open_storage
+from mast_ray.tables.preparing.inventory import refuse_no_folder
 from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
@@ -46,10 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    storage = open_storage(args.run)
+    storage, audio = open_storage(args.run), open_storage(args.audio) if args.audio else None
+    if audio is not None:
+        refuse_no_folder(audio)  # not a page without pictures, after all the work
     data = collect_run(
         storage,
-        audio=open_storage(args.audio) if args.audio else None,
+        audio=audio,
         detections=read_detections(args.detections) if args.detections else None,
         threshold=args.threshold,
         title=args.title,

@@ -57,6 +57,12 @@ def test_report_without_audio_says_what_is_missing(run, capsys):
     assert (run / "out/r.html").exists() and "--audio" in capsys.readouterr().out
 
 
+def test_report_with_a_folder_of_sound_that_is_not_there_is_refused_at_once(run, capsys):
+    page = run / "no_sound.html"
+    assert main(["report", str(run), "--audio", str(run / "nowhere"), "--out", str(page)]) == 3
+    assert "does not exist" in capsys.readouterr().err and not page.exists()
+
+
 def test_report_on_nothing_ends_with_the_code_for_data(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     assert "nothing to report on" in capsys.readouterr().err
