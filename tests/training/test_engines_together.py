@@ -161,7 +161,7 @@ def test_a_real_detector_has_the_same_losses_on_some_workers_as_on_one(tmp_path,
         # draws do not depend on the workers.
         assert one.pop("gradient_norm") == pytest.approx(two.pop("gradient_norm"), rel=exactness)
         assert one == pytest.approx(two, rel=2e-4)
-        assert one["contrastive"] > 0
+    assert max(one["contrastive"] for one in alone) > 0  # some batch has calls
 
 
 def test_an_online_teacher_shares_the_averages_of_a_sharded_engine_as_they_move():

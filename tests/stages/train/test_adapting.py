@@ -152,7 +152,7 @@ def test_what_does_not_go_together_is_refused(near, model, tmp_path, capsys):
     argv = ["train", near, "--out", str(tmp_path / "x"), "--remember", near]
     assert main(argv) != 0
     assert "say which one, --start DETECTOR" in capsys.readouterr().err
-    argv = ["train", near, "--out", str(tmp_path / "x"), "--start", str(model), "--encoder", "y"]
+    argv = ["train", near, "--out", str(tmp_path / "x"), "--start", str(model / "detector"), "--encoder", "y"]
     assert main(argv) != 0
     assert "leave out --detector and --encoder" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="holds autoencoder weights"):
