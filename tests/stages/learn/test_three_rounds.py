@@ -46,7 +46,9 @@ def review(run, numbers):
     """
     row_of = {row["path"]: row for row in read_recordings(str(run / "detections")).to_pylist()}
     paths = sorted(row_of)
-    found = read_detections(str(run / "detections"), 0.05).to_pylist()
+    threshold = load_boxes(str(run / "detections"), open_storage(run.parent / "archive"), None).threshold
+    # boxes below it say nothing of the precision
+    found = read_detections(str(run / "detections"), threshold).to_pylist()
     actions = []
 
     def add(queue="recording", **fields):
