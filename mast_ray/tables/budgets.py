@@ -146,7 +146,7 @@ def _boxes_first(
     boxes = {first: share_of(first)}
     boxes["self_train.stage2"] = boxes.get("self_train.stage2", 0.0) + rounds * share_of("self_train.stage2")
     left = 1.0 - sum(before.values()) - sum(boxes.values())
-    if left < LEAST_SHARE_OF_POOL:
+    if left < LEAST_SHARE_OF_POOL or not rounds:
         return before | {first: 1.0 - sum(before.values())}, 0
     shares = before | boxes | {"self_train.stage1": before.get("self_train.stage1", 0.0) + left}
     return {name: shares[name] for name in SHARES if name in shares}, rounds

@@ -251,7 +251,8 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
 
 def _is_of_rounds(item: str) -> bool:
     """Whether somebody who sets this knob wants rounds of self-training (stage 2 is also how a detector is adapted to boxes)."""
-    return item.startswith("self_train.") and not item.startswith("self_train.stage2.")
+    no_round = ("self_train.stage2.", "self_train.rounds=0")
+    return item.startswith("self_train.") and not item.startswith(no_round)
 
 
 def _announce(
@@ -303,7 +304,7 @@ def _announce(
     print(f"  {'learning in all':<20} about {budget.total_minutes:6.1f} min, estimated from {source}")
     if budget.overrides.get("self_train.rounds") == 0:
         print(
-            f"  no round of self-training: all of --minutes {minutes:g} goes to your boxes, which teach more in the same time "
+            f"  no round of self-training: its share of --minutes {minutes:g} goes to your boxes, which teach more in the same time "
             "(more minutes have room for both; --set self_train.rounds=1: in any case)"
         )
     if minutes > 0 and budget.total_minutes > 1.1 * minutes:

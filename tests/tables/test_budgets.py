@@ -194,3 +194,8 @@ def test_no_rounds_take_no_time():
     none = apply_overrides(tiny(), {"self_train.rounds": 0})
     assert list(fitted_budget(none, 1000, 100, RATES, 0, "detector").minutes) == ["self_train.stage2"]
     assert list(fitted_budget(none, 1000, 100, RATES, 0).minutes) == ["pretrain", "detector"]
+    limited = fitted_budget(
+        none, 1000, 100, RATES, 1.0
+    )  # a chunk in 0.1 s: 45 s are four passes over the boxes
+    assert list(limited.minutes) == ["pretrain", "detector"] and limited.overrides["detector.epochs"] == 4
+    assert "self_train.rounds" not in limited.overrides

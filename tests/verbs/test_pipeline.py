@@ -252,7 +252,8 @@ def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
     for wants_rounds in (False, True):  # half a minute has no room for both; who names rounds gets them
         budget = _announce(config, out, False, 0.5, "shipped:tiny", wants_rounds)
         assert (
-            "no round of self-training: all of --minutes 0.5 goes to your boxes" in capsys.readouterr().out
+            "no round of self-training: its share of --minutes 0.5 goes to your boxes"
+            in capsys.readouterr().out
         ) == (not wants_rounds)
         assert budget.overrides.get("self_train.rounds", config.self_train.rounds) == int(wants_rounds)
 
@@ -263,6 +264,7 @@ def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
         ("self_train.rounds=2", True),
         ("self_train.curriculum=mixed", True),
         ("self_train.stage2.epochs=9", False),
+        ("self_train.rounds=0", False),
         ("seed=1", False),
     ],
 )
