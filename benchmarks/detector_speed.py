@@ -8,7 +8,6 @@ the same few batches come again and again from pinned memory.
     python benchmarks/detector_speed.py --cases tiny:4 --steps 2 # smoke on a CPU
     python benchmarks/detector_speed.py --cases small:32 --set model.adapter=hybrid
     python benchmarks/detector_speed.py --cases small:32 --profile 5  # and where the time of five steps goes, by kernel
-    python benchmarks/detector_speed.py --tries as-is narrow unshuffled narrow+unshuffled+joined  # step_tries.py
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from step_tries import TRIES, tried
 
 from mast_ray.boxes.batch import pad_boxes
 from mast_ray.config.loading import apply_overrides, parse_set
@@ -60,13 +58,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for case in args.cases:
         size, _, batch = case.partition(":")
-        for names in args.tries:
-            for row in measure(size, int(batch), names, args, device):
-                rows.append({"tries": names, **row})
-                print(json.dumps(rows[-1]), flush=True)
-                if args.out:  # after every row: a run that is cut short has what it measured
-                    report = {"configuration": header, "goals": GOALS, "results": rows}
-                    args.out.write_text(json.dumps(report, indent=2) + "\n")
+        for row in measure(size, int(batch), args, device):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if args.out:  # after every row: a run that is cut short has what it measured
+                report = {"configuration": header, "goals": GOALS, "results": rows}
+                args.out.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -85,40 +82,34 @@ def arguments() -> argparse.Namespace:
     add(
         "--variants", nargs="+", default=["eager", "recorded", "compiled", "graphs"] if has_gpu else ["eager"]
     )
-    add("--tries", nargs="+", default=["as-is"], metavar="NAME[+NAME]", help=f"as-is, {', '.join(TRIES)}")
     add("--steps", type=int, default=0, help="measured steps; 0: about 2,500 chunks")
     add("--boxes", type=int, default=12, help="boxes per chunk")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any knob, e.g. model.adapter=hybrid")
     add("--profile", type=int, default=0, metavar="STEPS", help="also list the operations of so many steps")
     add("--out", type=Path)
-    args = parser.parse_args()
-    unknown = {name for names in args.tries for name in names.split("+")} - {"as-is", *TRIES}
-    if unknown:
-        parser.error(f"--tries: there is no {', '.join(sorted(unknown))}")
-    return args
+    return parser.parse_args()
 
 
 def measure(
-    size: str, batch: int, tries: str, args: argparse.Namespace, device: torch.device
+    size: str, batch: int, args: argparse.Namespace, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """Rows of one case. Compiled and recorded share one network, so that it is compiled once."""
     torch.compiler.reset()  # nothing of the case before is taken for this one's
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    with tried(tries) as change:
-        if "eager" in args.variants:
-            yield Run(size, batch, "off", change, args, device).row("eager", args)
-        if "recorded" in args.variants:
-            run = Run(size, batch, "graph", change, args, device)
-            yield run.row("recorded", args) | {"recorded": run.engine.graphs.num_recorded}
-        if "compiled" in args.variants or "graphs" in args.variants:
-            run = Run(size, batch, "on", change, args, device)
-            graphs, run.engine.graphs = run.engine.graphs, None
-            if "compiled" in args.variants:
-                yield run.row("compiled", args)
-            if "graphs" in args.variants and graphs is not None:
-                run.engine.graphs = graphs
-                yield run.row("graphs", args) | {"recorded": graphs.num_recorded}
+    if "eager" in args.variants:
+        yield Run(size, batch, "off", args, device).row("eager", args)
+    if "recorded" in args.variants:
+        run = Run(size, batch, "graph", args, device)
+        yield run.row("recorded", args) | {"recorded": run.engine.graphs.num_recorded}
+    if "compiled" in args.variants or "graphs" in args.variants:
+        run = Run(size, batch, "on", args, device)
+        graphs, run.engine.graphs = run.engine.graphs, None
+        if "compiled" in args.variants:
+            yield run.row("compiled", args)
+        if "graphs" in args.variants and graphs is not None:
+            run.engine.graphs = graphs
+            yield run.row("graphs", args) | {"recorded": graphs.num_recorded}
 
 
 class Run:
@@ -129,7 +120,6 @@ class Run:
         size: str,
         batch: int,
         compiles: str,
-        change: Callable[[Any], None],
         args: argparse.Namespace,
         device: torch.device,
     ) -> None:
@@ -145,7 +135,6 @@ class Run:
             LocalWorker(device),
         )
         objective = detection(self.config, self.config.detector)
-        change(objective.detector)
         self.schedule = schedule_of(self.config.detector, 64 * batch)
         self.engine: Any = engine_of(
             objective, self.config, self.config.detector, self.schedule, self.worker, SECTION

@@ -28,6 +28,9 @@ SIDE_STRIDES: dict[FinestLevel, tuple[tuple[int, int], ...]] = {
     "2x4": ((2, 2), (1, 2), (1, 1)),
 }
 MOST_SIDE_STAGES = 3  # beyond the finest map; a level above them has few cells
+MOST_FIRST_CHANNELS = (
+    64  # of the side path's first maps, as in ResNets: they are up to 16 times the finest one
+)
 
 
 def adapter_stride(name: AdapterName, finest: FinestLevel = "8x4") -> tuple[int, int]:
@@ -111,7 +114,7 @@ class SidePath(nn.Module):
     def __init__(self, channels: int, finest: FinestLevel = "8x4", num_levels: int = 4) -> None:
         super().__init__()
         first, second, third = SIDE_STRIDES[finest]
-        narrow = channels // 2  # the first maps are up to 16 times the finest one
+        narrow = min(channels // 2, MOST_FIRST_CHANNELS)
         self.side = nn.Sequential(
             ConvNormAct(1, narrow, (7, 7), first, SharedBatchNorm),
             ResidualBlock(narrow, norm=SharedBatchNorm),

@@ -1,7 +1,8 @@
 """Convolution blocks of adapters, pyramid and head on maps (B, C, time, frequency);
 kernels are (time, frequency).
 
-Norms have 8 channels per group, which is GroupNorm-32 at the paper's 256 channels.
+Norms have 8 channels per group, which is GroupNorm-32 at the paper's 256 channels. Some layers are written twice: what a
+compiler for GPUs makes quick work of is not what runs well layer by layer. Both give the same values.
 """
 
 from __future__ import annotations
@@ -78,6 +79,49 @@ class SharedBatchNorm(nn.BatchNorm2d):
             self.num_batches_tracked.add_(1)
 
 
+class OneChannelConvolution(nn.Conv2d):
+    """A convolution of stride 2 over one channel, for which GPUs have no fast kernel: compiled it is one of stride 1 over the
+    four channels that every second frame and bin make.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.over_phases(features) if torch.compiler.is_compiling() else super().forward(features)
+
+    def over_phases(self, features: Tensor) -> Tensor:
+        """An odd square kernel of stride 2 and half its size as padding, with an even length of every axis."""
+        edge = self.kernel_size[0] // 2
+        phases = functional.pixel_unshuffle(functional.pad(features, (edge,) * 4), 2)
+        kernels = functional.pixel_unshuffle(functional.pad(self.weight, (0, 1, 0, 1)), 2)
+        return functional.conv2d(phases.contiguous(memory_format=torch.channels_last), kernels)
+
+
+class FewChannelsConvolution(nn.Conv2d):
+    """A convolution to fewer than eight channels: compiled the missing ones are computed too and thrown away, as GPUs
+    take channels by eights and copy maps about where there are fewer.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.by_eights(features) if torch.compiler.is_compiling() else super().forward(features)
+
+    def by_eights(self, features: Tensor) -> Tensor:
+        assert self.bias is not None
+        missing = -self.out_channels % 8
+        weight = functional.pad(self.weight, (0, 0, 0, 0, 0, 0, 0, missing))
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        bias = functional.pad(self.bias, (0, missing))
+        return functional.conv2d(features, weight, bias, padding=self.padding)[:, : self.out_channels]  # type: ignore[arg-type]
+
+
+def doubled(features: Tensor) -> Tensor:
+    """(B, C, time, frequency) -> (B, C, 2 time, 2 frequency), every cell four times: nearest interpolation whose gradient is a sum
+    (the compiler's has zeros to which it adds cell by cell).
+    """
+    cells = features.permute(0, 2, 3, 1)[:, :, None, :, None]  # channels last, as maps lie in memory
+    batch, time, _, frequency, _, channels = cells.shape
+    four = cells.expand(-1, -1, 2, -1, 2, -1).reshape(batch, 2 * time, 2 * frequency, channels)
+    return four.permute(0, 3, 1, 2)
+
+
 Norm = Callable[[int], nn.Module]  # channels -> a norm of maps
 
 
@@ -94,7 +138,8 @@ class ConvNormAct(nn.Module):
     ) -> None:
         super().__init__()
         padding = (kernel[0] // 2, kernel[1] // 2)
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+        convolution = OneChannelConvolution if inputs == 1 else nn.Conv2d
+        self.conv = convolution(inputs, outputs, kernel, stride, padding, bias=False)
         self.norm = norm(outputs)
 
     def forward(self, features: Tensor) -> Tensor:

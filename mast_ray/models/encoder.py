@@ -97,20 +97,25 @@ class PatchEncoder(nn.Module):
 
     def forward(self, logmel: Tensor) -> Tensor:
         """(B, 1, T, F) -> token map (B, C, 64, 8)"""
-        tokens = self.patch_embed(logmel.to(self.patch_embed.proj.weight.dtype))
+        tokens = self._embedded(patches_of(logmel))
         tokens = self._run_blocks(tokens + self.pos_embed[:, 1:].to(tokens.dtype))
         return tokens[:, 1:].unflatten(1, TOKEN_GRID).permute(0, 3, 1, 2)
 
     def forward_visible(self, patches: Tensor, keep_index: Tensor) -> Tensor:
         """(B, L, 256) patches, (B, K) kept positions -> (B, 1 + K, C), the class token first.
 
-        Patches are gathered before they are embedded: hidden ones cost nothing. Loose patches meet the weights
-        of the projection as a matrix product.
+        Patches are gathered before they are embedded: hidden ones cost nothing.
         """
         visible = patches.gather(1, keep_index[..., None].expand(-1, -1, patches.shape[-1]))  # (B, K, 256)
-        weight, bias = self.patch_embed.proj.weight.flatten(1), self.patch_embed.proj.bias
-        tokens = functional.linear(visible.to(weight.dtype), weight, bias)
+        tokens = self._embedded(visible)
         return self._run_blocks(tokens + self.pos_embed[0, 1:].to(tokens.dtype)[keep_index])
+
+    def _embedded(self, patches: Tensor) -> Tensor:
+        """(B, K, 256) -> (B, K, C) by the weights of the projection as a matrix product: a convolution over one channel is slow
+        on a GPU.
+        """
+        weight, bias = self.patch_embed.proj.weight.flatten(1), self.patch_embed.proj.bias
+        return functional.linear(patches.to(weight.dtype), weight, bias)
 
     def _run_blocks(self, tokens: Tensor) -> Tensor:
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)

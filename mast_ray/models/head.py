@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mast_ray.models.convolutions import ConvNormAct
+from mast_ray.models.convolutions import ConvNormAct, FewChannelsConvolution
 
 PRIOR_SCORE = 0.01
 # A chunk is 128 strides long at the finest level; more is never right, and exp() must not overflow.
@@ -26,8 +26,8 @@ class FcosHead(nn.Module):
         super().__init__()
         self.score_tower = nn.Sequential(*(ConvNormAct(channels, channels) for _ in range(tower_depth)))
         self.box_tower = nn.Sequential(*(ConvNormAct(channels, channels) for _ in range(tower_depth)))
-        self.score = nn.Conv2d(channels, 1, 3, padding=1)
-        self.box = nn.Conv2d(channels, 5, 3, padding=1)  # four log distances, centerness
+        self.score = FewChannelsConvolution(channels, 1, 3, padding=1)
+        self.box = FewChannelsConvolution(channels, 5, 3, padding=1)  # four log distances, centerness
         self.scale = nn.Parameter(torch.ones(num_levels))
         for part in self.modules():
             if isinstance(part, nn.Conv2d):

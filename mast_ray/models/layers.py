@@ -8,6 +8,7 @@ memory traffic is halved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,9 +60,30 @@ class TransformerNorm(nn.LayerNorm):
             return functional.layer_norm(tokens, self.normalized_shape, weight, bias, self.eps)
 
 
+class Gelu(nn.GELU):
+    """GELU; compiled with an error function of few steps, so that memory sets the pace and not arithmetic."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.in_few_steps(values) if torch.compiler.is_compiling() else super().forward(values)
+
+    def in_few_steps(self, values: Tensor) -> Tensor:
+        """x times the normal distribution up to x, by formula 7.1.26 of Abramowitz and Stegun (1.5e-7 off at the most), and its
+        slope as it is, not the slope of the formula.
+        """
+        x = values.float()
+        with torch.no_grad():
+            bell = torch.exp(-0.5 * x * x)
+            t = 1 / (1 + 0.3275911 * 0.5**0.5 * x.abs())
+            polynomial = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+            tail = 0.5 * bell * t * (0.254829592 + t * (-0.284496736 + t * polynomial))
+            share = torch.where(x < 0, tail, 1 - tail)
+            beyond = x * bell * (2 * math.pi) ** -0.5  # of the slope over the share
+        return ((x * (share + beyond)) - (x * beyond).detach()).to(values.dtype)
+
+
 def transformer_block(width: int, num_heads: int) -> Block:
     """timm's pre-norm ViT block, (B, L, C) -> (B, L, C), with our norm."""
-    return Block(width, num_heads, mlp_ratio=4.0, qkv_bias=True, norm_layer=TransformerNorm)
+    return Block(width, num_heads, mlp_ratio=4.0, qkv_bias=True, norm_layer=TransformerNorm, act_layer=Gelu)
 
 
 def run_blocks(blocks: Iterable[nn.Module], tokens: Tensor, recomputes: bool) -> Tensor:

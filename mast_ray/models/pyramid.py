@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mast_ray.models.convolutions import ConvNormAct, MapNorm
+from mast_ray.models.convolutions import ConvNormAct, MapNorm, doubled
 
 
 class WeightedSum(nn.Module):
@@ -94,6 +94,13 @@ def fused_top_down(
     """1 x 1 laterals, then every map mixed with the one above it, then smoothed; finest first."""
     maps = [layer(level) for layer, level in zip(lateral, maps, strict=True)]
     for index in range(len(maps) - 2, -1, -1):
-        above = functional.interpolate(maps[index + 1], size=maps[index].shape[-2:], mode="nearest")
-        maps[index] = fuse[index](maps[index], above)
+        maps[index] = fuse[index](maps[index], _as_large_as(maps[index], maps[index + 1]))
     return [layer(level) for layer, level in zip(smooth, maps, strict=True)]
+
+
+def _as_large_as(level: Tensor, above: Tensor) -> Tensor:
+    """The map of the level above, every cell again for those below it."""
+    wanted = level.shape[-2:]
+    if torch.compiler.is_compiling() and wanted == (2 * above.shape[-2], 2 * above.shape[-1]):
+        return doubled(above)
+    return functional.interpolate(above, size=wanted, mode="nearest")

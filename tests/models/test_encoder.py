@@ -99,7 +99,7 @@ def test_attention_runs_in_the_fused_kernel_and_the_encoder_compiles_without_a_b
     logmel = torch.randn(1, 1, 1024, 128)
     compiled = torch.compile(encoder, backend="eager", fullgraph=True)  # raises where a graph breaks
     with torch.no_grad():
-        assert torch.equal(compiled(logmel), encoder(logmel))
+        torch.testing.assert_close(compiled(logmel), encoder(logmel), rtol=1e-4, atol=1e-4)
 
 
 def test_keeping_every_token_gives_the_full_token_map():
