@@ -16,6 +16,7 @@ from next_site_scores import (
     write_run,
 )
 from next_site_study import ROWS, SUPERVISED, Job, first_of_rows, last_student, start_of
+from training_noise import gain_with_training, pooled_deviation
 
 from mast_ray.config.loading import apply_overrides, parse_set
 from mast_ray.config.recipes import field
@@ -219,3 +220,19 @@ def test_one_run_of_a_row_compiles_at_a_time():
     first, second, other = Job(ROWS["field"], 0), Job(ROWS["field"], 1), Job(ROWS["hybrid"], 1)
     assert first_of_rows([first, second, other], set()) == [first, other]
     assert first_of_rows([second, other], {"field"}) == [other]
+
+
+def f1_run(row, seed, right):
+    """All four recordings alike, so that drawing them anew changes nothing: F1 is right / 10."""
+    return run(row, seed, [10] * 4, [right] * 4, TRUTHS)
+
+
+def test_the_noise_of_training_is_pooled_over_rows_and_widens_gains():
+    first = [f1_run("a", 0, 4), f1_run("a", 1, 6)]  # mean 0.5, squares 0.01 + 0.01
+    second = [f1_run("b", 0, 8), f1_run("b", 1, 9), f1_run("b", 0, 7)]  # mean 0.8, the same squares
+    deviation, freedom = pooled_deviation([first, second, [f1_run("c", 0, 1)]])
+    assert freedom == 3
+    assert deviation == pytest.approx((0.04 / 3) ** 0.5)
+    gain = gain_with_training(first, second, 0.1)
+    half = 1.96 * 0.1 * (1 / 2 + 1 / 3) ** 0.5
+    assert (gain.estimate, gain.low, gain.high) == pytest.approx((0.3, 0.3 - half, 0.3 + half))
