@@ -374,7 +374,8 @@ def _load(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:
         first = ", ".join((missing + foreign + misshaped)[:3])
         raise ConfigError(
             f"{source} does not fit the model: {len(missing)} names missing, {len(foreign)} unknown, "
-            f"{len(misshaped)} of another shape ({first})\nuse the model settings in its card.json"
+            f"{len(misshaped)} of another shape ({first})\nuse the model settings in its card.json; "
+            "if they are the same, the version of mast_ray that wrote it (CHANGELOG.md says which networks changed shape)"
         )
     module.load_state_dict(weights)
 
