@@ -45,9 +45,9 @@ def test_rates_are_those_of_the_model_that_is_planned():
     field, paper = RECIPES["field"](), RECIPES["paper"]()
     ours, printed = gpu_rates(field), gpu_rates(paper)
     assert (printed.pretrain_chunks_per_gpu_s, printed.train_chunks_per_gpu_s) == (2050.0, 665.0)
-    assert (ours.pretrain_chunks_per_gpu_s, ours.train_chunks_per_gpu_s) == (930.0, 565.0)
+    assert (ours.pretrain_chunks_per_gpu_s, ours.train_chunks_per_gpu_s) == (930.0, 645.0)
     alone = gpu_rates(apply_overrides(field, {"pretrain.side_path": False}))
-    assert (alone.pretrain_chunks_per_gpu_s, alone.train_chunks_per_gpu_s) == (2050.0, 565.0)
+    assert (alone.pretrain_chunks_per_gpu_s, alone.train_chunks_per_gpu_s) == (2050.0, 645.0)
     assert gpu_rates(apply_overrides(field, {"model.name": "fcos"})) == printed
     assert ours.decode_x_per_core == printed.decode_x_per_core
 
