@@ -37,7 +37,7 @@ from mast_ray.tables.reading.chunk_sets import (
     pair_keys,
 )
 from mast_ray.tables.reading.reader import ChunkReader
-from mast_ray.training.assembly import load_autoencoder, load_detector
+from mast_ray.training.assembly import load_detector, load_encoder
 from mast_ray.training.data.feed import batch_of
 from mast_ray.training.engine import autocast, choose_precision
 from mast_ray.training.files.model_files import Card, read_card
@@ -67,7 +67,7 @@ FACTS = pa.schema(
 class Embedder:
     """A network on its device and the name of the map that is pooled."""
 
-    network: nn.Module  # PointDetector, or a MaskedAutoencoder for the encoder's tokens
+    network: nn.Module  # PointDetector, or a PatchEncoder
     card: Card
     name: EmbeddingName
     device: torch.device
@@ -77,7 +77,7 @@ class Embedder:
     def features(self, logmel: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """(B, 1, T, F) -> map (B, C, time, frequency) and its strides"""
         if not isinstance(self.network, PointDetector):
-            return self.network.encoder(logmel), (PATCH, PATCH)  # type: ignore[operator,union-attr]
+            return self.network(logmel), (PATCH, PATCH)
         if self.name == "encoder":
             return self.network.backbone_map(logmel)
         return self.network.maps(logmel)[0], self.network.levels[0].stride
@@ -106,7 +106,7 @@ def load_embedder(
             raise ConfigError(
                 f"{model} is a pretrained encoder, which has no {name}: use --name encoder, or a detector"
             )
-        network, card = load_autoencoder(model, config.storage)
+        network, card = load_encoder(model, config.storage)
     else:
         network, card = load_detector(model, config.storage)
         if not isinstance(network, PointDetector):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mast_ray.config.errors import DataError
 from mast_ray.models.autoencoder import (
+    DECODER,
     DECODER_SHAPES,
     SIDE,
     AutoencoderArchitecture,
@@ -79,12 +80,15 @@ def encoder_layout(size: EncoderSize = "base") -> dict[str, tuple[int, ...]]:
 
 
 def import_state(autoencoder: MaskedAutoencoder, state: Mapping[str, Tensor]) -> None:
-    """Load weights with AudioMAE's names into an autoencoder of the same size and decoder; a side path keeps its own."""
+    """Load weights with AudioMAE's names into an autoencoder of the same size and decoder. A side path keeps its own, and so does
+    a global decoder: theirs has other heads and a class token.
+    """
     architecture: AutoencoderArchitecture = autoencoder.architecture
     _refuse_misfits(state, public_layout(architecture.encoder, architecture.decoder), exact=True)
     own = autoencoder.state_dict()
+    kept = (SIDE, DECODER) if architecture.decoder == "global" else (SIDE,)
     renamed = {
-        name: value if name.startswith(SIDE) else state[public_name(name)] for name, value in own.items()
+        name: value if name.startswith(kept) else state[public_name(name)] for name, value in own.items()
     }
     autoencoder.load_state_dict(renamed)
 

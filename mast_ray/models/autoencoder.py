@@ -40,6 +40,7 @@ from mast_ray.models.masking import TokenMask
 DecoderName = Literal["global", "local"]
 TargetName = Literal["raw", "patch_normalised"]
 SIDE = "side."  # weights of the side path begin so; AudioMAE has none
+DECODER = "decoder."
 GLOBAL_HEAD_WIDTH = 64  # AudioMAE's has 32: as much arithmetic, for which a GPU needs twice the time
 
 
@@ -102,7 +103,12 @@ class PatchDecoder(nn.Module):
         self.name = name
         self.embed = nn.Linear(encoder_width, shape.width)
         self.mask_token = nn.Parameter(torch.zeros(1, 1, shape.width))
-        self.register_buffer("pos_embed", sincos_positions(shape.width))
+        positions = sincos_positions(shape.width)
+        if (
+            name == "global"
+        ):  # without the class token's row: weights of the decoder that had one are of another shape
+            positions = positions[:, 1:].clone()
+        self.register_buffer("pos_embed", positions)
         self.blocks = nn.ModuleList(_decoder_blocks(name, shape))
         self.norm = TransformerNorm(shape.width)
         self.predict = nn.Linear(shape.width, PATCH * PATCH)
@@ -114,7 +120,7 @@ class PatchDecoder(nn.Module):
         visible = to_compute_dtype(self.embed(tokens[:, 1:]))
         hidden = self.mask_token.to(visible.dtype).expand(len(visible), NUM_TOKENS, -1)
         grid = hidden.scatter(1, keep_index[..., None].expand_as(visible), visible)  # (B, L, D)
-        stream = grid + self.pos_embed[:, 1:].to(visible.dtype)
+        stream = grid + self.pos_embed[:, -NUM_TOKENS:].to(visible.dtype)
         return self.predict(self.norm(run_blocks(self.blocks, stream, self.recomputes)))
 
 

@@ -7,15 +7,11 @@ section is all that loading needs.
 
 from __future__ import annotations
 
-import argparse
-import io
 import logging
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
 from torch import Tensor, nn
 
 from mast_ray.boxes.points import FinestLevel, finest_level_of
@@ -23,17 +19,18 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.stage_knobs import DetectorTrainConfig, PretrainConfig
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
 from mast_ray.models.adapters import SidePath
-from mast_ray.models.audiomae import import_encoder, import_state, is_public_layout
-from mast_ray.models.autoencoder import SIDE, MaskedAutoencoder, SideShape
+from mast_ray.models.autoencoder import DECODER, SIDE, MaskedAutoencoder, SideShape
 from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
+from mast_ray.models.encoder import PatchEncoder, build_encoder
 from mast_ray.models.masking import Masking
-from mast_ray.storage.storage import open_beside, open_storage
+from mast_ray.storage.storage import open_storage
 from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import Engine, Objective, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
 from mast_ray.training.files.model_files import CARD, Card, read_card, read_model
+from mast_ray.training.files.public_weights import load_public
 from mast_ray.training.groups import Multipliers, ParameterGroup, parameter_groups
 from mast_ray.training.objectives import (
     BaselineObjective,
@@ -177,6 +174,14 @@ def load_autoencoder(
     return autoencoder.eval(), card
 
 
+def load_encoder(folder: str | Path, settings: StorageConfig | None = None) -> tuple[PatchEncoder, Card]:
+    """The encoder of a pretrained autoencoder (evaluation mode), whatever version made the rest of it, and its card."""
+    weights, card = read_model(folder, "autoencoder", settings)
+    encoder = build_encoder(ModelConfig.model_validate(card.model).size)
+    _load(encoder, _below("encoder.", weights), str(folder))
+    return encoder.eval(), card
+
+
 def load_encoder_weights(objective: Objective, source: str, config: Config) -> None:
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
     of an AudioMAE file (.pth as published, or safetensors).
@@ -187,7 +192,7 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
             f"model.name={config.model.name} has no encoder to start from {source}: leave --encoder out"
         )
     if source.endswith(PUBLIC_WEIGHTS):
-        _load_public(network, source, config)
+        load_public(network, source, config)
         return
     storage = open_storage(source, config.storage)
     if storage.stat(CARD) is None:
@@ -203,14 +208,33 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
         theirs = {
             name: value for name, value in weights.items() if name in fresh or not name.startswith(SIDE)
         }
-        _load(network, {name: fresh[name] for name in fresh if name.startswith(SIDE)} | theirs, source)
+        started = {name: fresh[name] for name in fresh if name.startswith(SIDE)} | theirs
+        parts = {"side path": SIDE}
+        if card.model.get("decoder") == config.model.decoder:
+            parts["decoder"] = DECODER
+        for part, prefix in parts.items():
+            own = {name: value for name, value in fresh.items() if name.startswith(prefix)}
+            if _begins_anew(part, theirs, own, source):
+                started |= own
+        _load(network, started, source)
         return
     _load(network.encoder, _below("encoder.", weights), source)
     side = _below(f"{SIDE}path.", weights)
     if side and isinstance(network.adapter, SidePath):
         fresh = network.adapter.state_dict()
+        if _begins_anew("side path", side, fresh, source):
+            return
         _load(network.adapter, fresh | {name: value for name, value in side.items() if name in fresh}, source)
         log.info("encoder and side path start from %s", source)
+
+
+def _begins_anew(part: str, theirs: dict[str, Tensor], own: dict[str, Tensor], source: str) -> bool:
+    """Whether a part beside the encoder is of another shape, as one of another version may be; it is said."""
+    shared = own.keys() & theirs.keys()
+    is_changed = any(own[name].shape != theirs[name].shape for name in shared)
+    if is_changed:
+        log.warning("%s: its %s is that of another version of mast_ray: ours begins anew", source, part)
+    return is_changed
 
 
 def _below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -309,61 +333,6 @@ def recompute_blocks(objective: nn.Module) -> bool:
     for stack in stacks:
         stack.recomputes = True  # type: ignore[assignment]
     return bool(stacks)
-
-
-def _load_public(network: nn.Module, source: str, config: Config) -> None:
-    if config.spectrogram.divisor != 2.0:
-        raise ConfigError(
-            f"{source} looks like AudioMAE's public weights, which expect division by 2 std: "
-            "add --set spectrogram.divisor=2"
-        )
-    folder, name = open_beside(source, config.storage)
-    state = _public_state(folder.read_bytes(name), source)
-    if not is_public_layout(state):
-        raise DataError(f"{source} does not have AudioMAE's names: give a model folder instead")
-    if isinstance(network, MaskedAutoencoder):
-        if config.pretrain.target != "patch_normalised":
-            log.warning(
-                "%s was trained to predict normalised patches and pretrain.target is %s: its decoder has to learn anew; "
-                "--set pretrain.target=patch_normalised goes on as it was",
-                source,
-                config.pretrain.target,
-            )
-        import_state(network, state)
-    else:
-        import_encoder(network.encoder, state, config.model.size)
-
-
-def _public_state(data: bytes, source: str) -> dict[str, Tensor]:
-    """Tensors of AudioMAE's file as published (`.pth`: a pickle with "model" inside, read without running any of it)
-    or as safetensors.
-    """
-    if source.endswith(".safetensors"):
-        try:
-            return tensors_from_bytes(data)
-        except SafetensorError as error:
-            raise DataError(f"{source} is damaged or cut short ({error}):\ncopy it again") from error
-    try:
-        # training scripts leave their settings beside the weights: a bag of values, nothing that runs
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds for a file that is not what it seems
-        raise DataError(
-            f"{source} is not a plain PyTorch checkpoint ({type(error).__name__}); code inside it is never run:\n"
-            "give AudioMAE's pretraining file as published, or convert it to .safetensors"
-        ) from error
-    state = loaded.get("model", loaded) if isinstance(loaded, dict) else {}
-    tensors = (
-        {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        if isinstance(state, dict)
-        else {}
-    )
-    if not tensors:
-        raise DataError(
-            f'{source} holds no weights under "model": give AudioMAE\'s pretraining checkpoint (pretrained.pth),\n'
-            "not a fine-tuned one, an optimiser state or a whole pickled module"
-        )
-    return tensors
 
 
 def _load(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:

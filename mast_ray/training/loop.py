@@ -28,6 +28,7 @@ from mast_ray.training.files.checkpoints import (
     Checkpoints,
     Position,
     TrainingState,
+    refuse_another_network,
     refuse_another_run,
 )
 from mast_ray.training.files.metrics_log import MetricsLog
@@ -214,6 +215,7 @@ def resume(
         return Position(), b""
     state = checkpoints.read(name)
     refuse_another_run(checkpoints.storage, state.identity, identity)
+    refuse_another_network(checkpoints.storage, state.engine.weights, engine.objective)
     engine.load_state(state.engine)
     if worker.rank == 0:
         log.info("resuming: %d steps done (%s)", state.position.steps_done, name)

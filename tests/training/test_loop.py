@@ -148,6 +148,24 @@ def test_another_run_in_the_same_folder_is_refused_by_the_setting_that_differs(t
         toy_fit(tmp_path, toy_engine(), ToyFeed(SCHEDULE), identity={"seed": 0, "data": "b"})
 
 
+@pytest.mark.parametrize("name", ["torch", pytest.param("deepspeed", marks=pytest.mark.deepspeed)])
+def test_a_run_of_a_network_that_has_changed_shape_is_refused_with_what_to_do(tmp_path, monkeypatch, name):
+    toy_fit(tmp_path, toy_engine(), ToyFeed(SCHEDULE))
+    assert toy_fit(tmp_path, toy_engine(name, zero_stage=3), ToyFeed(SCHEDULE)).resumed_from_step == 16
+    begin = ToyObjective.__init__
+
+    def begin_wider(self):
+        begin(self)
+        self.adapter, self.head = torch.nn.Linear(16, 24), torch.nn.Linear(24, 1, bias=False)
+
+    monkeypatch.setattr(ToyObjective, "__init__", begin_wider)
+    with pytest.raises(
+        ConfigError, match=r"another shape \(4 weights: adapter.bias, adapter.weight\)"
+    ) as error:
+        toy_fit(tmp_path, toy_engine(name, zero_stage=3), ToyFeed(SCHEDULE))
+    assert len(str(error.value).splitlines()) <= 3
+
+
 def test_frozen_blocks_do_not_move_until_their_epoch_and_then_move(tmp_path):
     engine = toy_engine()
     history = []

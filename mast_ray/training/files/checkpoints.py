@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from mast_ray.config.errors import ConfigError, DataError, TemporaryError
 from mast_ray.storage.outputs import remove_folder
@@ -289,6 +289,21 @@ def refuse_another_run(storage: Storage, stored: dict[str, Any] | None, wanted: 
     if different:
         raise ConfigError(
             f"{storage.url} holds a run with other settings ({', '.join(different[:4])}):\n"
+            "choose another --out, or delete that folder to start again"
+        )
+
+
+def refuse_another_network(storage: Storage, stored: dict[str, Tensor], network: nn.Module) -> None:
+    """The same settings may mean another network in another version: its weights cannot go on."""
+    own = {name: value.shape for name, value in network.state_dict().items()}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        own[name] = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's, of what is in pieces
+    theirs = {name: value.shape for name, value in stored.items()}
+    different = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
+    if different:
+        raise ConfigError(
+            f"{storage.url} holds a run of a network of another shape ({len(different)} weights: {', '.join(different[:2])}):\n"
+            "finish it with the version of mast_ray that began it (CHANGELOG.md says which networks changed shape),\n"
             "choose another --out, or delete that folder to start again"
         )
 

@@ -18,10 +18,12 @@ from mast_ray.training.assembly import (
     load_autoencoder,
     load_detector,
     load_detector_weights,
+    load_encoder,
     load_encoder_weights,
     network_weights,
     reconstruction,
 )
+from mast_ray.training.files.checkpoints import refuse_another_network
 from mast_ray.training.files.model_files import (
     BestWeights,
     Card,
@@ -110,6 +112,49 @@ def test_an_autoencoder_without_a_side_path_starts_one_with_it_and_the_other_way
     load_encoder_weights(whole, str(tmp_path), CONFIG)
     assert weights_equal(whole.autoencoder.encoder.state_dict(), autoencoder.encoder.state_dict())
     assert load_autoencoder(tmp_path)[0].side is None
+
+
+def of_older_version(folder, weights, name: str, shape: tuple[int, ...]) -> str:
+    """A folder with a weight of a shape that another version gave it."""
+    write_model(open_storage(folder), weights | {name: torch.ones(shape)}, card("autoencoder"))
+    return str(folder)
+
+
+def test_the_encoder_goes_on_where_a_side_path_or_a_global_decoder_is_of_another_version(tmp_path, caplog):
+    """The first maps of a side path were wider, and the global decoder had a class token and other heads."""
+    weights = reconstruction(apply_overrides(CONFIG, {"seed": 3})).autoencoder.state_dict()
+    wider = of_older_version(tmp_path / "side", weights, "side.path.side.0.conv.weight", (48, 1, 7, 7))
+    with_token = of_older_version(tmp_path / "token", weights, "decoder.pos_embed", (1, 513, 128))
+    for folder, part in ((wider, "side path"), (with_token, "decoder")):
+        assert weights_equal(load_encoder(folder)[0].state_dict(), below("encoder.", weights))
+        caplog.clear()
+        whole, fresh = reconstruction(CONFIG), reconstruction(CONFIG).autoencoder.state_dict()
+        load_encoder_weights(whole, folder, CONFIG)
+        found = whole.autoencoder.state_dict()
+        assert weights_equal(below("encoder.", found), below("encoder.", weights))
+        for prefix, name in (("side.", "side path"), ("decoder.", "decoder")):
+            began = fresh if name == part else weights
+            assert weights_equal(below(prefix, found), below(prefix, began))
+        assert f"its {part} is that of another version" in caplog.text
+    objective = detection(CONFIG, CONFIG.detector)
+    fresh = objective.detector.adapter.state_dict()
+    fresh = {name: value.clone() for name, value in fresh.items()}
+    load_encoder_weights(objective, wider, CONFIG)
+    assert weights_equal(objective.detector.encoder.state_dict(), below("encoder.", weights))
+    assert weights_equal(objective.detector.adapter.state_dict(), fresh)
+
+
+def test_a_pretraining_begun_with_a_class_token_in_its_global_decoder_does_not_go_on(tmp_path):
+    objective = reconstruction(CONFIG)
+    begun = objective.state_dict()
+    refuse_another_network(open_storage(tmp_path), begun, objective)
+    begun["autoencoder.decoder.pos_embed"] = torch.zeros(1, 513, 128)
+    with pytest.raises(ConfigError, match=r"another shape \(1 weights: autoencoder.decoder.pos_embed"):
+        refuse_another_network(open_storage(tmp_path), begun, objective)
+
+
+def below(prefix: str, weights: dict) -> dict:
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def test_a_folder_whose_weights_did_not_come_along_says_so(detector_folder, tmp_path):

@@ -13,9 +13,10 @@ from toy import weights_equal
 from mast_ray.config.errors import DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import tiny
+from mast_ray.models.audiomae import public_layout
 from mast_ray.training.assembly import detection, load_encoder_weights, reconstruction
 
-CONFIG = apply_overrides(tiny(), {"spectrogram.divisor": 2.0})
+CONFIG = apply_overrides(tiny(), {"spectrogram.divisor": 2.0, "model.decoder": "local"})
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,19 @@ def test_the_target_it_was_trained_for_goes_on_without_a_warning(original, tmp_p
     with caplog.at_level(logging.WARNING):
         load_encoder_weights(reconstruction(config), file, config)
     assert not caplog.text
+
+
+def test_a_global_decoder_of_theirs_is_said_to_begin_anew(tmp_path, caplog):
+    """It has heads of half the width and a class token."""
+    config = apply_overrides(CONFIG, {"model.decoder": "global"})
+    state = {name: torch.full(shape, 0.5) for name, shape in public_layout("tiny", "global").items()}
+    objective, fresh = reconstruction(config), reconstruction(config).autoencoder
+    with caplog.at_level(logging.WARNING):
+        load_encoder_weights(objective, saved(tmp_path / "pretrained.pth", {"model": state}), config)
+    whole = objective.autoencoder
+    assert all(bool((value == 0.5).all()) for value in whole.encoder.state_dict().values())
+    assert weights_equal(whole.decoder.state_dict(), fresh.decoder.state_dict())
+    assert "ours begins anew" in caplog.text and "has to learn anew" not in caplog.text
 
 
 class Trap:
