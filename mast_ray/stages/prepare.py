@@ -19,7 +19,7 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.recordings.decoding.faults import reasons_line
+from mast_ray.recordings.decoding.faults import cancelling_text, reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
 from mast_ray.storage.outputs import is_whole, mend, refuse_mixing, remove_leftovers
@@ -239,6 +239,8 @@ def _print_summary(stage: Storage, counts: dict[str, Any], split: SplitSummary) 
     reasons = (row["reason"] for row in rejects if row["status"] == "rejected")
     if line := reasons_line(reasons, f"{stage.url}/rejects.parquet"):
         print(line)
+    if text := cancelling_text(rejects):
+        log.warning("%s", text)
     for note in counts["label_notes"]:
         print(shown(note))
     if counts.get("labels_out_of_band"):
