@@ -27,6 +27,7 @@ from mast_ray.reporting.detection_tables import (
     recordings_beside,
     searched_recordings,
     stitched,
+    zone_of,
 )
 from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
     recordings, in_part = searched_recordings(args.table, read_recordings(source))
-    recordings = restated(recordings, args.timezone, args.site_table)
+    recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
     detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")

@@ -15,7 +15,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.evaluation.label_budget import CURVES, curves_from_json
 from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.reporting.activity import DielMap, diel_map
-from mast_ray.reporting.detection_tables import read_parquet, stitched
+from mast_ray.reporting.detection_tables import read_parquet, stitched, zone_given
 from mast_ray.reporting.report.collect_labels import labels_table
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
 from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table, units_of
@@ -67,7 +67,7 @@ def collect_run(
     say("report: reading the tables")
     found = find_files(run, detections)
     if (zone or site_table) and found.recordings is not None:
-        recordings = restated(found.recordings, zone, site_table)
+        recordings = restated(found.recordings, zone, site_table, _zone_given(found.manifests))
         own = found.detections if found.detections is None else with_times_of(found.detections, recordings)
         found = replace(found, recordings=recordings, detections=own)
     if not (
@@ -170,6 +170,12 @@ def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
         m.get("counts", {}).get("model_threshold") for m in manifests.values() if m.get("stage") == "detect"
     ]
     return next((float(v) for v in values if is_figure(v)), None)
+
+
+def _zone_given(manifests: dict[str, dict[str, Any]]) -> str:
+    """The zone of clocks without one, by the stage that detected, else by the one that prepared."""
+    said = {str(m.get("stage")): zone_given(m) for m in manifests.values()}
+    return said.get("detect", said.get("prepare", ""))
 
 
 def _card_threshold(cards: dict[str, dict[str, Any]]) -> float | None:
