@@ -171,7 +171,9 @@ class _Preparation:
         left = sum(len(unit.items) for unit in pending)
         if left == len(items):
             inventory = take_inventory(self.archive, items, config.audio, self.sites, sample=SAMPLED_HEADERS)
-            print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
+            stored = config.spectrogram.storage
+            lines = inventory_lines(self.listing, inventory, os.cpu_count() or 1, stored)
+            print("\n".join(lines), flush=True)
         else:
             print(f"resuming: {len(items) - left:,} of {len(items):,} done", flush=True)
         if pending:
@@ -223,7 +225,7 @@ def _print_plan(
     archive: Storage, stage: Storage, listing: Listing, sites: SiteTable | None, config: Config
 ) -> None:
     inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
-    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1, config.spectrogram.storage)))
     units = _units(listing.items, config)
     pending = pending_units(units, read_commits(stage))
     print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
