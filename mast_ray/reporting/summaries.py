@@ -10,9 +10,10 @@ probability also give right calls per hour, and the verdicts behind the probabil
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -246,8 +247,10 @@ def summarise(
     seed: int = 0,
     band_edges_hz: tuple[float, ...] = BAND_EDGES_HZ,
     num_verdicts: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Summaries:
-    """All summary tables; recordings without a clock count for their site, but for no date and no hour.
+    """All summary tables; recordings without a clock count for their site, but for no date and no hour. `say` hears how
+    far it is.
 
     Where every call has a probability, the tables also say how many are right; `num_verdicts` is how many judgements
     these probabilities come from.
@@ -258,14 +261,16 @@ def summarise(
     hour = np.where(season.slot >= 0, season.slot % 24, -1)
     by_site = cells_of(season, np.zeros(len(season.slot), np.int64))
     by_date, by_hour = cells_of(season, day), cells_of(season, hour)
+    of_label = _seasons_of_labels(season, detections)
+    done = count()
 
     def table(
         cells: list[tuple[int, int, Ints]], season: Season = season, label: str | None = None, **keys: list
     ) -> pa.Table:
+        say(f"summarise: {next(done):,} of {3 + 2 * len(of_label):,} tables of rates")
         return _table(recordings, season, cells, rng, num_verdicts, label, **keys)
 
     hours = [key for _, key, _ in by_hour]
-    of_label = _seasons_of_labels(season, detections)
     return Summaries(
         by_site=table(by_site),
         by_site_and_date=table(by_date, date=[slot_date(key * 24) for _, key, _ in by_date]),

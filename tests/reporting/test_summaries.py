@@ -242,7 +242,9 @@ def season_of_labels():
 
 def test_sites_alone_have_the_figures_and_dates_of_the_whole_summary():
     known, found = season_of_labels()
-    whole, (by_site, days) = summarise(known, found), summarise_sites(known, found)
+    said: list[str] = []
+    whole, (by_site, days) = summarise(known, found, say=said.append), summarise_sites(known, found)
+    assert said == [f"summarise: {n} of 7 tables of rates" for n in range(7)]  # three, and two of each label
     assert by_site.equals(whole.by_site)
     rows = whole.by_site_and_date.to_pylist()
     assert days == {site: [row["date"] for row in rows if row["site"] == site] for site in "ABC"}
