@@ -54,7 +54,7 @@ class AudioConfig(Section):
     prefix, or whichever is informative.
     """
     channel: Literal["mean", "first"] = "mean"
-    """How several channels become one."""
+    """How several channels become one; where they cancel each other in their mean, a warning says so."""
     min_sample_rate_hz: int = Field(8_000, ge=1)
     """Recordings below this rate are rejected (RATE_TOO_LOW)."""
     max_hours: float = Field(200.0, gt=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -168,6 +168,17 @@ def num_verdicts(uri: str) -> int | None:
     """How many verdicts the probabilities of a folder of `mast detect` come from; None where nothing says so."""
     value = _manifest(uri).get("counts", {}).get("calibration_verdicts")
     return value if isinstance(value, int) and value > 0 else None
+
+
+def zone_given(manifest: Mapping[str, Any]) -> str:
+    """The zone that a stage was told for clocks without one; "" where it was told none."""
+    value = ((manifest.get("config") or {}).get("audio") or {}).get("timezone")
+    return value if isinstance(value, str) else ""
+
+
+def zone_of(uri: str) -> str:
+    """That of the stage that wrote a folder of detections."""
+    return zone_given(_manifest(uri))
 
 
 def model_sha_of(uri: str) -> str:

@@ -10,8 +10,10 @@ probability also give right calls per hour, and the verdicts behind the probabil
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from datetime import date
+from itertools import count, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +24,12 @@ from mast_ray.evaluation.intervals import drawn_weights, widened_tail
 from mast_ray.reporting.activity import (
     HOUR_S,
     ZONE_UNKNOWN,
-    Slots,
-    cut_at_hours,
-    local_start_s,
     slot_date,
 )
+from mast_ray.reporting.seasons import Floats, Ints, Season, cells_of, per_recording, season_of
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.tables.local_time import is_zone_unknown
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 BAND_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 6000.0, 7000.0, 8000.0)
 DRAWS_PER_BLOCK = 2_000_000
 NUM_RESAMPLES = 1000
@@ -90,93 +88,12 @@ def ratio_intervals(
     ]
 
 
-@dataclass(frozen=True)
-class _Season:
-    """Recordings as pieces cut at full hours, and the detections counted into these pieces."""
-
-    sites: list[str]
-    site: Ints  # (P,) of each piece
-    recording: Ints  # (P,)
-    slot: Ints  # (P,) hours since the local epoch; -1 for recordings without a clock
-    effort_s: Floats  # (P,)
-    calls: Floats  # (P,)
-    right: Floats | None  # (P,) calls that are right, as their probabilities say; None without probabilities
-    piece_of_call: Ints  # (D,) -1: the call's recording is not in the table
-    pieces: Slots
-
-
-def _season(recordings: pa.Table, detections: pa.Table) -> _Season:
-    start_s = local_start_s(recordings)
-    duration_s = recordings.column("duration_s").to_numpy(zero_copy_only=False).astype(np.float64)
-    timed = cut_at_hours(start_s, duration_s)
-    lost = np.flatnonzero(~np.isfinite(start_s) & (duration_s > 0))
-    none = np.full(len(lost), -1, np.int64)
-    pieces = Slots(
-        np.concatenate([timed.recording, lost]),
-        np.concatenate([timed.slot, none]),
-        np.concatenate([timed.begin_s, np.zeros(len(lost))]),
-        np.concatenate([timed.end_s, duration_s[lost]]),
-    )
-    order = np.lexsort((pieces.begin_s, pieces.recording))
-    pieces = Slots(pieces.recording[order], pieces.slot[order], pieces.begin_s[order], pieces.end_s[order])
-    found = pc.index_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
-    row = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    begin_s = np.maximum(detections.column("begin_s").to_numpy(zero_copy_only=False), 0.0)
-    # Pieces lie on one line, recordings further apart than any is long: one search
-    # finds the piece of every call.
-    stride = float(duration_s.max(initial=0.0)) + float(begin_s.max(initial=0.0)) + 1.0
-    line = pieces.recording * stride + pieces.begin_s
-    piece = np.searchsorted(line, row * stride + begin_s + 1e-9, side="right") - 1
-    fits = (row >= 0) & (piece >= 0)
-    fits[fits] &= pieces.recording[piece[fits]] == row[fits]
-    piece = np.where(fits, piece, -1)
-    sites, site_of = np.unique(
-        np.array(recordings.column("site").to_pylist(), dtype=object).astype(str), return_inverse=True
-    )
-    calls = np.bincount(piece[piece >= 0], minlength=len(pieces.slot)).astype(np.float64)
-    probability = detections.column("probability")
-    right = None
-    if len(detections) and probability.null_count == 0:
-        weights = probability.to_numpy()[piece >= 0].astype(np.float64)
-        right = np.bincount(piece[piece >= 0], weights, minlength=len(pieces.slot)).astype(np.float64)
-    return _Season(
-        [str(s) for s in sites],
-        site_of[pieces.recording],
-        pieces.recording,
-        pieces.slot,
-        pieces.effort_s,
-        calls,
-        right,
-        piece,
-        pieces,
-    )
-
-
-def _cells(season: _Season, key: Ints) -> list[tuple[int, int, Ints]]:
-    """(site, key, pieces) of every pair that was recorded, in order; key -1 (no clock) is left out."""
-    keep = np.flatnonzero(key >= 0)
-    order = keep[np.lexsort((key[keep], season.site[keep]))]
-    pair = np.stack([season.site[order], key[order]], axis=1)
-    edges = (
-        np.flatnonzero(np.any(np.diff(pair, axis=0) != 0, axis=1)) + 1
-        if len(order)
-        else np.zeros(0, np.int64)
-    )
-    return [(int(season.site[g[0]]), int(key[g[0]]), g) for g in np.split(order, edges) if len(g)]
-
-
-def _per_recording(recording: Ints, *values: Floats) -> list[Floats]:
-    """Sums per recording of the pieces of one cell."""
-    _, place = np.unique(recording, return_inverse=True)
-    return [np.bincount(place, weights=v).astype(np.float64) for v in values]
-
-
 RATES = ("num_recordings", "effort_h", "calls", "calls_per_hour", "low_95", "high_95")
 RIGHT = ("precision", "right_per_hour", "right_low_95", "right_high_95")
 
 
 def _rates(
-    season: _Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator, num_verdicts: int | None
+    season: Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator, num_verdicts: int | None
 ) -> dict[str, list]:
     """Columns num_recordings, effort_h, calls, calls_per_hour with limits, for cells of pieces; where calls have a
     probability also what is right of them.
@@ -184,7 +101,7 @@ def _rates(
     names = RATES if season.right is None else RATES + RIGHT
     out: dict[str, list] = {name: [] for name in names}
     for _, _, group in cells:
-        calls, effort_s = _per_recording(season.recording[group], season.calls[group], season.effort_s[group])
+        calls, effort_s = per_recording(season.recording[group], season.calls[group], season.effort_s[group])
         effort_h = effort_s / HOUR_S
         low, high = ratio_intervals(calls[None], effort_h, rng)[0]
         row: tuple[float | None, ...] = (
@@ -196,7 +113,7 @@ def _rates(
             high,
         )
         if season.right is not None:
-            (right,) = _per_recording(season.recording[group], season.right[group])
+            (right,) = per_recording(season.recording[group], season.right[group])
             row += _right_rates(calls, right, effort_h, rng, num_verdicts)
         for name, value in zip(out, row, strict=True):
             out[name].append(value)
@@ -223,7 +140,7 @@ def _right_rates(
 
 
 def _occupancy(
-    season: _Season, detections: pa.Table, cells: list[tuple[int, int, Ints]], edges_hz: tuple[float, ...],
+    season: Season, detections: pa.Table, cells: list[tuple[int, int, Ints]], edges_hz: tuple[float, ...],
     rng: np.random.Generator, heard_hz: Floats,
 ) -> pa.Table:  # fmt: skip
     """Share of recorded time in which a band holds at least one call. Recordings that end below a band (`heard_hz`, (R,))
@@ -255,7 +172,7 @@ def _occupancy(
         for low, high in bands
     ]
     for site, day, group in cells:
-        sums = _per_recording(
+        sums = per_recording(
             season.recording[group], season.effort_s[group], *(one[group] for one in occupied)
         )
         effort_s, busy_s = sums[0], np.stack(sums[1:])  # (R,), (bands, R)
@@ -278,7 +195,7 @@ def _occupancy(
 
 
 def _occupied_s(
-    season: _Season, begin_s: Floats, end_s: Floats, inside: NDArray[np.bool_], num_pieces: int
+    season: Season, begin_s: Floats, end_s: Floats, inside: NDArray[np.bool_], num_pieces: int
 ) -> Floats:
     """(P,) seconds of each piece covered by the union of the chosen boxes; a box that runs
     on counts in every piece it meets.
@@ -317,7 +234,7 @@ def _heard_hz(recordings: pa.Table, detections: pa.Table) -> Floats:
     return np.minimum(rate_hz.to_numpy() / 2.0, HIGH_HZ if highest_hz <= HIGH_HZ else np.inf)
 
 
-def _clocks(recordings: pa.Table, season: _Season, cells: list[tuple[int, int, Ints]]) -> list[str]:
+def _clocks(recordings: pa.Table, season: Season, cells: list[tuple[int, int, Ints]]) -> list[str]:
     """Whose clock the hours and dates of each cell are: local, local with its zone unknown, or UTC."""
     has_offset = np.array(pc.is_valid(recordings.column("utc_offset_s")).to_pylist(), bool)
     kind = np.where(is_zone_unknown(recordings), ZONE_UNKNOWN, np.where(has_offset, "local", "UTC"))
@@ -330,37 +247,30 @@ def summarise(
     seed: int = 0,
     band_edges_hz: tuple[float, ...] = BAND_EDGES_HZ,
     num_verdicts: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Summaries:
-    """All summary tables; recordings without a clock count for their site, but for no date and no hour.
+    """All summary tables; recordings without a clock count for their site, but for no date and no hour. `say` hears how
+    far it is.
 
     Where every call has a probability, the tables also say how many are right; `num_verdicts` is how many judgements
     these probabilities come from.
     """
-    season = _season(recordings, detections)
+    season = season_of(recordings, detections)
     rng = np.random.default_rng(seed)
     day = np.where(season.slot >= 0, season.slot // 24, -1)
     hour = np.where(season.slot >= 0, season.slot % 24, -1)
-    by_site = _cells(season, np.zeros(len(season.slot), np.int64))
-    by_date, by_hour = _cells(season, day), _cells(season, hour)
+    by_site = cells_of(season, np.zeros(len(season.slot), np.int64))
+    by_date, by_hour = cells_of(season, day), cells_of(season, hour)
+    of_label = _seasons_of_labels(season, detections)
+    done = count()
 
     def table(
-        cells: list[tuple[int, int, Ints]], season: _Season = season, label: str | None = None, **keys: list
+        cells: list[tuple[int, int, Ints]], season: Season = season, label: str | None = None, **keys: list
     ) -> pa.Table:
-        names = {"site": pa.array([season.sites[site] for site, _, _ in cells], pa.string())}
-        if label is not None:
-            names["label"] = pa.array([label] * len(cells), pa.string())
-        typed = {n: pa.array(v, pa.date32() if n == "date" else pa.int32()) for n, v in keys.items()}
-        rates = _rates(season, cells, rng, num_verdicts)
-        whole = ("num_recordings", "calls")
-        return pa.table(
-            names
-            | typed
-            | {n: pa.array(v, pa.int64() if n in whole else pa.float64()) for n, v in rates.items()}
-            | ({"clock": pa.array(_clocks(recordings, season, cells), pa.string())} if keys else {})
-        )
+        say(f"summarise: {next(done):,} of {3 + 2 * len(of_label):,} tables of rates")
+        return _table(recordings, season, cells, rng, num_verdicts, label, **keys)
 
     hours = [key for _, key, _ in by_hour]
-    of_label = _seasons_of_labels(season, detections)
     return Summaries(
         by_site=table(by_site),
         by_site_and_date=table(by_date, date=[slot_date(key * 24) for _, key, _ in by_date]),
@@ -375,7 +285,63 @@ def summarise(
     )
 
 
-def _seasons_of_labels(season: _Season, detections: pa.Table) -> dict[str, _Season]:
+def summarise_sites(
+    recordings: pa.Table, detections: pa.Table, seed: int = 0
+) -> tuple[pa.Table, dict[str, list[date]]]:
+    """`Summaries.by_site` alone, and the dates on which every site was recorded."""
+    season = season_of(recordings, detections)
+    by_site = cells_of(season, np.zeros(len(season.slot), np.int64))
+    days: dict[str, list[date]] = {}
+    for site, day, _ in cells_of(season, np.where(season.slot >= 0, season.slot // 24, -1)):
+        days.setdefault(season.sites[site], []).append(slot_date(day * 24))
+    return _table(recordings, season, by_site, np.random.default_rng(seed)), days
+
+
+def summarise_labels(
+    recordings: pa.Table, detections: pa.Table, seed: int = 0
+) -> tuple[pa.Table, dict[str, int]] | None:
+    """Calls of every label over all sites as in `Summaries.by_label`, and the hour each calls most in; None without names."""
+    nowhere = pa.array([""] * len(recordings), pa.string())
+    recordings = recordings.set_column(recordings.column_names.index("site"), "site", nowhere)
+    season = season_of(recordings, detections)
+    of_label = _seasons_of_labels(season, detections)
+    if not of_label:
+        return None
+    rng = np.random.default_rng(seed)
+    whole = cells_of(season, np.zeros(len(season.slot), np.int64))
+    by_hour = cells_of(season, np.where(season.slot >= 0, season.slot % 24, -1))
+    effort_s = [season.effort_s[group].sum() for _, _, group in by_hour]
+    busiest = {
+        label: max(
+            (own.calls[group].sum() / seconds, hour)
+            for (_, hour, group), seconds in zip(by_hour, effort_s, strict=True)
+        )[1]
+        for label, own in (of_label if by_hour else {}).items()
+    }
+    tables = [_table(recordings, own, whole, rng, label=label) for label, own in of_label.items()]
+    return pa.concat_tables(tables), busiest
+
+
+def _table(
+    recordings: pa.Table, season: Season, cells: list[tuple[int, int, Ints]], rng: np.random.Generator,
+    num_verdicts: int | None = None, label: str | None = None, **keys: list,
+) -> pa.Table:  # fmt: skip
+    """Rates of cells, with what names them."""
+    names = {"site": pa.array([season.sites[site] for site, _, _ in cells], pa.string())}
+    if label is not None:
+        names["label"] = pa.array([label] * len(cells), pa.string())
+    typed = {n: pa.array(v, pa.date32() if n == "date" else pa.int32()) for n, v in keys.items()}
+    rates = _rates(season, cells, rng, num_verdicts)
+    whole = ("num_recordings", "calls")
+    return pa.table(
+        names
+        | typed
+        | {n: pa.array(v, pa.int64() if n in whole else pa.float64()) for n, v in rates.items()}
+        | ({"clock": pa.array(_clocks(recordings, season, cells), pa.string())} if keys else {})
+    )
+
+
+def _seasons_of_labels(season: Season, detections: pa.Table) -> dict[str, Season]:
     """Label -> the same effort with the calls of that label alone; nothing where detections have no names."""
     if "label" not in detections.column_names:
         return {}

@@ -19,7 +19,7 @@ from mast_ray.config.tree import Config
 from mast_ray.recordings.annotations.formats.yolo import ImageScale
 from mast_ray.recordings.annotations.model import AnnotationSet
 from mast_ray.recordings.clock_and_site.site_tables import SiteTable
-from mast_ray.recordings.decoding.faults import reasons_line
+from mast_ray.recordings.decoding.faults import cancelling_text, reasons_line
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import ON_RAY, Runner, work_off
 from mast_ray.storage.outputs import is_whole, mend, refuse_mixing, remove_leftovers
@@ -171,7 +171,9 @@ class _Preparation:
         left = sum(len(unit.items) for unit in pending)
         if left == len(items):
             inventory = take_inventory(self.archive, items, config.audio, self.sites, sample=SAMPLED_HEADERS)
-            print("\n".join(inventory_lines(self.listing, inventory, os.cpu_count() or 1)), flush=True)
+            stored = config.spectrogram.storage
+            lines = inventory_lines(self.listing, inventory, os.cpu_count() or 1, stored)
+            print("\n".join(lines), flush=True)
         else:
             print(f"resuming: {len(items) - left:,} of {len(items):,} done", flush=True)
         if pending:
@@ -223,7 +225,7 @@ def _print_plan(
     archive: Storage, stage: Storage, listing: Listing, sites: SiteTable | None, config: Config
 ) -> None:
     inventory = take_inventory(archive, listing.items, config.audio, sites, sample=SAMPLED_HEADERS)
-    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1, config.spectrogram.storage)))
     units = _units(listing.items, config)
     pending = pending_units(units, read_commits(stage))
     print(f"plan: {len(units):,} units, {len(pending):,} to do, into {stage.url}")
@@ -239,6 +241,8 @@ def _print_summary(stage: Storage, counts: dict[str, Any], split: SplitSummary) 
     reasons = (row["reason"] for row in rejects if row["status"] == "rejected")
     if line := reasons_line(reasons, f"{stage.url}/rejects.parquet"):
         print(line)
+    if text := cancelling_text(rejects):
+        log.warning("%s", text)
     for note in counts["label_notes"]:
         print(shown(note))
     if counts.get("labels_out_of_band"):

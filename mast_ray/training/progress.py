@@ -80,6 +80,12 @@ class ProgressLine:
             self.stream.write(text + "\n")
         self.stream.flush()
 
+    def clear(self) -> None:
+        """Leave the line of a terminal to what comes next."""
+        if self.is_terminal:
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()
+
 
 def progress_text(step: int, num_steps: int, epoch: float, loss: float, pace: Pace) -> str:
     """One line for people."""

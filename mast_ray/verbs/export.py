@@ -16,6 +16,7 @@ from mast_ray.reporting.detection_tables import (
     stitched,
     with_headers,
     with_paths,
+    zone_of,
 )
 from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
 from mast_ray.reporting.restating import restated, with_times_of
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     if recordings is not None and (args.timezone or args.site_table):
-        recordings = restated(recordings, args.timezone, args.site_table)
+        recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
         detections = with_times_of(detections, recordings)
     what = "detections"
     if args.stretches is not None:

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
             annotations_of(source, paths, args.config.storage, archive), args.config.labels
         )
     inventory = take_inventory(archive, listing.items, args.config.audio, sites, sample=args.sample)
-    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1)))
+    stored = args.config.spectrogram.storage
+    print("\n".join(inventory_lines(listing, inventory, os.cpu_count() or 1, stored)))
     if labels is not None:
         print("\n".join(labels.lines()))
     if args.json:

@@ -12,6 +12,7 @@ from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import report_file
 from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.tables.preparing.inventory import refuse_no_folder
+from mast_ray.training.progress import ProgressLine
 from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
@@ -50,18 +51,23 @@ def run(args: argparse.Namespace) -> int:
     storage, audio = open_storage(args.run), open_storage(args.audio) if args.audio else None
     if audio is not None:
         refuse_no_folder(audio)  # not a page without pictures, after all the work
-    data = collect_run(
-        storage,
-        audio=audio,
-        detections=read_detections(args.detections) if args.detections else None,
-        threshold=args.threshold,
-        title=args.title,
-        now=datetime.now(UTC),
-        num_examples=args.examples,
-        zone=args.timezone,
-        site_table=args.site_table,
-    )
-    text = report_file(data)
+    line = ProgressLine()
+    try:
+        data = collect_run(
+            storage,
+            audio=audio,
+            detections=read_detections(args.detections) if args.detections else None,
+            threshold=args.threshold,
+            title=args.title,
+            now=datetime.now(UTC),
+            num_examples=args.examples,
+            zone=args.timezone,
+            site_table=args.site_table,
+            say=line.show,
+        )
+        text = report_file(data)
+    finally:
+        line.clear()
     if args.out:
         target, name = open_beside(args.out)
     else:

@@ -7,7 +7,10 @@ import argparse
 
 def add_restating_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--timezone", default="", metavar="ZONE", help="IANA zone of clocks without one, e.g. Asia/Makassar"
+        "--timezone",
+        default="",
+        metavar="ZONE",
+        help="IANA zone of clocks without one, e.g. Asia/Makassar; corrects the audio.timezone of detect where file names say the time",
     )
     parser.add_argument(
         "--table",

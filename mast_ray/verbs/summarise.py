@@ -27,11 +27,13 @@ from mast_ray.reporting.detection_tables import (
     recordings_beside,
     searched_recordings,
     stitched,
+    zone_of,
 )
 from mast_ray.reporting.restating import restated
 from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.local_time import is_zone_unknown
+from mast_ray.training.progress import ProgressLine
 from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
@@ -84,12 +86,17 @@ def run(args: argparse.Namespace) -> int:
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
     recordings, in_part = searched_recordings(args.table, read_recordings(source))
-    recordings = restated(recordings, args.timezone, args.site_table)
+    recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
     detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
     _refuse_others(detections, recordings, args.table, source)
-    tables = summarise(recordings, detections, args.seed, edges_hz, num_verdicts(args.table)).named()
+    line = ProgressLine()
+    try:
+        found = summarise(recordings, detections, args.seed, edges_hz, num_verdicts(args.table), line.show)
+    finally:
+        line.clear()
+    tables = found.named()
     out = open_storage(args.out)
     for name, table in tables.items():
         buffer = io.BytesIO()

@@ -12,7 +12,7 @@ import soxr
 from damage import encoded, noise, pcm16, wav
 
 from mast_ray.recordings.decoding.faults import Reason, UnreadableRecording
-from mast_ray.recordings.decoding.reading import Limits, open_recording, probe, read_blocks
+from mast_ray.recordings.decoding.reading import Limits, mean_of, open_recording, probe, read_blocks
 
 
 def read_all(source, **options):
@@ -238,3 +238,55 @@ def test_a_recording_of_fish_at_four_kilohertz_is_taken_when_asked_for():
         open_recording(io.BytesIO(content), limits=Limits(min_rate_hz=8_000))
     with open_recording(io.BytesIO(content), limits=Limits(min_rate_hz=4_000)) as reading:
         assert len(np.concatenate(list(reading.blocks()))) == pytest.approx(5 * 16_000, abs=10)
+
+
+def mixed(left, right, **options):
+    """The salvage of a recording of two channels."""
+    content = encoded(np.hstack([left, right]).astype(np.float32), subtype="FLOAT")
+    with open_recording(io.BytesIO(content), **options) as reading:
+        for _ in reading.blocks():
+            pass
+        return reading.salvage
+
+
+def test_channels_that_cancel_each_other_are_said():
+    sound, other = noise(3.0, seed=1), noise(3.0, seed=2)
+    for right in (-sound, -0.9 * sound, -sound + 0.01 * other):
+        salvage = mixed(sound, right)
+        assert salvage is not None and salvage.reason is Reason.CHANNELS_CANCEL
+        assert salvage.readable_s == 3.0 and "2 channels" in salvage.detail
+    # a constant offset of the recorder is no sound that would be left
+    assert mixed(0.01 * sound + 0.2, -0.01 * sound + 0.2).reason is Reason.CHANNELS_CANCEL
+    assert mixed(sound, -sound, channel=0) is None
+
+
+def test_channels_that_leave_something_in_their_mean_are_not_flagged():
+    sound, other = noise(3.0, seed=1), noise(3.0, seed=2)
+    silence, step = np.zeros_like(sound), np.sign(sound) / 40_000
+    for left, right in (
+        (sound, other),
+        (sound, silence),
+        (sound, -0.5 * sound),
+        (sound, sound),
+        (step, -step),
+    ):
+        assert mixed(left, right) is None
+    eight = encoded(noise(3.0, num_channels=8), subtype="FLOAT")
+    with open_recording(io.BytesIO(eight)) as reading:
+        assert sum(len(block) for block in reading.blocks()) == 48_000
+        assert reading.salvage is None
+
+
+def test_a_cut_recording_whose_channels_cancel_says_both():
+    sound = noise(3.0, seed=1)
+    content = wav(pcm16(np.hstack([sound, -sound])), num_channels=2)[:-64_000]
+    with open_recording(io.BytesIO(content)) as reading:
+        assert sum(len(block) for block in reading.blocks()) == 32_000
+    assert reading.salvage.reason is Reason.CHANNELS_CANCEL and "missing" in reading.salvage.detail
+
+
+@pytest.mark.parametrize("num_channels", [1, 2, 3, 8])
+def test_the_mean_is_that_of_numpy(num_channels):
+    piece = noise(2.0, num_channels=num_channels) * np.float32(1e-40)
+    for samples in (piece, noise(2.0, num_channels=num_channels)):
+        np.testing.assert_array_equal(mean_of(samples), samples.mean(axis=1, dtype=np.float32))

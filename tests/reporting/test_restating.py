@@ -11,11 +11,11 @@ from mast_ray.reporting.restating import restated
 from mast_ray.tables.schemas import RECORDINGS
 
 
-def recordings(*names: str) -> pa.Table:
-    """As `mast detect` writes them where nobody named a zone."""
+def recordings(*names: str, zone: str = "") -> pa.Table:
+    """As `mast detect` writes them where nobody named a zone, or with `audio.timezone`."""
     rows = []
     for name in names:
-        known = recording_metadata(name)
+        known = recording_metadata(name, zone=zone)
         rows.append({"recording_id": name, "path": name, "site": "A", "duration_s": 60.0,
                      "start_utc": known.start_utc, "utc_offset_s": known.utc_offset_s, "start_local": known.local,
                      "time_source": known.time_source, "time_flags": ",".join(known.time_flags)})  # fmt: skip
@@ -56,3 +56,40 @@ def test_a_clock_that_cannot_be_right_gives_no_date_whoever_reads_it(tmp_path, s
     by_detect = recording_metadata(name, row=TableRow(datetime.fromisoformat(start)), zone=zone)
     assert row["start_local"] is None and by_detect.local is None
     assert row["time_flags"] == ",".join(by_detect.time_flags)
+
+
+NAMES = ("A/A_20240630_050000.wav", "A/A_20240331_013000.wav", "A/A_20241027_023000.wav")
+
+
+@pytest.mark.parametrize("right", ["Asia/Makassar", "Europe/Berlin", "UTC", "-03:30"])
+@pytest.mark.parametrize("wrong", ["Europe/London", "Europe/Berlin", "+09:00"])
+def test_a_wrong_zone_of_detect_is_corrected_afterwards(wrong, right, capsys):
+    after = restated(recordings(*NAMES, zone=wrong), right, before=wrong)
+    assert after.equals(recordings(*NAMES, zone=right))
+    assert "note:" not in capsys.readouterr().err
+    assert restated(after, right, before=wrong).equals(after)
+
+
+def test_a_zone_of_a_table_corrects_that_of_detect_too(tmp_path):
+    (tmp_path / "sites.csv").write_text("site,timezone\nA,Asia/Makassar\n")
+    after = restated(recordings(*NAMES, zone="+09:00"), "", str(tmp_path / "sites.csv"), before="+09:00")
+    assert after.equals(recordings(*NAMES, zone="Asia/Makassar"))
+
+
+def test_times_that_state_their_offset_stay_and_it_is_said(capsys):
+    stated = recordings("A/A_20240630_050000Z.wav", "A/20240630_050000+0200.wav", zone="+09:00")
+    assert stated["time_source"].to_pylist() == ["filename"] * 2
+    after = restated(stated, "Asia/Makassar", before="+09:00")
+    assert after["start_utc"].equals(stated["start_utc"])
+    assert "note: 2 recordings have an offset" in capsys.readouterr().err
+    by_header = stated.set_column(
+        stated.column_names.index("time_source"), "time_source", pa.array(["guano"] * 2)
+    )
+    assert restated(by_header, "Asia/Makassar", before="+09:00")["start_utc"].equals(stated["start_utc"])
+
+
+def test_a_clock_in_utc_keeps_its_moment_and_gets_local_hours():
+    utc = recordings("A/A_20240630_050000.wav", zone="UTC")
+    (row,) = restated(utc, "Asia/Makassar", before="UTC").to_pylist()
+    assert row["start_utc"] == datetime(2024, 6, 30, 5, tzinfo=UTC)
+    assert row["start_local"] == datetime(2024, 6, 30, 13)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from mast_ray.reporting.detection_tables import searched_recordings
-from mast_ray.reporting.summaries import ratio_intervals, summarise
+from mast_ray.reporting.summaries import ratio_intervals, summarise, summarise_labels, summarise_sites
 from mast_ray.storage.storage import open_storage
 from mast_ray.storage.units import Commit, Outcome, put_commit
 from mast_ray.tables.schemas import DETECTIONS, RECORDINGS
@@ -221,3 +221,46 @@ def test_right_calls_are_the_sum_of_probabilities_and_verdicts_widen_their_limit
 
 def test_without_probabilities_nothing_is_said_of_precision():
     assert "precision" not in summarise(recordings({"recording_id": "r"}), calls()).by_site.column_names
+
+
+def season_of_labels():
+    """Three sites over some days, two of the recordings without a clock; names for most calls."""
+    rng = np.random.default_rng(3)
+    known = recordings(
+        *(
+            {
+                "recording_id": f"r{n}", "site": "ABC"[n % 3], "duration_s": 1800.0 + 60 * n,
+                "start_utc": None if n in (4, 11) else START + timedelta(hours=7 * n),
+            }
+            for n in range(30)
+        )
+    )  # fmt: skip
+    found = calls(*((f"r{n}", s, s + 1, 500, 900) for n in range(30) for s in rng.uniform(0, 1700, n % 7)))
+    names = pa.array(rng.choice(["wren", "robin", ""], len(found)), pa.string())
+    return known, found.set_column(found.column_names.index("label"), "label", names)
+
+
+def test_sites_alone_have_the_figures_and_dates_of_the_whole_summary():
+    known, found = season_of_labels()
+    said: list[str] = []
+    whole, (by_site, days) = summarise(known, found, say=said.append), summarise_sites(known, found)
+    assert said == [f"summarise: {n} of 7 tables of rates" for n in range(7)]  # three, and two of each label
+    assert by_site.equals(whole.by_site)
+    rows = whole.by_site_and_date.to_pylist()
+    assert days == {site: [row["date"] for row in rows if row["site"] == site] for site in "ABC"}
+
+
+def test_labels_alone_have_the_figures_and_hours_of_the_whole_summary():
+    known, found = season_of_labels()
+    nowhere = known.set_column(known.column_names.index("site"), "site", pa.array([""] * 30, pa.string()))
+    whole, alone = summarise(nowhere, found), summarise_labels(known, found)
+    assert alone is not None and whole.by_label is not None and whole.by_label_and_hour is not None
+    figures = ["label", "num_recordings", "effort_h", "calls", "calls_per_hour"]
+    assert alone[0].select(figures).equals(whole.by_label.select(figures))
+    np.testing.assert_allclose(
+        alone[0].column("high_95").to_numpy(), whole.by_label.column("high_95").to_numpy(), rtol=0.1
+    )
+    hours = [(r["label"], r["calls_per_hour"], r["hour"]) for r in whole.by_label_and_hour.to_pylist()]
+    assert alone[1] == {label: max(row[1:] for row in hours if row[0] == label)[1] for label in alone[1]}
+    assert alone[1].keys() == {"robin", "wren"}
+    assert summarise_labels(known, found.drop_columns(["label"])) is None

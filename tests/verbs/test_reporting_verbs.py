@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from s3_server import client_of, s3_server, use_credentials, weed_program
+from tones import Tone, sweep_tones, tone_config, write_tones
 
 from mast_ray.config.tree import StorageConfig
 from mast_ray.reporting.activity import diel_map
@@ -379,3 +380,20 @@ def test_calls_of_a_table_without_sites_and_times_are_in_the_hours_of_their_reco
         assert diel_map(known, found, site).calls[0, 6] == 1
     assert found["path"].to_pylist() == ["A/x.wav"]
     assert found["start_local"].to_pylist() == [datetime(2024, 5, 5, 6, 30, 6)]
+
+
+def test_a_wrong_zone_of_detect_is_corrected_without_detecting_again(tmp_path, capsys):
+    write_tones(tmp_path / "in/A/A_20240501_060000.wav", [Tone(1.0, 1.5, 2000.0)], 3.0)
+    out = tmp_path / "out"
+    assert sweep_tones(tmp_path / "in", out, config=tone_config(**{"audio.timezone": "Europe/London"})) == 0
+    right = ["--timezone", "Asia/Makassar"]
+    assert main(["summarise", str(out), "--out", str(tmp_path / "s"), *right]) == 0
+    assert [(row["hour"], row["clock"]) for row in summary(tmp_path / "s", "diel_activity")] == [(6, "local")]
+    assert "1 of 1 recordings are said anew" in capsys.readouterr().err
+    assert main(["export", str(out), "--to", "csv", "--out", str(tmp_path / "e"), *right]) == 0
+    (row,) = csv.DictReader(next((tmp_path / "e").rglob("*.csv")).open())
+    assert {key: value[:16] for key, value in row.items() if key in ("start_utc", "start_local")} == {
+        "start_utc": "2024-04-30T22:00", "start_local": "2024-05-01T06:00",
+    }  # fmt: skip
+    assert main(["report", str(out), "--out", str(tmp_path / "r.html"), *right]) == 0
+    assert "UTC+8" in (tmp_path / "r.html").read_text()

@@ -15,6 +15,7 @@ can be and ends with a `Salvage`.
 | ZERO_TAIL (space reserved on the card and never written) | salvaged: up to the last non-zero byte |
 | NON_FINITE (NaN, infinity, absurd amplitude) | salvaged: up to the first such sample |
 | CORRUPT_STREAM | salvaged: a damaged stretch of FLAC becomes zeros of the same length, other codecs end there |
+| CHANNELS_CANCEL (channels in opposite phase: next to nothing is left in their mean) | salvaged: the mean as it is, and said in a warning |
 | CRASH, TIMEOUT | given by whoever runs the decoder in a process of its own, never raised here |
 
 A salvageable recording of which less than one analysis window is left is rejected with the same reason.
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -60,6 +62,7 @@ class Reason(StrEnum):
     ZERO_TAIL = "ZERO_TAIL"
     NON_FINITE = "NON_FINITE"
     CORRUPT_STREAM = "CORRUPT_STREAM"
+    CHANNELS_CANCEL = "CHANNELS_CANCEL"
     CRASH = "CRASH"
     TIMEOUT = "TIMEOUT"
 
@@ -118,6 +121,7 @@ class Salvage:
     readable_s: float
 
 
+EXAMPLES = 3  # paths that a line names
 KNOBS = {
     Reason.RATE_TOO_LOW: "audio.min_sample_rate_hz",
     Reason.TOO_SHORT: "audio.min_seconds",
@@ -136,4 +140,16 @@ def reasons_text(counts: Mapping[str, int]) -> str:
     return ", ".join(
         f"{reason} {count:,}" + (f" ({KNOBS[Reason(reason)]})" if reason in KNOBS else "")
         for reason, count in Counter(counts).most_common()
+    )
+
+
+def cancelling_text(rejects: Iterable[Mapping[str, Any]]) -> str:
+    """How many recordings are next to silent because their channels cancel each other, and what to do; "" for none."""
+    paths = [row["path"] for row in rejects if row["reason"] == Reason.CHANNELS_CANCEL]
+    if not paths:
+        return ""
+    return (
+        f"{len(paths):,} recording{'s have' if len(paths) > 1 else ' has'} channels in opposite phase, whose mean holds "
+        f"next to nothing: calls there are not heard (e.g. {', '.join(paths[:EXAMPLES])})\n"
+        "take the first channel alone, into another folder: --set audio.channel=first"
     )

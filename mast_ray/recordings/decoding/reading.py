@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal
 
 import numpy as np
@@ -31,6 +31,9 @@ Channel = Literal["mean"] | int
 
 SAMPLE_RATE_HZ = 16_000
 LOUDEST = 1e6  # beyond any scaling of real sound: such samples are garbage
+CANCELLED = 0.02  # of the energy that the mean of independent channels keeps
+AT_ONCE = 8192  # frames, of which offsets are taken
+FAINTEST = 2.0**-30  # mean square of one step of 16 bits: below it a channel is silent
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,45 @@ class RecordingInfo:
         return None if self.readable_frames is None else self.readable_frames / self.sample_rate_hz
 
 
+def mean_of(piece: Samples) -> Samples:
+    """(frames, channels) -> (frames,); of two channels the same numbers ten times as fast."""
+    if piece.shape[1] == 1:
+        return piece[:, 0]
+    if piece.shape[1] == 2:
+        return (piece[:, 0] + piece[:, 1]) / np.float32(2)
+    return piece.mean(axis=1, dtype=np.float32)
+
+
+class _Mean:
+    """The mean of several channels, and how much of their sound it keeps. A constant offset is no sound."""
+
+    def __init__(self, num_channels: int) -> None:
+        self._num_channels = num_channels
+        self._num_frames, self._of_channels, self._of_mean = 0, 0.0, 0.0
+
+    def listen(self, piece: Samples, mono: Samples) -> None:
+        """Products alone, which take a tenth of what the mean does; few samples at once, for digits enough."""
+        if self._num_channels == 1:
+            return
+        ones = np.ones(AT_ONCE, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for begin in range(0, len(mono), AT_ONCE):
+                mean = mono[begin : begin + AT_ONCE]
+                channels = np.ascontiguousarray(piece[begin : begin + len(mean)])
+                flat, sums = channels.reshape(-1), (ones[: len(mean)] @ channels).astype(np.float64)
+                self._of_channels += float(flat @ flat) - float(sums @ sums) / len(mean)
+                self._of_mean += float(mean @ mean) - float(sums.mean()) ** 2 / len(mean)
+        self._num_frames += len(mono)
+
+    def fault(self) -> Fault | None:
+        each = self._of_channels / self._num_channels
+        least = CANCELLED / self._num_channels
+        if not each > FAINTEST * self._num_frames or self._of_mean > least * each:
+            return None
+        detail = f"{self._num_channels} channels in opposite phase: under {100 * least:.2g} % of their sound is in their mean"
+        return Fault(Reason.CHANNELS_CANCEL, detail)
+
+
 class Reading:
     """One pass over one recording. `blocks()` is run once; the other results are
     complete when it has ended.
@@ -89,6 +131,7 @@ class Reading:
         self._decoder, self._resources, self._limits, self._channel = decoder, resources, limits, channel
         self._digest = hashlib.sha1(usedforsecurity=False)
         self._fault = info.fault
+        self._mean = _Mean(info.num_channels)
 
     def __enter__(self) -> Reading:
         return self
@@ -146,6 +189,8 @@ class Reading:
                 f"{num_samples / SAMPLE_RATE_HZ:.3g} s of sound, under the {self._limits.min_duration_s:g} s of "
                 "audio.min_seconds",
             )
+        if (cancelled := self._mean.fault()) is not None:
+            fault = replace(cancelled, detail=f"{cancelled.detail}; {fault.detail}") if fault else cancelled
         if fault is not None:
             readable_s = num_samples / SAMPLE_RATE_HZ - self._decoder.lost_frames / self.info.sample_rate_hz
             self.salvage = Salvage(fault.reason, fault.detail, readable_s)
@@ -167,7 +212,7 @@ class Reading:
             num_frames += len(piece)
             self._refuse_bomb(num_frames)
             if self._channel == "mean":
-                mono = piece[:, 0] if piece.shape[1] == 1 else piece.mean(axis=1, dtype=np.float32)
+                mono = mean_of(piece)
             else:
                 mono = piece[:, self._channel]
             mono = np.ascontiguousarray(mono)
@@ -177,9 +222,15 @@ class Reading:
                 self._fault = self._fault or Fault(
                     Reason.NON_FINITE, f"a sample that is no number at {at_s:.3f} s"
                 )
+                self._weigh(piece, mono[:first])
                 yield mono[:first]
                 return
+            self._weigh(piece, mono)
             yield mono
+
+    def _weigh(self, piece: Samples, mono: Samples) -> None:
+        if self._channel == "mean":
+            self._mean.listen(piece, mono)
 
     def _refuse_bomb(self, num_frames: int) -> None:
         refuse_bomb(num_frames, self.info, self._limits)

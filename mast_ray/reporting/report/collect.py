@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.evaluation.label_budget import CURVES, curves_from_json
 from mast_ray.evaluation.score_sheet import METRICS
 from mast_ray.reporting.activity import DielMap, diel_map
-from mast_ray.reporting.detection_tables import read_parquet, stitched
+from mast_ray.reporting.detection_tables import read_parquet, stitched, zone_given
 from mast_ray.reporting.report.collect_labels import labels_table
 from mast_ray.reporting.report.collect_provenance import clock_warnings, effort_of, facts_of, stages_table
 from mast_ray.reporting.report.collect_scores import Scores, scores_of_model, scores_of_table, units_of
@@ -40,7 +41,7 @@ from mast_ray.reporting.report.contents import (
 from mast_ray.reporting.report.found_files import ROW_TABLES, Found, find_files
 from mast_ray.reporting.report.gallery import GallerySettings, build_gallery, channel_of_run
 from mast_ray.reporting.restating import restated, with_times_of
-from mast_ray.reporting.summaries import summarise
+from mast_ray.reporting.summaries import summarise_sites
 from mast_ray.self_training.round_records import ROUNDS, flat, rounds_of
 from mast_ray.self_training.trial_records import TRIALS
 from mast_ray.storage.storage import Storage
@@ -58,11 +59,15 @@ def collect_run(
     num_examples: int = 200,
     zone: str = "",
     site_table: str = "",
+    say: Callable[[str], None] = lambda text: None,
 ) -> ReportData:
-    """The whole report of a run folder; a zone and a table of sites say anew when and where it was recorded."""
+    """The whole report of a run folder; a zone and a table of sites say anew when and where it was recorded. `say` hears
+    how far it is.
+    """
+    say("report: reading the tables")
     found = find_files(run, detections)
     if (zone or site_table) and found.recordings is not None:
-        recordings = restated(found.recordings, zone, site_table)
+        recordings = restated(found.recordings, zone, site_table, _zone_given(found.manifests))
         own = found.detections if found.detections is None else with_times_of(found.detections, recordings)
         found = replace(found, recordings=recordings, detections=own)
     if not (
@@ -79,6 +84,7 @@ def collect_run(
     if threshold is None:
         threshold = _card_threshold(found.cards)
     shown = shown_sheet(found.sheets, found.detections)
+    say("report: scores")
     scores = _scores(run, found, shown, threshold)
     kept = _kept(found.detections, scores.threshold)
     warnings = [*found.warnings, *scores.warnings]
@@ -86,6 +92,7 @@ def collect_run(
     sites: ResultTable | None = None
     labels: tuple[ResultTable, ...] = ()
     if found.recordings is not None and kept is not None and len(found.recordings):
+        say(f"report: sites, dates and hours of {len(found.recordings):,} recordings")
         diel, sites = _diel(found.recordings, kept), sites_table(found.recordings, kept)
         labels = tuple(table for table in (labels_table(found.recordings, kept),) if table is not None)
         warnings += clock_warnings(found.recordings)
@@ -100,7 +107,7 @@ def collect_run(
         settings = GallerySettings(
             num_examples, threshold=scores.threshold or 0.0, channel=channel_of_run(found.manifests)
         )
-        built = build_gallery(found.detections, found.labels, found.recordings, audio, settings)
+        built = build_gallery(found.detections, found.labels, found.recordings, audio, settings, say)
         examples, gallery_note = built.examples, built.note
     studies = _studies(run, found, shown)
     effort = effort_of(found.recordings, found.rejects)
@@ -165,6 +172,12 @@ def _detect_threshold(manifests: dict[str, dict[str, Any]]) -> float | None:
     return next((float(v) for v in values if is_figure(v)), None)
 
 
+def _zone_given(manifests: dict[str, dict[str, Any]]) -> str:
+    """The zone of clocks without one, by the stage that detected, else by the one that prepared."""
+    said = {str(m.get("stage")): zone_given(m) for m in manifests.values()}
+    return said.get("detect", said.get("prepare", ""))
+
+
 def _card_threshold(cards: dict[str, dict[str, Any]]) -> float | None:
     values = [card.get("score_threshold") for card in cards.values() if card.get("kind") == "detector"]
     return next((float(v) for v in reversed(values) if is_figure(v)), None)
@@ -188,12 +201,9 @@ def sites_table(recordings: pa.Table, detections: pa.Table) -> ResultTable:
     """Recordings, hours, calls and rate of each site, with the days between its first and
     last on which nothing was recorded.
     """
-    summary = summarise(recordings, detections)
-    days: dict[str, list[Any]] = {}
-    for row in summary.by_site_and_date.select(["site", "date"]).to_pylist():
-        days.setdefault(row["site"], []).append(row["date"])
+    by_site, days = summarise_sites(recordings, detections)
     rows = []
-    for row in summary.by_site.to_pylist():
+    for row in by_site.to_pylist():
         own = days.get(row["site"], [])
         gaps = (max(own) - min(own)).days + 1 - len(set(own)) if own else None
         ends = (str(min(own)), str(max(own))) if own else ("–", "–")

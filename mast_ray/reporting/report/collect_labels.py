@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from mast_ray.reporting.report.contents import Interval, ResultTable
-from mast_ray.reporting.summaries import summarise
+from mast_ray.reporting.summaries import summarise_labels
 
 NOTE = (
     "Names by the model (`mast classify`), unknown where it is not sure; the label score is the chance that a name is "
@@ -16,14 +16,10 @@ NOTE = (
 
 def labels_table(recordings: pa.Table, detections: pa.Table) -> ResultTable | None:
     """Calls of every label over all sites, their rate and the hour they are most frequent in; None without names."""
-    summary = summarise(_of_one_site(recordings), detections)
-    if summary.by_label is None or summary.by_label_and_hour is None:
+    summary = summarise_labels(recordings, detections)
+    if summary is None:
         return None
-    busiest: dict[str, tuple[float, int]] = {}
-    for row in summary.by_label_and_hour.to_pylist():
-        busiest[row["label"]] = max(
-            busiest.get(row["label"], (0.0, -1)), (row["calls_per_hour"], row["hour"])
-        )
+    by_label, busiest = summary
     scores: dict[str, list[float]] = {}
     for label, score in zip(
         *(detections.column(n).to_pylist() for n in ("label", "label_score")), strict=True
@@ -31,15 +27,10 @@ def labels_table(recordings: pa.Table, detections: pa.Table) -> ResultTable | No
         if label and score is not None:
             scores.setdefault(label, []).append(score)
     rows = []
-    for row in sorted(summary.by_label.to_pylist(), key=lambda row: (-row["calls"], row["label"])):
+    for row in sorted(by_label.to_pylist(), key=lambda row: (-row["calls"], row["label"])):
         rate = Interval(row["calls_per_hour"], row["low_95"], row["high_95"])
-        hour = busiest.get(row["label"], (0.0, -1))[1]
+        hour = busiest.get(row["label"], -1)
         chance = float(np.median(scores[row["label"]])) if scores.get(row["label"]) else None
         rows.append((row["label"], row["calls"], rate, f"{hour:02d} h" if hour >= 0 else "–", chance))
     columns = ("label", "detections", "per hour", "busiest hour", "median label score")
     return ResultTable("Labels", columns, tuple(rows), NOTE)
-
-
-def _of_one_site(recordings: pa.Table) -> pa.Table:
-    nowhere = pa.array([""] * len(recordings), pa.string())
-    return recordings.set_column(recordings.column_names.index("site"), "site", nowhere)

@@ -7,7 +7,7 @@ truth, only annotated recordings are judged: in the others nobody knows what a f
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import zip_longest
@@ -116,6 +116,7 @@ def build_gallery(
     recordings: pa.Table,
     audio: Storage | None,
     settings: GallerySettings,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Gallery:
     """Examples with picture and sound; unreadable recordings are passed over and counted in the note."""
     detections = stitched(detections)
@@ -139,7 +140,7 @@ def build_gallery(
         picks = _unjudged_picks(found, settings.threshold, settings.num_examples)
     if audio is None:
         return Gallery((), "")
-    shown, passed_over = _render(picks, found, known, matches, detections, recordings, audio, settings)
+    shown, passed_over = _render(picks, found, known, matches, detections, recordings, audio, settings, say)
     note = f"{len(shown)} examples."
     if passed_over:
         note += f" {passed_over} more were left out because their recording could not be read."
@@ -219,6 +220,7 @@ def _render(
     recordings: pa.Table,
     audio: Storage,
     settings: GallerySettings,
+    say: Callable[[str], None],
 ) -> tuple[list[Example], int]:
     rows = recordings.to_pylist() if len(recordings) < 100_000 else None
     logmel = LogMel()
@@ -272,6 +274,7 @@ def _render(
             neighbours=neighbours.of(pick.row) if pick.kind != "miss" else (),
         )
         shown.append(example)
+        say(f"report: {len(shown):,} of up to {settings.num_examples:,} pictures")
         windows.setdefault((row, pick.kind), []).append(window)
     return shown, passed_over
 

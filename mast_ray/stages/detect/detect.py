@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mast_ray.config.errors import OK, PARTIAL, ConfigError
+from mast_ray.config.shown import shown
 from mast_ray.config.tree import Config
 from mast_ray.inference.naming import load_names, used_embedding
 from mast_ray.inference.tuned_detector import doubts_nested
@@ -252,6 +253,7 @@ class Sweep:
         written = write_recordings_and_rejects(self.stage, self.items, found.results, found.rejects)
         keys = [file.key for result in found.results for file in result.files]
         warnings = doubts_about(self.stage, found, written, self.model_threshold)
+        warnings += [written.cancelling] if written.cancelling else []
         counts = {
             "offered": counted.offered,
             "recordings": counted.done,
@@ -291,7 +293,7 @@ class Sweep:
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(shown(f"warning: {warning}"), file=sys.stderr)
 
 
 def summary_line(counts: dict[str, Any], num_new: int) -> str:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mast_ray.inference.findings import doubts, same_everywhere
+from mast_ray.recordings.decoding.faults import cancelling_text
 from mast_ray.stages.detect.work import UNIT_RECORDINGS, arrow_bytes, parquet_bytes, put_file
 from mast_ray.storage.storage import Storage
 from mast_ray.storage.units import (
@@ -68,6 +69,7 @@ class Written:
     hours: float
     num_recordings: int
     num_salvaged: int
+    cancelling: str = ""  # of recordings whose channels cancel each other
 
 
 def survey(stage: Storage, items: Sequence[Item]) -> Survey:
@@ -211,7 +213,7 @@ def write_recordings_and_rejects(
             salvaged.append(reject_row(by_id[row["recording_id"]], "salvaged", *about))
     rows = sorted([*rejects, *salvaged], key=lambda row: (row["path"], row["status"]))
     write_table(stage, "rejects.parquet", pa.Table.from_pylist(rows, schema=REJECTS))
-    return Written(hours, num_recordings, len(salvaged))
+    return Written(hours, num_recordings, len(salvaged), cancelling_text(rows))
 
 
 def write_recordings(stage: Storage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

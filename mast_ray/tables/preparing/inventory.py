@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import translate
+from typing import Literal
 
 import numpy as np
 
@@ -215,8 +216,10 @@ def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable |
     )
 
 
-def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[str]:
-    """What a person wants to read before starting."""
+def inventory_lines(
+    listing: Listing, inventory: Inventory, cores: int, storage: Literal["uint8", "float16"] = "uint8"
+) -> list[str]:
+    """What a person wants to read before starting; `storage` is how tables are to be stored."""
     sampled = inventory.num_probed < inventory.num_files
     share = f" (estimated from {inventory.num_probed:,} headers)" if sampled else ""
     lines = [
@@ -259,9 +262,11 @@ def inventory_lines(listing: Listing, inventory: Inventory, cores: int) -> list[
     if inventory.salvageable:
         lines.append(f"damaged but readable: {_listed(inventory.salvageable)}")
     minutes = inventory.core_hours() / max(1, cores) * 60
+    value_bytes = 1 if storage == "uint8" else 2
+    table_bytes = float(fractional_hops(inventory.hours * 3600)) * SEGMENT_FRAMES * NUM_BINS * value_bytes
     lines.append(
         f"estimate: {max(minutes, 0.1):.1f} min to prepare on {cores} cores, "
-        f"{float(fractional_hops(inventory.hours * 3600)) * SEGMENT_FRAMES * NUM_BINS / 1e9:.2f} GB of uint8 tables"
+        f"{table_bytes / 1e9:.2f} GB of {storage} tables"
     )
     return lines
 

@@ -63,7 +63,10 @@ def run(season, tmp_path):
 
 
 def test_a_whole_run_fills_its_sections(run, season):
-    data = collect_run(run, open_storage(season.audio), now=NOW, num_examples=6)
+    said: list[str] = []
+    data = collect_run(run, open_storage(season.audio), now=NOW, num_examples=6, say=said.append)
+    assert said[0] == "report: reading the tables" and said[-1] == "report: 6 of up to 6 pictures"
+    assert "report: sites, dates and hours of 24 recordings" in said
     assert data.threshold == 0.3  # the model card's
     assert data.effort.num_offered == 25 and data.effort.num_rejected == 1
     assert data.effort.hours_analysed == pytest.approx(24 * 20 / 3600)

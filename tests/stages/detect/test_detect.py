@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile as sf
 from tones import (
     CARD,
     PLAIN,
@@ -374,3 +375,23 @@ def test_cores_of_machines_without_a_gpu_are_not_shared_out_among_gpus():
     # sixteen machines of 32 cores that `mast prepare` has asked for, beside one of 8 GPUs and 96 cores, and before it is up
     assert workers_of(config, Resources(96 + 512, 8, cores_per_gpu=12.0)) == Workers("cuda", 24, 4.0, 1 / 3)
     assert workers_of(config, Resources(512, 0)) == Workers("cuda", 24, 4.0, 1 / 3)
+
+
+def test_channels_that_cancel_each_other_are_said_and_listed(tmp_path, capsys):
+    tones = [Tone(1.0, 1.5, 2000.0)]
+    for number in range(5):
+        write_tones(tmp_path / f"in/A_2024050{number + 1}_060000.wav", tones, 3.0, seed=number)
+    for path in sorted((tmp_path / "in").iterdir())[:4]:
+        sound = sf.read(path)[0]
+        sf.write(path, np.column_stack([sound, -sound]), 16_000)
+    assert sweep_tones(tmp_path / "in", tmp_path / "out") == 0
+    said = capsys.readouterr().err
+    assert "4 recordings have channels in opposite phase" in said and "audio.channel=first" in said
+    assert said.count(".wav") == 3  # the first ones, not all
+    rejects = read_table(open_storage(tmp_path / "out"), "rejects.parquet").to_pylist()
+    assert [(row["status"], row["reason"]) for row in rejects] == [("salvaged", "CHANNELS_CANCEL")] * 4
+    assert sweep_tones(tmp_path / "in", tmp_path / "out") == 0
+    assert "4 recordings have channels in opposite phase" in capsys.readouterr().err
+    first = tone_config(**{"audio.channel": "first"})
+    assert sweep_tones(tmp_path / "in", tmp_path / "first", config=first) == 0
+    assert "opposite phase" not in capsys.readouterr().err and len(rows_of(tmp_path / "first")) == 5

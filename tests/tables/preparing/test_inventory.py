@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,14 @@ def test_sums_are_exact(archive):
     assert found.time_flags["zone_unknown"] == 3
     text = "\n".join(inventory_lines(listing, found, 2))
     assert "7 recordings" in text and "audio.timezone" in text and "NOT_AUDIO 1" in text
+
+
+def test_tables_of_two_bytes_take_twice_the_room(archive):
+    storage = open_storage(archive)
+    listing = list_archive(storage)
+    found = replace(take_inventory(storage, listing.items, field().audio), hours=1000.0)
+    sizes = [inventory_lines(listing, found, 2, stored)[-1].split(", ")[1] for stored in ("uint8", "float16")]
+    assert sizes == ["46.08 GB of uint8 tables", "92.16 GB of float16 tables"]
 
 
 def test_a_sample_of_headers_extrapolates_and_says_so(tmp_path):

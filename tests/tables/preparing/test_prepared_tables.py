@@ -12,6 +12,7 @@ import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile as sf
 from noise_files import write_noise
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -300,3 +301,17 @@ def test_what_was_rejected_is_named_by_reason_setting_and_file(tmp_path, capsys)
     assert prepare_here(tmp_path / "a", tmp_path / "out") == 4
     said = capsys.readouterr().out
     assert f"NOT_AUDIO 1, TOO_SHORT 1 (audio.min_seconds); see {tmp_path}/out/rejects.parquet" in said
+
+
+def test_channels_that_cancel_each_other_are_said(tmp_path, caplog):
+    for number in range(3):
+        sound = np.random.default_rng(number).normal(0, 0.1, 16_000 * 12)
+        (tmp_path / "in").mkdir(exist_ok=True)
+        pair = np.column_stack([sound, -sound if number == 1 else sound])
+        sf.write(tmp_path / f"in/A_2024050{number + 1}_060000.wav", pair, 16_000)
+    assert prepare_here(tmp_path / "in", tmp_path / "out") == 0
+    assert "1 recording has channels in opposite phase" in caplog.text
+    assert "(e.g. A_20240502_060000.wav)" in caplog.text
+    assert "audio.channel=first" in caplog.text
+    rejects = pq.read_table(tmp_path / "out" / "rejects.parquet")
+    assert rejects["reason"].to_pylist() == ["CHANNELS_CANCEL"]
