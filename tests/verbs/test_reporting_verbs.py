@@ -3,6 +3,7 @@ folder of plain Parquet tables.
 """
 
 import csv
+import shlex
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -120,6 +121,21 @@ def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, say
     assert main(typed) == code
     error = capsys.readouterr().err
     assert says in error and len(error.strip().splitlines()) <= 3
+
+
+def test_boxes_of_a_csv_where_a_table_is_wanted_are_told_what_to_give(run, capsys):
+    """It was ".../truth.csv/manifest.json: Not a directory: check the path"."""
+    (run / "truth.csv").write_text("path,begin_s,end_s\nDanum/0.wav,1,2\n")
+    assert main(["export", str(run / "truth.csv"), "--to", "raven", "--out", str(run / "out")]) == 3
+    said = capsys.readouterr().err
+    assert "truth.csv is no Parquet table: give the output of `mast detect`" in said
+
+
+def test_the_next_command_can_be_typed_where_folders_have_spaces_in_their_names(run, capsys):
+    boxes, sheet = (run / "detections").rename(run / "Wälder Süd"), run / "to judge"
+    assert main(["calibrate", str(boxes), "--out", str(sheet), "--runner", "here"]) == 0
+    said = shlex.split(capsys.readouterr().out.split("then: ")[1])
+    assert said == ["mast", "calibrate", str(boxes), "--verdicts", f"{sheet}/review.csv"]
 
 
 def test_summaries_are_written_as_csv_and_parquet(run, capsys):
