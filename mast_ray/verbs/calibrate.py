@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 import numpy as np
 
@@ -95,7 +96,8 @@ def _draw(args: argparse.Namespace, found: Detections) -> int:
     out.write_atomic("review.csv", _sheet(rows, args.config.seed))
     print(f"wrote {len(rows)} of {num_detections} detections to {out.url}/review.csv")
     print(
-        f"write y or n into its column `verdict`, then: mast calibrate {args.detections} --verdicts {out.url}/review.csv"
+        "write y or n into its column `verdict`, then: "
+        f"mast calibrate {quote(args.detections)} --verdicts {quote(f'{out.url}/review.csv')}"
     )
     return 0
 
@@ -156,7 +158,7 @@ def _refuse_others(args: argparse.Namespace, found: Detections, verdicts: Verdic
     if strange := path_of_id.keys() - known:
         raise DataError(
             f"{len(strange)} of {len(verdicts.rows)} rows of {args.verdicts} are no detections of {args.detections}:\n"
-            f"draw a sheet from these (mast calibrate {args.detections} --out DIR)"
+            f"draw a sheet from these (mast calibrate {quote(args.detections)} --out DIR)"
         )
 
 
