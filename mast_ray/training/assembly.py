@@ -177,6 +177,31 @@ def load_autoencoder(
     return autoencoder.eval(), card
 
 
+def refuse_no_encoder(source: str, config: Config) -> None:
+    """What trainings are to start from and cannot, told before the first of them."""
+    if not source:
+        return
+    if source.endswith(PUBLIC_WEIGHTS):
+        storage, name = open_beside(source, config.storage)
+        if storage.stat(name) is None:
+            raise DataError(f"{source} is not there: give the file of AudioMAE's public weights")
+        return
+    card = read_card(source, config.storage)
+    if card.kind != "autoencoder":
+        raise ConfigError(
+            f"{source} holds {card.kind} weights, not autoencoder: give a folder written by `mast pretrain`"
+        )
+    refuse_other_size(card, source, config)
+
+
+def refuse_other_size(card: Card, source: str, config: Config) -> None:
+    size = card.model.get("size")
+    if size != config.model.size:
+        raise ConfigError(
+            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
+        )
+
+
 def load_encoder_weights(objective: Objective, source: str, config: Config) -> None:
     """Give an objective's encoder (or whole autoencoder) the weights of a model folder or
     of an AudioMAE file (.pth as published, or safetensors).
@@ -193,11 +218,7 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
     if storage.stat(CARD) is None:
         raise DataError(f"{source} is not a finished model folder: it has no {CARD}")
     weights, card = read_model(storage, "autoencoder")
-    size = card.model.get("size")
-    if size != config.model.size:
-        raise ConfigError(
-            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
-        )
+    refuse_other_size(card, source, config)
     if isinstance(network, MaskedAutoencoder):
         fresh = network.state_dict()
         theirs = {

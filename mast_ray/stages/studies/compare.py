@@ -32,6 +32,7 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.assembly import refuse_no_encoder
 from mast_ray.training.data.labels import expert_chunks
 
 log = logging.getLogger("mast.compare")
@@ -66,6 +67,8 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
         raise DataError(
             f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
         )
+    refuse_no_encoder(study.encoder, config)
+    refuse_no_encoder(study.audiomae, config)
     names = [[method.name for method in study.methods], list(study.seeds), splits]
     sections = sections_hash(config, "model", "detector", "self_train", "evaluate", "augment")
     key, inputs = text_hash(sections + json.dumps(names)), {"prepared": data_hash(archive)}

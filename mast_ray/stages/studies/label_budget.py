@@ -41,7 +41,7 @@ from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
-from mast_ray.training.assembly import FROM_SCRATCH
+from mast_ray.training.assembly import FROM_SCRATCH, refuse_no_encoder
 
 STAGE = "label-budget"
 STRATEGIES = ("random", "time_balanced", "sequential")
@@ -118,6 +118,7 @@ def check_study(study: BudgetStudy, archive: Prepared) -> None:
         raise ConfigError(
             f"--budgets {too_many[0]} is not between 1 and the {most} labelled training chunks there are"
         )
+    refuse_no_encoder(study.encoder, study.config)
     if "test" not in scored_splits(archive):
         raise DataError(f"{study.prepared} has no test split: deal the recordings again with `mast split`")
 

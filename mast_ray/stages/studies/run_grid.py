@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mast_ray.config.errors import MastError, PartialError
+from mast_ray.config.errors import CONFIG, DATA, MastError, PartialError
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import Runner
 
@@ -66,14 +66,19 @@ def refuse_failures(outcomes: dict[str, Outcome], where: str) -> None:
     first = f"{failed[0].name}: {failed[0].error}"
     if len(failed) == len(outcomes):
         error = MastError(
-            f"every run failed; the first was {first}\n{where} keeps what was done: run the same command again"
+            f"every run failed; the first was {first}\n{where} keeps what was done: {_again(failed[0])}"
         )
         error.exit_code = failed[0].exit_code
         raise error
     raise PartialError(
         f"{len(failed)} of {len(outcomes)} runs failed and are missing from the tables; the first was {first}\n"
-        "run the same command again: what is done is skipped"
+        f"{_again(failed[0])}: what is done is skipped"
     )
+
+
+def _again(first: Outcome) -> str:
+    mend = "mend that, then " if first.exit_code in (CONFIG, DATA) else ""  # by itself it would fail again
+    return f"{mend}run the same command again"
 
 
 def attempt(run: Run, before: Outcome | None) -> Outcome:
