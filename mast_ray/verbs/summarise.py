@@ -29,7 +29,7 @@ from mast_ray.reporting.detection_tables import (
     stitched,
 )
 from mast_ray.reporting.restating import restated
-from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
+from mast_ray.reporting.summaries import BAND_EDGES_HZ, OF_LABELS, summarise
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.local_time import is_zone_unknown
 from mast_ray.verbs.restating_arguments import add_restating_arguments
@@ -91,6 +91,11 @@ def run(args: argparse.Namespace) -> int:
     _refuse_others(detections, recordings, args.table, source)
     tables = summarise(recordings, detections, args.seed, edges_hz, num_verdicts(args.table)).named()
     out = open_storage(args.out)
+    for name in (
+        OF_LABELS if not tables.keys() & set(OF_LABELS) else ()
+    ):  # of other detections, which had names
+        for ending in ("parquet", "csv"):
+            out.delete(f"{name}.{ending}")
     for name, table in tables.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)

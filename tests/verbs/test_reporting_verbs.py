@@ -154,6 +154,16 @@ def test_summaries_are_written_as_csv_and_parquet(run, capsys):
     assert "2 calls in 0.01 recorded hours" in capsys.readouterr().out
 
 
+def test_calls_by_label_of_other_detections_do_not_stay_beside_a_summary_without_names(run):
+    out = run / "summary"
+    out.mkdir()
+    for name in ("calls_by_label.csv", "calls_by_label_and_hour.parquet", "my_notes.csv"):
+        (out / name).write_text("of before")
+    assert main(["summarise", str(run / "detections"), "--recordings", str(run), "--out", str(out)]) == 0
+    left = {path.stem for path in out.iterdir()}
+    assert not left & {"calls_by_label", "calls_by_label_and_hour"} and {"my_notes", "calls_by_site"} <= left
+
+
 def test_summaries_find_the_effort_beside_the_detections(run, capsys):
     assert main(["summarise", str(run / "detections"), "--out", str(run / "s")]) == 3
     assert "--recordings" in capsys.readouterr().err
