@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -245,6 +246,15 @@ def test_a_reader_that_has_seen_enough_is_told_nothing(capsys, monkeypatch):
     assert main(["plan", "--hours", "10"]) == TEMPORARY
     monkeypatch.undo()
     assert capsys.readouterr().err == ""
+
+
+def test_nor_where_nothing_is_buffered(tmp_path):
+    """PYTHONUNBUFFERED, as containers have it: "error: [Errno 32] Broken pipe, run again with --debug"."""
+    said = subprocess.run(
+        f"{shlex.quote(sys.executable)} -u -m mast_ray plan --hours 10 | true; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == TEMPORARY and said.stderr == ""
 
 
 def test_debug_shows_the_traceback(place):
