@@ -79,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
     target.write_atomic(name, text)
     hint = "" if args.audio else " (no spectrograms: give --audio ROOT)"
     if args.audio and not data.examples:
-        hint = f" (none of the recordings could be read in {args.audio}: give the folder that was searched)"
+        hint = " (there are no boxes to show)"
+        if "could not be read" in data.examples_note:
+            hint = (
+                f" (none of the recordings could be read in {args.audio}: give the folder that was searched)"
+            )
     print(f"{target.url}/{name}: {len(text) / 1e6:.1f} MB, {len(data.examples)} examples{hint}")
     return 0

@@ -64,6 +64,13 @@ def test_report_with_a_folder_of_sound_that_is_not_there_is_refused_at_once(run,
     assert "does not exist" in capsys.readouterr().err and not page.exists()
 
 
+def test_a_report_without_boxes_does_not_blame_the_folder_of_sound(run, capsys):
+    (run / "detections/part.parquet").unlink()
+    assert main(["report", str(run), "--audio", str(run / "audio")]) == 0
+    said = capsys.readouterr().out
+    assert "no boxes to show" in said and "could be read" not in said
+
+
 def test_report_on_nothing_ends_with_the_code_for_data(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     assert "nothing to report on" in capsys.readouterr().err
