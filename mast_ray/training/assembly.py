@@ -29,7 +29,7 @@ from mast_ray.models.build import build_detector
 from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.masking import Masking
 from mast_ray.storage.storage import open_beside, open_storage
-from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS
+from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS, refuse_other_size
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import Engine, Objective, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
@@ -175,31 +175,6 @@ def load_autoencoder(
     autoencoder = build_autoencoder(model.size, model.decoder, knobs.get("target", "raw"), side)
     _load(autoencoder, weights, str(folder))
     return autoencoder.eval(), card
-
-
-def refuse_no_encoder(source: str, config: Config) -> None:
-    """What trainings are to start from and cannot, told before the first of them."""
-    if not source:
-        return
-    if source.endswith(PUBLIC_WEIGHTS):
-        storage, name = open_beside(source, config.storage)
-        if storage.stat(name) is None:
-            raise DataError(f"{source} is not there: give the file of AudioMAE's public weights")
-        return
-    card = read_card(source, config.storage)
-    if card.kind != "autoencoder":
-        raise ConfigError(
-            f"{source} holds {card.kind} weights, not autoencoder: give a folder written by `mast pretrain`"
-        )
-    refuse_other_size(card, source, config)
-
-
-def refuse_other_size(card: Card, source: str, config: Config) -> None:
-    size = card.model.get("size")
-    if size != config.model.size:
-        raise ConfigError(
-            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
-        )
 
 
 def load_encoder_weights(objective: Objective, source: str, config: Config) -> None:
