@@ -80,8 +80,11 @@ def run(args: argparse.Namespace) -> int:
     if args.precision is not None and not 0 < args.precision <= 1:
         raise ConfigError(f"--precision {args.precision:g} is no share: give a number from 0 to 1, e.g. 0.9")
     args.detections = of_run(args.detections)
-    if args.model and args.verdicts:
-        _refuse_model(args)
+    if args.model and is_shipped(folder := folder_of_model(args.model, args)):
+        raise ConfigError(
+            f"{args.model} is part of mast_ray, which nothing is written to: make a copy and give that, here and to `mast detect`\n"
+            f"cp -r {quote(folder)} my_model"
+        )
     found = Detections.at(args.detections, args.runner, args.config.cluster)
     with found.runner.session():
         return _report(args, found) if args.verdicts else _draw(args, found)
@@ -128,6 +131,8 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
             f"{args.verdicts} holds {len(verdicts.score)} verdicts:\njudge at least 10 rows with y or n"
         )
     _refuse_others(args, found, verdicts)
+    if args.model:
+        _refuse_model(args)
     num_detections, low, high = found.limits()
     edges = band_edges_of([low, high])
     thresholds = np.unique(np.round(np.linspace(low, high, 21), 3))
@@ -167,13 +172,7 @@ def _refuse_others(args: argparse.Namespace, found: Detections, verdicts: Verdic
 
 
 def _refuse_model(args: argparse.Namespace) -> None:
-    """A model that the curve cannot be written to, or not rightly: before anything is printed or written."""
-    folder = folder_of_model(args.model, args)
-    if is_shipped(folder):
-        raise ConfigError(
-            f"{args.model} is part of mast_ray, which nothing is written to: make a copy and give that, here and to `mast detect`\n"
-            f"cp -r {quote(folder)} my_model"
-        )
+    """A model that the curve would be wrong for: before anything is printed or written."""
     card = read_card(open_storage(args.model, args.config.storage))
     made_by = model_sha_of(args.detections)
     if made_by and made_by != card.weights_sha256:

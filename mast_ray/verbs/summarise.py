@@ -91,16 +91,15 @@ def run(args: argparse.Namespace) -> int:
     _refuse_others(detections, recordings, args.table, source)
     tables = summarise(recordings, detections, args.seed, edges_hz, num_verdicts(args.table)).named()
     out = open_storage(args.out)
-    for name in (
-        OF_LABELS if not tables.keys() & set(OF_LABELS) else ()
-    ):  # of other detections, which had names
-        for ending in ("parquet", "csv"):
-            out.delete(f"{name}.{ending}")
     for name, table in tables.items():
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         out.write_atomic(f"{name}.parquet", buffer.getvalue())
         out.write_atomic(f"{name}.csv", (b"\xef\xbb\xbf" if args.bom else b"") + csv_bytes(table))
+    if not tables.keys() & set(OF_LABELS):  # those of other detections, which had names
+        for name in OF_LABELS:
+            out.delete(f"{name}.parquet")
+            out.delete(f"{name}.csv")
     if "precision" in tables["calls_by_site"].column_names and num_verdicts(args.table) is None:
         print(
             "note: nothing says how many verdicts the probabilities come from: the limits of right_per_hour take them as known",

@@ -140,7 +140,6 @@ MISTAKES = [
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "90"], CONFIG, ["--precision 90", "from 0 to 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "-1"], CONFIG, ["--precision -1", "from 0 to 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--model", "shipped:tiny"], CONFIG, ["make a copy", "cp -r ", "tiny my_model"]),
-    (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--model", "{p}/empty"], DATA, ["no card.json"]),
     (["report", "{p}/found", "--threshold", "90"], CONFIG, ["--threshold 90", "between 0 and 1"]),
     (["report", "{p}/found", "--examples", "-3"], CONFIG, ["--examples -3"]),
     (["report", "{p}/found", "--out", "{p}/empty"], CONFIG, ["is a folder", "empty/report.html"]),
