@@ -75,6 +75,8 @@ def split_uri(uri: str) -> tuple[Storage, list[str]]:
             raise DataError(f"{uri} does not exist: give a Parquet table or a folder of them")
         return storage, [name]
     storage = open_storage(uri)
+    if (local := storage.local_path("")) is not None and local.is_file():
+        raise DataError(f"{uri} is no Parquet table: give the output of `mast detect` or one .parquet file")
     keys = parquet_keys(storage)
     if not keys:
         _refuse_all_rejected(storage, uri)

@@ -31,6 +31,7 @@ from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.tables.local_time import is_zone_unknown
 
 BAND_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 6000.0, 7000.0, 8000.0)
+OF_LABELS = ("calls_by_label", "calls_by_label_and_hour")  # where detections have names
 DRAWS_PER_BLOCK = 2_000_000
 NUM_RESAMPLES = 1000
 
@@ -47,7 +48,7 @@ class Summaries:
     by_label_and_hour: pa.Table | None = None  # per site, label and hour
 
     def named(self) -> dict[str, pa.Table]:
-        of_labels = {"calls_by_label": self.by_label, "calls_by_label_and_hour": self.by_label_and_hour}
+        of_labels = dict(zip(OF_LABELS, (self.by_label, self.by_label_and_hour), strict=True))
         return {name: table for name, table in of_labels.items() if table is not None} | {
             "calls_by_site": self.by_site,
             "calls_by_site_and_date": self.by_site_and_date,

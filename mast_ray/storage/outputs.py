@@ -18,7 +18,7 @@ from typing import Any
 from mast_ray.config.errors import ConfigError
 from mast_ray.storage.entries import Entry
 from mast_ray.storage.stage_folders import MANIFEST, Manifest, text_hash
-from mast_ray.storage.storage import Storage, map_keys
+from mast_ray.storage.storage import Storage, is_being_written, map_keys
 from mast_ray.storage.units import Commit, DataFile, commit_from_json, read_commits, take_back
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
     root = stage.local_path("")
     if root is not None:
         for scratch in root.glob(".tmp-*"):
-            if _SCRATCH.fullmatch(scratch.name):
+            if _SCRATCH.fullmatch(scratch.name) and not is_being_written(scratch.name):
                 scratch.unlink(missing_ok=True)
     return removed
 

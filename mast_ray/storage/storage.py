@@ -31,6 +31,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TEMPORARY = ".tmp-"  # files with this prefix are unfinished and never listed
+_written_here: set[str] = set()  # names of those that this process is writing
 # what disks without hard links (FAT, exFAT, some network shares) answer to one
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _ODD_BYTE = re.compile("\ufffd\\(([89a-f][0-9a-f])\\)")
@@ -58,6 +59,11 @@ class Storage(Protocol):
     def local_path(self, key: str) -> Path | None: ...
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]: ...
     def has_conditional_put(self) -> bool: ...
+
+
+def is_being_written(name: str) -> bool:
+    """Whether a scratch file is this process's own and in use (a sign of life of a lease, by another thread)."""
+    return name in _written_here
 
 
 def open_storage(uri: str | Path, settings: StorageConfig | None = None) -> Storage:
@@ -173,10 +179,12 @@ class LocalStorage:
         """A path on the same disk to write to; gone after the block unless it was published."""
         Path(self.root).mkdir(parents=True, exist_ok=True)
         temporary = Path(self.root) / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        _written_here.add(temporary.name)
         try:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
+            _written_here.discard(temporary.name)
 
     def publish(self, path: Path, key: str) -> None:
         """Make a finished scratch file an object, by rename."""

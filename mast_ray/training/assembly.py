@@ -25,7 +25,7 @@ from mast_ray.models.detector import DetectorArchitecture
 from mast_ray.models.encoder import PatchEncoder, build_encoder
 from mast_ray.models.masking import Masking
 from mast_ray.storage.storage import open_storage
-from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS
+from mast_ray.training.data.archive_inputs import PUBLIC_WEIGHTS, refuse_other_size
 from mast_ray.training.ema import average_decay
 from mast_ray.training.engine import Engine, Objective, OptimizerSettings, choose_precision
 from mast_ray.training.engine_choice import choose_engine, make_engine
@@ -198,11 +198,7 @@ def load_encoder_weights(objective: Objective, source: str, config: Config) -> N
     if storage.stat(CARD) is None:
         raise DataError(f"{source} is not a finished model folder: it has no {CARD}")
     weights, card = read_model(storage, "autoencoder")
-    size = card.model.get("size")
-    if size != config.model.size:
-        raise ConfigError(
-            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
-        )
+    refuse_other_size(card, source, config)
     if isinstance(network, MaskedAutoencoder):
         fresh = network.state_dict()
         theirs = {

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from mast_ray.reporting.report.gallery import detection_id
 from mast_ray.stages.score.review_parts import Detections, Drawn
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.model_files import read_card, write_card
+from mast_ray.training.files.shipped import is_shipped
+from mast_ray.verbs.gpu import folder_of_model
 
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
 
@@ -77,6 +80,11 @@ def run(args: argparse.Namespace) -> int:
     if args.precision is not None and not 0 < args.precision <= 1:
         raise ConfigError(f"--precision {args.precision:g} is no share: give a number from 0 to 1, e.g. 0.9")
     args.detections = of_run(args.detections)
+    if args.model and is_shipped(folder := folder_of_model(args.model, args)):
+        raise ConfigError(
+            f"{args.model} is part of mast_ray, which nothing is written to: make a copy and give that, here and to `mast detect`\n"
+            f"cp -r {quote(folder)} my_model"
+        )
     found = Detections.at(args.detections, args.runner, args.config.cluster)
     with found.runner.session():
         return _report(args, found) if args.verdicts else _draw(args, found)
@@ -95,7 +103,8 @@ def _draw(args: argparse.Namespace, found: Detections) -> int:
     out.write_atomic("review.csv", _sheet(rows, args.config.seed))
     print(f"wrote {len(rows)} of {num_detections} detections to {out.url}/review.csv")
     print(
-        f"write y or n into its column `verdict`, then: mast calibrate {args.detections} --verdicts {out.url}/review.csv"
+        "write y or n into its column `verdict`, then: "
+        f"mast calibrate {quote(args.detections)} --verdicts {quote(f'{out.url}/review.csv')}"
     )
     return 0
 
@@ -122,6 +131,8 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
             f"{args.verdicts} holds {len(verdicts.score)} verdicts:\njudge at least 10 rows with y or n"
         )
     _refuse_others(args, found, verdicts)
+    if args.model:
+        _refuse_model(args)
     num_detections, low, high = found.limits()
     edges = band_edges_of([low, high])
     thresholds = np.unique(np.round(np.linspace(low, high, 21), 3))
@@ -156,21 +167,24 @@ def _refuse_others(args: argparse.Namespace, found: Detections, verdicts: Verdic
     if strange := path_of_id.keys() - known:
         raise DataError(
             f"{len(strange)} of {len(verdicts.rows)} rows of {args.verdicts} are no detections of {args.detections}:\n"
-            f"draw a sheet from these (mast calibrate {args.detections} --out DIR)"
+            f"draw a sheet from these (mast calibrate {quote(args.detections)} --out DIR)"
         )
 
 
-def _deliver(args: argparse.Namespace, calibration: Calibration) -> None:
-    """The curve into the card of the model that made the detections, and of no other."""
-    model = open_storage(args.model, args.config.storage)
-    card = read_card(model)
+def _refuse_model(args: argparse.Namespace) -> None:
+    """A model that the curve would be wrong for: before anything is printed or written."""
+    card = read_card(open_storage(args.model, args.config.storage))
     made_by = model_sha_of(args.detections)
     if made_by and made_by != card.weights_sha256:
         raise ConfigError(
             f"{args.detections} was made by another model than {args.model}: the curve would be wrong for it\n"
             "give the model that was used, or detect with this one and judge its detections"
         )
-    write_card(model, replace(card, calibration=calibration.to_dict()))
+
+
+def _deliver(args: argparse.Namespace, calibration: Calibration) -> None:
+    model = open_storage(args.model, args.config.storage)
+    write_card(model, replace(read_card(model), calibration=calibration.to_dict()))
     print(
         f"wrote the curve into {model.url}/card.json: `mast detect` fills `probability` with it from now on"
     )

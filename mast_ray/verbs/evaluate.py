@@ -10,6 +10,7 @@ import math
 import sys
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 from mast_ray.config.errors import PARTIAL, ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
@@ -146,13 +147,13 @@ def chosen_form(args: argparse.Namespace) -> str:
     (form,) = named
     if form == "model" and not args.prepared:
         raise ConfigError(
-            f"MODEL {args.model} needs a prepared archive: mast evaluate {args.model} PREPARED\n"
-            f"for detections: mast evaluate --detections {args.model} --annotations TABLE"
+            f"MODEL {args.model} needs a prepared archive: mast evaluate {quote(args.model)} PREPARED\n"
+            f"for detections: mast evaluate --detections {quote(args.model)} --annotations TABLE"
         )
     if form == "model" and open_storage(args.model, args.config.storage).stat("card.json") is None:
         raise DataError(
             f"{args.model} is no model folder (it has no card.json)\n"
-            f"for detections: mast evaluate --detections {args.model} --annotations {args.prepared}"
+            f"for detections: mast evaluate --detections {quote(args.model)} --annotations {quote(args.prepared)}"
         )
     if form == "tables" and not (args.detections and args.annotations):
         missing = "--annotations" if args.detections else "--detections"
@@ -269,7 +270,7 @@ def _score_verdicts(args: argparse.Namespace) -> int:
     if not has_verdicts(path):
         raise ConfigError(
             f"{path} has no column `verdict`: give the CSV that the report's page saves\n"
-            f"for detections: mast evaluate --detections {path} --annotations TABLE"
+            f"for detections: mast evaluate --detections {quote(str(path))} --annotations TABLE"
         )
     verdicts = read_verdicts(path)
     kept = verdicts.score >= (args.threshold or 0.0)
@@ -283,7 +284,7 @@ def _score_verdicts(args: argparse.Namespace) -> int:
     )
     if verdicts.is_drawn:
         print(
-            f"note: drawn by score band; weigh them: mast calibrate DETECTIONS --verdicts {path}",
+            f"note: drawn by score band; weigh them: mast calibrate DETECTIONS --verdicts {quote(str(path))}",
             file=sys.stderr,
         )
     else:

@@ -120,6 +120,8 @@ def _curves(args: argparse.Namespace, prepared: str) -> int:
 
 
 def _plan(args: argparse.Namespace, prepared: str) -> int:
+    from shlex import quote
+
     from mast_ray.config.errors import ConfigError
     from mast_ray.reporting.exports.annotation_plan import FORMATS, PlanInputs, plan_chunks, write_plan
     from mast_ray.storage.storage import open_storage
@@ -148,10 +150,12 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
     if len(plan) < args.num:
         print(f"note: only {len(plan)} of {args.num} chunks could be chosen without overlap")
     print(f"wrote {len(names)} files in {args.out}")
+    tasks = quote(f"{args.out}/tasks/raven")
     print(f"who annotates the recordings themselves ({args.out}/tasks) says what was gone through (plan.csv, or the rows of it that were): the rest is no background\n"
-          f"  mast prepare ARCHIVE --annotations {args.out}/tasks/raven --listened {args.out}/plan.csv --out ...")  # fmt: skip
+          f"  mast prepare ARCHIVE --annotations {tasks} --listened {quote(f'{args.out}/plan.csv')} --out ...")  # fmt: skip
     if audio is not None:
+        places = ("audio", "tasks/raven", "recordings.csv")
+        clips, clip_tasks, table = (quote(f"{args.out}/clips/{place}") for place in places)
         print("annotate clips/audio in place of the selections 'annotate' (take them away where there is nothing), then bring them back:\n"
-              "  mast prepare "
-              f"{args.out}/clips/audio --annotations {args.out}/clips/tasks/raven --table {args.out}/clips/recordings.csv --out ...")  # fmt: skip
+              f"  mast prepare {clips} --annotations {clip_tasks} --table {table} --out ...")  # fmt: skip
     return 0

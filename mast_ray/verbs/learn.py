@@ -48,6 +48,8 @@ def runner_for(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    from shlex import quote
+
     from mast_ray.config.errors import ConfigError
     from mast_ray.stages.learn.learn import learn
     from mast_ray.stages.learn.places import DETECTIONS, find_run, next_name
@@ -61,11 +63,10 @@ def run(args: argparse.Namespace) -> int:
     place = find_run(args.run, args.audio, args.model, args.corrections)
     out = args.out or next_name(args.run)
     done = learn(config, place, out, minutes=args.minutes, runner=args.runner)
+    review = f"mast review {quote(out)} --audio {quote(place.audio)}"
     if done.changes is None:
         print(f"nothing is better than what {args.run} has: {out} has its model and detections; correct more boxes there\n"
-              f"  mast review {out} --audio {place.audio}\n  mast learn {out}")  # fmt: skip
+              f"  {review}\n  mast learn {quote(out)}")  # fmt: skip
     else:
-        print(
-            f"detections: {out}/{DETECTIONS}; what changed: {out}/changes.csv\nnext: mast review {out} --audio {place.audio}"
-        )
+        print(f"detections: {out}/{DETECTIONS}; what changed: {out}/changes.csv\nnext: {review}")
     return 0

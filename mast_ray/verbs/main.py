@@ -14,6 +14,7 @@ import importlib
 import io
 import os
 import re
+import select
 import signal
 import sys
 from contextlib import ExitStack, suppress
@@ -273,9 +274,13 @@ def _report_os_error(error: OSError) -> int:
 def _is_stdout_gone() -> bool:
     try:
         print(end="", flush=True)
+        asked = select.poll()  # unbuffered (PYTHONUNBUFFERED), nothing is left that could be written again
+        asked.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0))
     except BrokenPipeError:
         return True
-    return False
+    except (AttributeError, OSError, ValueError):  # no pipe, or a system that cannot be asked
+        return False
 
 
 def runner_named(name: str):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from pathlib import Path
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.reporting.report.collect import collect_run
 from mast_ray.reporting.report.page import report_file
@@ -48,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    if args.examples < 0:
+        raise ConfigError(f"--examples {args.examples}: give a whole number from 0 on")
+    if args.out and "://" not in args.out and Path(args.out).is_dir():
+        raise ConfigError(
+            f"--out {args.out} is a folder: give the file, e.g. --out {args.out.rstrip('/')}/report.html"
+        )
     storage, audio = open_storage(args.run), open_storage(args.audio) if args.audio else None
     if audio is not None:
         refuse_no_folder(audio)  # not a page without pictures, after all the work
@@ -75,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
     target.write_atomic(name, text)
     hint = "" if args.audio else " (no spectrograms: give --audio ROOT)"
     if args.audio and not data.examples:
-        hint = f" (none of the recordings could be read in {args.audio}: give the folder that was searched)"
+        hint = " (there are no boxes to show)"
+        if "could not be read" in data.examples_note:
+            hint = (
+                f" (none of the recordings could be read in {args.audio}: give the folder that was searched)"
+            )
     print(f"{target.url}/{name}: {len(text) / 1e6:.1f} MB, {len(data.examples)} examples{hint}")
     return 0

@@ -8,6 +8,7 @@ import getpass
 import logging
 import webbrowser
 from pathlib import Path
+from shlex import quote
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
@@ -137,14 +138,15 @@ def _export(args: argparse.Namespace, session: ReviewSession) -> int:
     out = export_corrections(states, session.found, Path(args.export), args.format, ended_rounds(args.run))
     if not out.files:
         raise DataError(
-            f"nothing was judged yet in {session.folder}:\nreview some boxes first: mast review {args.run}"
+            f"nothing was judged yet in {session.folder}:\nreview some boxes first: mast review {quote(args.run)}"
         )
     print(
         f"{args.export}: {out.num_calls} calls, {out.num_rejected} rejected, {out.num_disputed} disputed and left out; "
         f"{out.num_looked_at} recordings with stretches that were gone through"
     )
     print(
-        f"train on them: mast prepare AUDIO --annotations {args.export}/{TABLES} --listened {args.export}/{LISTENED}"
+        f"train on them: mast prepare AUDIO --annotations {quote(f'{args.export}/{TABLES}')} "
+        f"--listened {quote(f'{args.export}/{LISTENED}')}"
     )
     return 0
 

@@ -30,7 +30,7 @@ from mast_ray.reporting.detection_tables import (
     zone_of,
 )
 from mast_ray.reporting.restating import restated
-from mast_ray.reporting.summaries import BAND_EDGES_HZ, summarise
+from mast_ray.reporting.summaries import BAND_EDGES_HZ, OF_LABELS, summarise
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.local_time import is_zone_unknown
 from mast_ray.training.progress import ProgressLine
@@ -103,6 +103,10 @@ def run(args: argparse.Namespace) -> int:
         pq.write_table(table, buffer)
         out.write_atomic(f"{name}.parquet", buffer.getvalue())
         out.write_atomic(f"{name}.csv", (b"\xef\xbb\xbf" if args.bom else b"") + csv_bytes(table))
+    if not tables.keys() & set(OF_LABELS):  # those of other detections, which had names
+        for name in OF_LABELS:
+            out.delete(f"{name}.parquet")
+            out.delete(f"{name}.csv")
     if "precision" in tables["calls_by_site"].column_names and num_verdicts(args.table) is None:
         print(
             "note: nothing says how many verdicts the probabilities come from: the limits of right_per_hour take them as known",

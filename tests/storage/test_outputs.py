@@ -55,6 +55,19 @@ def test_only_what_attempts_wrote_is_ever_deleted_or_sealed(tmp_path):
     assert seal_of(stage, ("detections",), ())["files"] == 1
 
 
+def test_what_another_thread_is_writing_is_no_leftover(tmp_path):
+    """`mast detect` ended with "the lease ... could not be renewed: No such file": its own sign of life was swept away."""
+    stage = open_storage(tmp_path)
+    with stage.scratch_file() as path:
+        path.write_bytes(b"released")
+        remove_leftovers(stage, [], ())
+        stage.publish(path, "lease/000001.beat")
+    assert stage.read_bytes("lease/000001.beat") == b"released"
+    path.write_bytes(b"of a run that was killed")
+    remove_leftovers(stage, [], ())
+    assert not path.exists()
+
+
 def test_a_file_is_its_folder_and_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = {uri: open_beside(uri) for uri in ("sites.csv", "/sites.csv", "/a/sites.csv", "s3://b/sites.csv")}

@@ -310,6 +310,9 @@ def test_calibrate_refuses_a_sheet_of_other_detections(tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"15 of 40 rows of {sheet} are no detections of {two}" in error
     assert f"mast calibrate {two} --out DIR" in error and len(error.strip().splitlines()) <= 3
+    nowhere, curve = str(tmp_path / "nowhere"), tmp_path / "curve"
+    assert main(["calibrate", one, "--verdicts", sheet, "--model", nowhere, "--out", str(curve)]) == 3
+    assert "no card.json" in capsys.readouterr().err and not curve.exists()  # before the curve, not after it
     judged(drawn, left_out=("detection_id",))  # a sheet of before
     assert main(["calibrate", two, "--verdicts", sheet]) == 0
     judged(

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -138,6 +139,10 @@ MISTAKES = [
     (["detect", "{p}/audio", "--out", "{p}/o17", "--threshold", "30", "--runner", "here"], CONFIG, ["--threshold 30", "between 0 and 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "90"], CONFIG, ["--precision 90", "from 0 to 1"]),
     (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--precision", "-1"], CONFIG, ["--precision -1", "from 0 to 1"]),
+    (["calibrate", "{p}/found", "--verdicts", "{p}/sheet.csv", "--model", "shipped:tiny"], CONFIG, ["make a copy", "cp -r ", "tiny my_model"]),
+    (["report", "{p}/found", "--threshold", "90"], CONFIG, ["--threshold 90", "between 0 and 1"]),
+    (["report", "{p}/found", "--examples", "-3"], CONFIG, ["--examples -3"]),
+    (["report", "{p}/found", "--out", "{p}/empty"], CONFIG, ["is a folder", "empty/report.html"]),
     (["summarise", "{p}/found", "--out", "{p}/x", "--bands-hz", "nan", "1000"], DATA, ["--bands-hz", "two rising"]),
     (["label-budget", "plan", "{p}/audio", "--out", "{p}/plan", "--model", "shipped:tiny"], DATA, ["audio holds no prepared archive"]),
     (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
@@ -240,6 +245,15 @@ def test_a_reader_that_has_seen_enough_is_told_nothing(capsys, monkeypatch):
     assert main(["plan", "--hours", "10"]) == TEMPORARY
     monkeypatch.undo()
     assert capsys.readouterr().err == ""
+
+
+def test_nor_where_nothing_is_buffered(tmp_path):
+    """PYTHONUNBUFFERED, as containers have it: "error: [Errno 32] Broken pipe, run again with --debug"."""
+    said = subprocess.run(
+        f"{shlex.quote(sys.executable)} -u -m mast_ray plan --hours 10 | true; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == TEMPORARY and said.stderr == ""
 
 
 def test_debug_shows_the_traceback(place):

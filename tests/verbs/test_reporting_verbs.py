@@ -3,6 +3,7 @@ folder of plain Parquet tables.
 """
 
 import csv
+import shlex
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -64,6 +65,13 @@ def test_report_with_a_folder_of_sound_that_is_not_there_is_refused_at_once(run,
     assert "does not exist" in capsys.readouterr().err and not page.exists()
 
 
+def test_a_report_without_boxes_does_not_blame_the_folder_of_sound(run, capsys):
+    (run / "detections/part.parquet").unlink()
+    assert main(["report", str(run), "--audio", str(run / "audio")]) == 0
+    said = capsys.readouterr().out
+    assert "no boxes to show" in said and "could be read" not in said
+
+
 def test_report_on_nothing_ends_with_the_code_for_data(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     assert "nothing to report on" in capsys.readouterr().err
@@ -123,6 +131,21 @@ def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, say
     assert says in error and len(error.strip().splitlines()) <= 3
 
 
+def test_boxes_of_a_csv_where_a_table_is_wanted_are_told_what_to_give(run, capsys):
+    """It was ".../truth.csv/manifest.json: Not a directory: check the path"."""
+    (run / "truth.csv").write_text("path,begin_s,end_s\nDanum/0.wav,1,2\n")
+    assert main(["export", str(run / "truth.csv"), "--to", "raven", "--out", str(run / "out")]) == 3
+    said = capsys.readouterr().err
+    assert "truth.csv is no Parquet table: give the output of `mast detect`" in said
+
+
+def test_the_next_command_can_be_typed_where_folders_have_spaces_in_their_names(run, capsys):
+    boxes, sheet = (run / "detections").rename(run / "Wälder Süd"), run / "to judge"
+    assert main(["calibrate", str(boxes), "--out", str(sheet), "--runner", "here"]) == 0
+    said = shlex.split(capsys.readouterr().out.split("then: ")[1])
+    assert said == ["mast", "calibrate", str(boxes), "--verdicts", f"{sheet}/review.csv"]
+
+
 def test_summaries_are_written_as_csv_and_parquet(run, capsys):
     assert (
         main(["summarise", str(run / "detections"), "--recordings", str(run), "--out", str(run / "summary")])
@@ -137,6 +160,16 @@ def test_summaries_are_written_as_csv_and_parquet(run, capsys):
         ("6", "1", 360.0),
     ]
     assert "2 calls in 0.01 recorded hours" in capsys.readouterr().out
+
+
+def test_calls_by_label_of_other_detections_do_not_stay_beside_a_summary_without_names(run):
+    out = run / "summary"
+    out.mkdir()
+    for name in ("calls_by_label.csv", "calls_by_label_and_hour.parquet", "my_notes.csv"):
+        (out / name).write_text("of before")
+    assert main(["summarise", str(run / "detections"), "--recordings", str(run), "--out", str(out)]) == 0
+    left = {path.stem for path in out.iterdir()}
+    assert not left & {"calls_by_label", "calls_by_label_and_hour"} and {"my_notes", "calls_by_site"} <= left
 
 
 def test_summaries_find_the_effort_beside_the_detections(run, capsys):

@@ -6,6 +6,7 @@ are numbered from 0, -1 is noise.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -82,6 +83,14 @@ def novelty_queue(
     return sorted(queue, key=lambda c: (-round(c.novelty, 6), -c.num_members, c.cluster))
 
 
+def refuse_no_umap(method: str) -> None:
+    """Told before everything is embedded."""
+    if method == "umap" and importlib.util.find_spec("umap") is None:
+        raise ConfigError(
+            "--map umap needs umap-learn, which is not installed: pip install 'mast_ray[embed]', or use --map tsne or pca"
+        )
+
+
 def map_2d(embeddings: ArrayLike, method: Literal["pca", "tsne", "umap"] = "tsne", seed: int = 0) -> Floats:
     """(N, 2) positions for a picture, by cosine; t-SNE of very many points places the
     rest beside their neighbours.
@@ -93,12 +102,9 @@ def map_2d(embeddings: ArrayLike, method: Literal["pca", "tsne", "umap"] = "tsne
         case "pca":
             return _fewer_channels(vectors, 2, seed)
         case "umap":
-            try:
-                import umap
-            except ImportError:
-                raise ConfigError(
-                    "--map umap needs umap-learn, which is not installed: pip install 'mast_ray[embed]', or use --map tsne or pca"
-                ) from None
+            refuse_no_umap(method)
+            import umap
+
             return umap.UMAP(metric="cosine", random_state=seed).fit_transform(vectors).astype(np.float32)
         case "tsne":
             reduced = _fewer_channels(vectors, 50, seed)

@@ -132,7 +132,7 @@ def _embedded(prepared: Prepared, uri: str) -> tuple[NDArray[np.int64], NDArray[
     """Keys and (N, C) embeddings of the chunks in a table of `mast embed`."""
     storage, names = split_uri(uri if uri.endswith(".parquet") else f"{uri.rstrip('/')}/embeddings.parquet")
     table = read_parquet(storage, names[0])
-    if not {"recording_id", "chunk", "embedding"} <= set(table.column_names):
+    if not {"recording_id", "chunk", "embedding"} <= set(table.column_names) or "event" in table.column_names:
         raise DataError(
             f"{uri} is no table of chunk embeddings: make one with `mast embed MODEL PREPARED --what chunks`"
         )
@@ -177,6 +177,11 @@ def write_plan(
         )
     facts = {row["recording_id"]: row for row in prepared.recordings.to_pylist()}
     path_of = {choice.recording_id: facts[choice.recording_id]["path"] for choice in plan}
+    missing = [path for path in path_of.values() if audio is not None and audio.stat(path) is None]
+    if audio is not None and missing:  # before any task is written
+        raise DataError(
+            f"{audio.url} has no {missing[0]}:\ngive --audio the folder that was given to `mast prepare`"
+        )
     columns = ("order", "chunk_id", "path", "site", "begin_s", "end_s", "start_local", "strategy", "reason")
     rows = [
         (n, c.chunk_id, path_of[c.recording_id], facts[c.recording_id]["site"] or "", c.begin_s, _end_s(c, facts),

@@ -16,6 +16,7 @@ import math
 import shutil
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -160,7 +161,7 @@ def what_was_said(place: LearnedRun) -> tuple[list[AgreedBox], Taught]:
     if not taught.calls:
         raise DataError(
             f"{place.corrections} names no call: learning needs some that are right\n"
-            f"accept, draw or name boxes: mast review {place.run}"
+            f"accept, draw or name boxes: mast review {quote(place.run)}"
         )
     return agreed, taught
 
@@ -202,7 +203,7 @@ def random_precision(agreed: list[AgreedBox], detections: str, target: Storage) 
     found = Interval(right / len(drawn), low, high, "wilson")
     print(
         f"precision of the run by {len(drawn)} boxes drawn at random: {interval_text(found)}\n"
-        f"(at every threshold, and for `mast summarise`: mast calibrate DETECTIONS --verdicts {target.url}/verdicts.csv)"
+        f"(at every threshold, and for `mast summarise`: mast calibrate DETECTIONS --verdicts {quote(f'{target.url}/verdicts.csv')})"
     )
     return found
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
-from mast_ray.evaluation.similarity.clusters import map_2d
+from mast_ray.evaluation.similarity.clusters import map_2d, refuse_no_umap
 from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
 from mast_ray.evaluation.whole_recordings import stitched_table
 from mast_ray.inference.embeddings import (
@@ -46,7 +46,7 @@ from mast_ray.stages.score.embedding_studies import (
     true_labels,
 )
 from mast_ray.storage.stage_folders import text_hash
-from mast_ray.storage.stage_run import open_output, stage_run
+from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
 from mast_ray.tables.schemas import DETECTIONS
@@ -55,6 +55,8 @@ from mast_ray.training.data.archive_inputs import read_as
 log = logging.getLogger("mast.embed")
 
 STAGE = "embed"
+NEIGHBOURS = "neighbours.parquet"
+TENTATIVE, NOVELTY = OF_BOXES = ("tentative_labels.csv", "novelty.csv")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def run_embed(
     config: Config, model: str, prepared: str, out: str, knobs: EmbedKnobs, *, runner: Runner = HERE
 ) -> dict[str, Any]:
     """Embed (in parts, where the runner has them done), study, draw; returns {"rows", "retrieval", "novelty"}."""
+    refuse_no_umap(knobs.map)
     stage = open_output(out, STAGE, config.storage)
     embedder = load_embedder(model, knobs.name, config, knobs.background)
     archive = read_as(open_prepared(prepared, config.storage), embedder.card, model)
@@ -95,6 +98,7 @@ def run_embed(
     with stage_run(stage, STAGE, config, key, inputs, when_done="again") as run:
         if knobs.what == "chunks":
             table = embedded(None)
+            _begin_anew(run, (RETRIEVAL, *OF_BOXES))
             found: dict[str, Any] = {"retrieval": [], "novelty": []}
         else:
             labels = embedded(archive.labels)
@@ -107,6 +111,7 @@ def run_embed(
                 truth = true_labels(archive, own, detections, config)
                 parts.append(own.append_column("origin", pa.array(["detection"] * len(own))))
             table = pa.concat_tables(parts, promote_options="permissive")
+            _begin_anew(run)
             table, found = _box_studies(stage, table, truth, knobs, config)
         log.info(
             "%d %s embedded in %d numbers",
@@ -117,9 +122,16 @@ def run_embed(
         table = _add_map(stage, table, knobs, config)
         write_table(stage, "embeddings.parquet", table)
         if knobs.neighbours:
-            write_table(stage, "neighbours.parquet", neighbour_table(boxes_of(table), knobs.neighbours))
+            write_table(stage, NEIGHBOURS, neighbour_table(boxes_of(table), knobs.neighbours))
         run.finish({"rows": len(table)})
     return {"rows": len(table)} | found
+
+
+def _begin_anew(run: StageRun, not_made: Sequence[str] = ()) -> None:
+    """What an earlier run left in the folder speaks of the rows of its own table: nothing of it may stay beside another."""
+    run.begin_anew()
+    for name in (NEIGHBOURS, *not_made):
+        run.stage.delete(name)
 
 
 def _detections(prepared: Prepared, uri: str, threshold: float) -> pa.Table:
@@ -153,15 +165,13 @@ def _box_studies(
     told = tentative_labels(asked, gallery, abstention)
     cells = [[row[n] for n in names] + list(one.values()) for row, one in zip(place, told, strict=True)]
     heads = (*names, "label", "nearest_label", "similarity", "margin")
-    stage.write_atomic("tentative_labels.csv", csv_bytes(heads, cells))
+    stage.write_atomic(TENTATIVE, csv_bytes(heads, cells))
     cluster, novelty = cluster_rows(asked, gallery, config, knobs.min_members)
     for one in novelty:
         example = one.pop("example_row")
         one |= {name: place[example][name] for name in names} | {"row": int(rows[example])}
     columns = ("cluster", "novelty", "num_members", "num_recordings", *names, "row")
-    stage.write_atomic(
-        "novelty.csv", csv_bytes(columns, ([one[name] for name in columns] for one in novelty))
-    )
+    stage.write_atomic(NOVELTY, csv_bytes(columns, ([one[name] for name in columns] for one in novelty)))
     of_row = np.full(len(table), -1, np.int64)
     of_row[rows] = cluster
     return table.append_column("cluster", pa.array(of_row, pa.int32())), {

@@ -25,13 +25,14 @@ from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.studies.comparison_tables import TABLES, Scores, comparison_files
 from mast_ray.stages.studies.methods import Method, as_long_as_self_training, with_needed
-from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
+from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_all_failed, refuse_failures, run_grid
 from mast_ray.stages.train.summary import SUMMARY, read_summary
 from mast_ray.storage.stage_folders import sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
+from mast_ray.training.data.archive_inputs import refuse_no_encoder
 from mast_ray.training.data.labels import expert_chunks
 
 log = logging.getLogger("mast.compare")
@@ -66,6 +67,8 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
         raise DataError(
             f"{study.prepared} has no split to test on: deal the recordings again with `mast split`"
         )
+    refuse_no_encoder(study.encoder, config)
+    refuse_no_encoder(study.audiomae, config)
     names = [[method.name for method in study.methods], list(study.seeds), splits]
     sections = sections_hash(config, "model", "detector", "self_train", "evaluate", "augment")
     key, inputs = text_hash(sections + json.dumps(names)), {"prepared": data_hash(archive)}
@@ -75,6 +78,7 @@ def run_comparison(study: Comparison, runner: Runner = ON_RAY) -> dict[str, Any]
             encoder = stage.at("encoder").url
             _pretrain(study, encoder, runner)
         outcomes = run_grid(planned_runs(study, archive, encoder, splits), config, runner)
+        refuse_all_failed(outcomes, stage.url)
         scores = read_scores(study, archive, outcomes)
         files, text = comparison_files(study.methods, scores, config)
         for name, content in files.items():

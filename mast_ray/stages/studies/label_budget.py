@@ -35,13 +35,14 @@ from mast_ray.evaluation.seed_intervals import SeedInterval, seed_intervals
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.stages.runner import HERE, ON_RAY, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
-from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_failures, run_grid
+from mast_ray.stages.studies.run_grid import Outcome, Run, refuse_all_failed, refuse_failures, run_grid
 from mast_ray.storage.stage_folders import sections_hash, text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import full_url
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
 from mast_ray.training.assembly import FROM_SCRATCH
+from mast_ray.training.data.archive_inputs import refuse_no_encoder
 
 STAGE = "label-budget"
 STRATEGIES = ("random", "time_balanced", "sequential")
@@ -99,6 +100,7 @@ def run_label_budget(study: BudgetStudy, runner: Runner = ON_RAY) -> str:
             encoder = stage.at("encoder").url
             run_pretrain(config, study.prepared, encoder, runner=runner)
         outcomes = run_grid(planned_runs(study, archive, encoder), config, runner)
+        refuse_all_failed(outcomes, stage.url)
         rows, text = curve_rows(study, archive, outcomes)
         for name, content in rows.items():
             stage.write_atomic(name, content)
@@ -118,6 +120,7 @@ def check_study(study: BudgetStudy, archive: Prepared) -> None:
         raise ConfigError(
             f"--budgets {too_many[0]} is not between 1 and the {most} labelled training chunks there are"
         )
+    refuse_no_encoder(study.encoder, study.config)
     if "test" not in scored_splits(archive):
         raise DataError(f"{study.prepared} has no test split: deal the recordings again with `mast split`")
 

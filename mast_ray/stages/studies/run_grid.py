@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mast_ray.config.errors import MastError, PartialError
+from mast_ray.config.errors import CONFIG, DATA, MastError, PartialError
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import Runner
 
@@ -64,16 +64,28 @@ def refuse_failures(outcomes: dict[str, Outcome], where: str) -> None:
     if not failed:
         return
     first = f"{failed[0].name}: {failed[0].error}"
-    if len(failed) == len(outcomes):
+    refuse_all_failed(outcomes, where)
+    raise PartialError(
+        f"{len(failed)} of {len(outcomes)} runs failed and are missing from the tables; the first was {first}\n"
+        f"{_again(failed[0])}: what is done is skipped"
+    )
+
+
+def refuse_all_failed(outcomes: dict[str, Outcome], where: str) -> None:
+    """Before anything is written: tables of nothing would go over those of an earlier, finished study."""
+    failed = [outcome for outcome in outcomes.values() if outcome.error]
+    if failed and len(failed) == len(outcomes):
         error = MastError(
-            f"every run failed; the first was {first}\n{where} keeps what was done: run the same command again"
+            f"every run failed; the first was {failed[0].name}: {failed[0].error}\n"
+            f"{where} keeps what was done: {_again(failed[0])}"
         )
         error.exit_code = failed[0].exit_code
         raise error
-    raise PartialError(
-        f"{len(failed)} of {len(outcomes)} runs failed and are missing from the tables; the first was {first}\n"
-        "run the same command again: what is done is skipped"
-    )
+
+
+def _again(first: Outcome) -> str:
+    mend = "mend that, then " if first.exit_code in (CONFIG, DATA) else ""  # by itself it would fail again
+    return f"{mend}run the same command again"
 
 
 def attempt(run: Run, before: Outcome | None) -> Outcome:

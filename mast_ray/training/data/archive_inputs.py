@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
+from mast_ray.storage.storage import open_beside
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared
 from mast_ray.training.files.model_files import Card, read_card
@@ -121,3 +122,28 @@ def of_student(config: Config, card: Card, where: str) -> Config:
             "--set self_train.student=fresh trains one from nothing on what it finds"
         )
     return config
+
+
+def refuse_no_encoder(source: str, config: Config) -> None:
+    """What trainings are to start from and cannot, told before the first of them."""
+    if not source:
+        return
+    if source.endswith(PUBLIC_WEIGHTS):
+        storage, name = open_beside(source, config.storage)
+        if storage.stat(name) is None:
+            raise DataError(f"{source} is not there: give the file of AudioMAE's public weights")
+        return
+    card = read_card(source, config.storage)
+    if card.kind != "autoencoder":
+        raise ConfigError(
+            f"{source} holds {card.kind} weights, not autoencoder: give a folder written by `mast pretrain`"
+        )
+    refuse_other_size(card, source, config)
+
+
+def refuse_other_size(card: Card, source: str, config: Config) -> None:
+    size = card.model.get("size")
+    if size != config.model.size:
+        raise ConfigError(
+            f"{source} is of size {size}, model.size={config.model.size}: use --set model.size={size}"
+        )

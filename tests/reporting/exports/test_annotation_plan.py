@@ -159,6 +159,23 @@ def test_clips_of_a_recorder_whose_zone_is_unknown_keep_their_own_minute(prepare
     assert {row["start_time"][11:] for row in rows if row["site"] == "A"} == {"04:00:00.000", "04:00:10.240"}
 
 
+def test_a_plan_whose_recordings_are_elsewhere_writes_no_task(prepared, tmp_path):
+    """ "No such file or directory: check the path", and tasks without a plan that a second attempt left lying."""
+    (tmp_path / "elsewhere").mkdir()
+    out, elsewhere = open_storage(tmp_path / "out"), open_storage(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="give --audio the folder that was given to `mast prepare`"):
+        write_plan(plan_chunks(PlanInputs(prepared), 3, "time_balanced"), prepared, out, elsewhere)
+    assert not list(out.list())
+
+
+def test_embeddings_of_boxes_are_not_taken_for_those_of_chunks(prepared, tmp_path):
+    table = pa.table({"recording_id": ["rec1"], "chunk": pa.array([0], pa.int32()), "event": [0],
+                      "embedding": pa.FixedSizeListArray.from_arrays(pa.array([1.0, 0.0]), 2)})  # fmt: skip
+    pq.write_table(table, tmp_path / "embeddings.parquet")
+    with pytest.raises(DataError, match="--what chunks"):
+        plan_chunks(PlanInputs(prepared, embeddings=str(tmp_path)), 2, "coverage")
+
+
 def test_a_plan_is_not_written_over_another_whose_tasks_may_be_annotated(prepared, tmp_path):
     plan = plan_chunks(PlanInputs(prepared), 3, "time_balanced")
     out = open_storage(tmp_path / "out")

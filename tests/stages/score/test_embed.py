@@ -1,6 +1,7 @@
 """Embeddings of chunks and boxes, and what is read off them."""
 
 import csv
+import importlib.util
 import json
 from dataclasses import replace
 
@@ -184,6 +185,22 @@ def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path
     told = list(csv.DictReader((tmp_path / "out/tentative_labels.csv").open()))
     assert len(told) == len(rows) - 1 and {row["nearest_label"] for row in told} <= {"low", "high"}
     assert (tmp_path / "out/map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_chunks_embedded_where_boxes_were_leave_nothing_of_them_behind(archive, model, tmp_path):
+    """Names, clusters and retrieval of the boxes stayed beside the table and the map of the chunks."""
+    config, out = study_config(), tmp_path / "out"
+    run_embed(config, str(model), str(archive), str(out), EmbedKnobs(map="pca"))
+    of_boxes = {"tentative_labels.csv", "novelty.csv", "retrieval.json", "neighbours.parquet"}
+    assert of_boxes <= {path.name for path in out.iterdir()}
+    run_embed(config, str(model), str(archive), str(out), EmbedKnobs("chunks", map="pca", neighbours=0))
+    assert not of_boxes & {path.name for path in out.iterdir()} and (out / "manifest.json").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("umap") is not None, reason="umap-learn is installed")
+def test_a_map_that_cannot_be_drawn_is_told_before_anything_is_embedded(tmp_path):
+    with pytest.raises(ConfigError, match="umap-learn"):
+        run_embed(study_config(), "no model", "no archive", str(tmp_path / "out"), EmbedKnobs(map="umap"))
 
 
 def test_an_encoder_has_no_neck(archive, tmp_path):

@@ -40,11 +40,33 @@ def test_a_failed_run_stops_those_that_wait_for_it_and_nobody_else():
     assert [found[n].result for n in "abcd"] == [{"value": 9}, None, None, {"value": 25}]
     assert found["b"].error == "bad table: give another second line" and found["b"].exit_code == 3
     assert found["c"].error == "b failed before it"
-    with pytest.raises(PartialError, match="2 of 4 runs failed"):
-        refuse_failures(found, "out")
+    with pytest.raises(
+        PartialError, match=r"2 of 4 runs failed.*\nmend that, then run the same command again"
+    ):
+        refuse_failures(found, "out")  # bad data stay bad
     with pytest.raises(MastError, match="every run failed") as error:
         refuse_failures({"b": found["b"]}, "out")
     assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("encoder", "audiomae", "says"),
+    [("nowhere", "", "no card.json"), ("", "nowhere.pth", "nowhere.pth is not there")],
+)
+def test_what_methods_cannot_start_from_is_told_before_any_of_them_is_trained(
+    tmp_path, encoder, audiomae, says
+):
+    """All others were trained first, for hours; a file that was not there ended as FileNotFoundError with code 1."""
+    prepared, places = (
+        make_study_archive(tmp_path),
+        [str(tmp_path / p) if p else "" for p in (encoder, audiomae)],
+    )
+    methods = chosen_methods(["pieces", "mast", "audiomae"], study_config(), "x.pth")
+    with pytest.raises(DataError, match=says):
+        run_comparison(
+            Comparison(study_config(), str(prepared), str(tmp_path / "out"), methods, (0,), *places), HERE
+        )
+    assert not (tmp_path / "out/runs").exists()
 
 
 @pytest.mark.ray

@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 import pytest
 from study_archive import make_study_archive, study_config
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, MastError
 from mast_ray.config.recipes import field, tiny
 from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.label_budget import curves_from_json
 from mast_ray.evaluation.seed_intervals import SeedInterval
 from mast_ray.reporting.report.collect_studies import budget_series
 from mast_ray.stages.runner import HERE
+from mast_ray.stages.studies import label_budget
 from mast_ray.stages.studies.compare import Comparison, planned_runs
 from mast_ray.stages.studies.label_budget import (
     BudgetStudy,
@@ -122,6 +123,22 @@ def test_studies_count_the_training_chunks_that_somebody_went_through(tmp_path):
     )
     num_pool = len(chunks_of_split(partly, "pool"))
     assert (long, longer) == tuple(1 + round((num_pool + n) / n) for n in (heard, 2))
+
+
+def test_a_study_whose_runs_all_fail_leaves_the_curves_of_an_earlier_one(tmp_path, monkeypatch):
+    """Once more with another --match into the same folder: every run is refused, and the curves were empty then."""
+
+    def refuse(*arguments):
+        raise ConfigError("holds a run with other settings")
+
+    prepared, out = make_study_archive(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / "label_budget.csv").write_text("of an earlier study")
+    monkeypatch.setattr(label_budget, "run_training", refuse)
+    study = BudgetStudy(study_config(model__name="fcos"), str(prepared), str(out), (4,), ("random",), (0,))
+    with pytest.raises(MastError, match="every run failed"):
+        run_label_budget(study, HERE)
+    assert (out / "label_budget.csv").read_text() == "of an earlier study"
 
 
 @pytest.mark.slow
