@@ -24,7 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", help="folder of the run (default: demo)")
     parser.add_argument("--hours", type=float, default=HOURS, help="hours of synthetic audio")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2, help="Ray workers")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        choices=(1, 2, 4),
+        default=2,
+        help="Ray workers (the demo's batches are split over them)",
+    )
     parser.add_argument("--whole", action="store_true", help="also pretrain on the pool, and tune")
 
 

@@ -1,5 +1,6 @@
 """A list of verbs run one after the other, and what it says about the time that is left."""
 
+import argparse
 import json
 import math
 from contextlib import nullcontext
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from small_archive import make_prepared, small_config, write_sound
 
-from mast_ray.config.errors import CONFIG, DATA, PARTIAL
+from mast_ray.config.errors import CONFIG, DATA, PARTIAL, ConfigError
 from mast_ray.evaluation import split_truth
 from mast_ray.evaluation.intervals import Difference
 from mast_ray.on_ray import session
@@ -270,3 +271,16 @@ def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
 )
 def test_who_sets_a_knob_of_the_rounds_wants_them(knob, wanted):
     assert _is_of_rounds(knob) == wanted
+
+
+def test_the_numbers_of_workers_that_demo_takes_are_those_its_batches_can_be_split_over():
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    (workers,) = (one for one in parser._actions if one.dest == "workers")
+    for number in range(1, 9):
+        try:
+            main.config_of("tiny", None, [f"cluster.num_workers={number}"])
+        except ConfigError:
+            assert number not in workers.choices
+        else:
+            assert number in workers.choices
