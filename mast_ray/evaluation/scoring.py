@@ -45,7 +45,13 @@ from mast_ray.evaluation.matching import Matches, match, match_in_time
 from mast_ray.evaluation.metrics import Metrics, summarise
 from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.recording_names import refuse_strangers
-from mast_ray.spectrogram.grid import SEGMENT_FRAMES, Rounding, seconds_hertz_from_boxes
+from mast_ray.spectrogram.grid import (
+    SAMPLE_RATE_HZ,
+    SEGMENT_FRAMES,
+    Rounding,
+    below_half_rate,
+    seconds_hertz_from_boxes,
+)
 from mast_ray.tables.prepared import Prepared
 from mast_ray.tables.reading.chunk_sets import BoxTable, ChunkSet, box_table
 
@@ -123,7 +129,7 @@ class _Found:
 def score_chunks(
     prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes, config: Config, truth: pa.Table | None = None
 ) -> Scored:
-    """Match what was found in some chunks to the labels that touch these chunks.
+    """Match what was found in some chunks, as `mast detect` would write it, to the labels that touch these chunks.
 
     Truth are the archive's labels; what lies where nobody looked or was sure is left out. Another table of `truth` is
     taken to be whole.
@@ -133,6 +139,7 @@ def score_chunks(
     corners = table.corners.astype(np.float64)
     corners[table.is_time_only, 1::2] = np.nan  # matched by time
     groups = np.repeat(np.arange(len(chunks)), table.counts())
+    found = _below_half_rate(prepared, chunks, found)
     matches = match(found.chunk, found.boxes, found.score, groups, corners, config.evaluate.iou)
     left_out: dict[str, LeftOut] = {}
     if ignored is not None and len(ignored):
@@ -153,6 +160,25 @@ def score_chunks(
         lambda: _events_of_chunks(prepared, chunks, found, labels, table),
         left_out,
     )
+
+
+def has_low_rates(prepared: Prepared) -> bool:
+    """Whether any recording of an archive has less than the rate that models hear."""
+    return bool((_rates_hz(prepared) < SAMPLE_RATE_HZ).any())
+
+
+def _rates_hz(prepared: Prepared) -> Floats:
+    """(R,) of the original files; NaN where unknown."""
+    return prepared.recordings.column("sample_rate_hz").to_numpy().astype(np.float64)
+
+
+def _below_half_rate(prepared: Prepared, chunks: ChunkSet, found: ChunkBoxes) -> ChunkBoxes:
+    """What is left of detections below half the rate of their recordings; the others are no detections."""
+    rates_hz = _rates_hz(prepared)[chunks.recording[found.chunk]]
+    if not (rates_hz < SAMPLE_RATE_HZ).any():
+        return found
+    boxes, has_band = below_half_rate(found.boxes, rates_hz)
+    return _Found(found.chunk[has_band], boxes[has_band], found.score[has_band])
 
 
 def _events_of_chunks(

@@ -20,7 +20,9 @@ from mast_ray.evaluation.review.calibration import Calibration
 from mast_ray.inference.naming import ModelNames
 from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.spectrogram.grid import (
+    SAMPLE_RATE_HZ,
     SEGMENT_FRAMES,
+    below_half_rate,
     end_of_sound,
     fractional_frames,
     seconds_hertz_from_boxes,
@@ -61,9 +63,15 @@ class RecordingBoxes(NamedTuple):
 
 
 def stitched_boxes(
-    found: Sequence[WindowBoxes], num_frames: int, knobs: RowKnobs, site: str = ""
+    found: Sequence[WindowBoxes],
+    num_frames: int,
+    knobs: RowKnobs,
+    site: str = "",
+    sample_rate_hz: float = SAMPLE_RATE_HZ,
 ) -> RecordingBoxes:
-    """One box per call, wherever windows begin; calls of one song joined where wanted."""
+    """One box per call, wherever windows begin; calls of one song joined where wanted. What lies above half the rate is cut
+    before, as in scores (evaluation/scoring.py).
+    """
     found = [part for part in found if len(part.score)]
     if not found:
         return RecordingBoxes(np.zeros((0, 4)), np.zeros(0), None)
@@ -74,7 +82,8 @@ def stitched_boxes(
         score = knobs.post.at_sites(score, [site] * len(score))
     # as in chunks: the last whole frame reaches 1.5 further
     boxes[:, 0::2] = np.clip(boxes[:, 0::2] + start[:, None], 0, end_of_sound(num_frames))
-    usable = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
+    boxes, has_band = below_half_rate(boxes, sample_rate_hz)
+    usable = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & has_band)
     # A box, its window and its place within it decide the order, not the batch it came with.
     order = usable[np.lexsort((boxes[usable, 1], boxes[usable, 0], -score[usable], start[usable]))]
     result = stitch(start[order], boxes[order], score[order], num_frames)

@@ -138,6 +138,15 @@ def boxes_on_open_grid(begin_s: Floats, end_s: Floats, low_hz: Floats, high_hz: 
     return np.stack([frames[0], bins[0], frames[1], bins[1]], axis=1)
 
 
+def below_half_rate(boxes: Floats, sample_rate_hz: Floats | float) -> tuple[Floats, NDArray[np.bool_]]:
+    """(N, 4) boxes in frames and bins without what lies above half the sample rate of their recordings (one or (N,), NaN where
+    unknown), where no sound can be, and (N,) whether anything is left of them.
+    """
+    boxes = np.array(boxes, np.float64).reshape(-1, 4)
+    boxes[:, 3] = np.fmin(boxes[:, 3], hertz_to_bin(np.asarray(sample_rate_hz, np.float64) / 2))
+    return boxes, boxes[:, 1] < boxes[:, 3]
+
+
 def seconds_hertz_from_boxes(boxes: Floats) -> Floats:
     """(N, 4) boxes in frames and bins -> (N, 4) begin_s, low_hz, end_s, high_hz (same corner order)."""
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)

@@ -33,10 +33,12 @@ from mast_ray.evaluation.scoring import (
     sums_of,
 )
 from mast_ray.evaluation.split_truth import truth_of_split
-from mast_ray.evaluation.whole_recordings import score_whole
+from mast_ray.evaluation.whole_recordings import score_stitched, score_whole
+from mast_ray.inference.detection_rows import RowKnobs, stitched_boxes
+from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
 from mast_ray.self_training.operator import PoolDetections
-from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
+from mast_ray.spectrogram.grid import boxes_from_seconds_hertz, hertz_to_bin
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS
 
@@ -229,6 +231,47 @@ def test_a_recording_too_short_for_a_chunk_is_no_miss_of_a_model():
     assert (scored.num_recordings, summarise(scored.matches, 0.0).recall) == (1, 1.0)
     # another tool's table may speak of it
     assert len(truth_of_split(archive, "test").events) == 2
+
+
+def at_rate(archive, rate_hz):
+    """The same archive, of recordings at another rate."""
+    place = archive.recordings.column_names.index("sample_rate_hz")
+    rates = pa.array([rate_hz] * len(archive.recordings), pa.int32())
+    return replace(archive, recordings=archive.recordings.set_column(place, "sample_rate_hz", rates))
+
+
+def test_what_is_scored_is_what_detect_writes_also_below_16_khz():
+    """At 8 kHz a call up to 4 kHz is a hit, although the network draws its box up to 8 kHz, and a box above that is none: neither
+    chunk by chunk nor on whole recordings, where detect joins what two chunks found of one call.
+    """
+    labels = [("a", 6.0, 7.0, 1e3, 4e3), ("a", 20.0, 21.0, 2e3, 4e3)]
+    archive = prepared_in_memory({"a": "test"}, labels)
+    chunks = chunks_of_split(archive, "test")
+    found = found_in([
+        (0, 6.0, 7.0, 1e3, 8e3, 0.9), (1, 0.88, 1.88, 1e3, 5e3, 0.8), (2, 1.0, 2.0, 4.2e3, 7e3, 0.7),
+        (3, 4.64, 5.64, 2e3, 3.5e3, 0.6),
+    ])  # fmt: skip
+    fast, slow = (score_chunks(at_rate(archive, rate), chunks, found, field()) for rate in (16_000, 8_000))
+    assert fast.matches.score.tolist() == [0.9, 0.8, 0.7, 0.6]
+    assert slow.matches.score.tolist() == [0.9, 0.8, 0.6] == slow.detections.score.tolist()
+    assert slow.matches.iou.tolist() == pytest.approx(
+        [1.0, 1.0, boxes_share(3.5e3)], abs=0.02
+    )  # truths on whole bins
+    assert slow.detections.high_hz.tolist() == pytest.approx([4e3, 4e3, 3.5e3])
+    whole = score_stitched(at_rate(archive, 8_000), slow, "test", field()).detections
+    windows = [
+        WindowBoxes(1, found.chunk[[n]], found.boxes[[n]].astype(np.float32), found.score[[n]].astype(np.float32), None)
+        for n in range(4)
+    ]  # fmt: skip
+    written = stitched_boxes(windows, 5998, RowKnobs(), "A", 8_000)
+    assert np.round(whole.score, 6).tolist() == np.round(written.score, 6).tolist() == [0.9, 0.6]
+    np.testing.assert_allclose(boxes_of_events(whole)[0], written.boxes, atol=1e-4)
+
+
+def boxes_share(high_hz):
+    """Of the bins from 2 to 4 kHz those below a frequency."""
+    low, high, top = (float(hertz_to_bin(hertz)) for hertz in (2e3, high_hz, 4e3))
+    return (high - low) / (top - low)
 
 
 @pytest.mark.parametrize("num_regions", [0, 1, 40, 200])

@@ -94,6 +94,14 @@ def test_no_event_reaches_above_the_nyquist_frequency_of_16_khz() -> None:
     assert 7999.9 < grid.seconds_hertz_from_boxes(np.array([[0.0, 0, 1, 128]]))[0, 3] <= 8000
 
 
+def test_boxes_end_at_half_the_rate_of_their_recordings() -> None:
+    """Half of 8 kHz is bin 96.1; nobody knows the rate of the last recording."""
+    boxes = np.array([[0.0, 60, 9, 128], [0, 100, 9, 120], [0, 60, 9, 90], [0, 60, 9, 128], [0, 60, 9, 128]])
+    cut, has_band = grid.below_half_rate(boxes, np.array([8000, 8000, 8000, 16000, np.nan]))
+    assert cut[:, 3].tolist() == [float(grid.hertz_to_bin(4000.0))] * 2 + [90, 128, 128]
+    assert has_band.tolist() == [True, False, True, True, True] and boxes[0, 3] == 128
+
+
 def test_a_time_belongs_to_the_chunk_in_whose_middle_half_it_lies() -> None:
     # Chunks begin every 5.12 s and last 10.24 s: the middle half of chunk k is 5.12 k + 2.56 to 5.12 k + 7.68 s.
     times = np.array([0.0, 2.5, 2.6, 7.6, 7.7, 12.7, 12.9])

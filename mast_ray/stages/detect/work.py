@@ -124,7 +124,7 @@ class DetectWork:
     def _table(self, item_id: str, found: list[WindowBoxes], ending: Ending) -> pa.Table:
         record = ending.record
         assert record is not None
-        boxes = stitched_boxes(found, record.num_frames, self._rows, record.site)
+        boxes = stitched_boxes(found, record.num_frames, self._rows, record.site, record.sample_rate_hz)
         return detection_rows(boxes, record, ending.clock, self._rows, item_id)
 
     def _write(self, unit: Unit, tables: list[tuple[_Recording, pa.Table]]) -> list[DataFile]:

@@ -26,7 +26,7 @@ from mast_ray.evaluation.figure_tables import write_sheet
 from mast_ray.evaluation.intervals import Difference, paired_differences
 from mast_ray.evaluation.naming.confusion import Confusion, confusion_of, write_confusion
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet, Threshold, chosen_threshold, score_rows
-from mast_ray.evaluation.scoring import By, Scored, left_out, sums_of
+from mast_ray.evaluation.scoring import By, Scored, has_low_rates, left_out, sums_of
 from mast_ray.evaluation.split_truth import scored_splits, selection_split
 from mast_ray.evaluation.whole_recordings import score_stitched
 from mast_ray.inference.chunk_scores import CHUNKS, as_detected, score_stored
@@ -203,6 +203,7 @@ class _Evaluation:
         wanted: list[Any] = [self.names, self.wanted.threshold, self.wanted.by, self.card.score_threshold]
         wanted += [self.post.to_dict()] if self.post is not None else []
         wanted += ["doubts_nested"] if self.doubts_nested else []
+        wanted += ["below_half_rate"] if has_low_rates(self.archive) else []  # they were not, once
         if self.gives_names:
             wanted.append(names_version_of(self.model))
         return text_hash(json.dumps([wanted, knobs, self.config.seed, self.config.spectrogram.min_remnant_s]))
