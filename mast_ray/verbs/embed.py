@@ -8,6 +8,7 @@ import argparse
 
 USES_CONFIG = USES_RUNNER = True
 READS_MODELS = ("model",)  # folders, or shipped ones by name
+OF_BOXES = ("threshold", "min_similarity", "min_margin", "min_members", "background")
 HELP = """Embed the chunks or the boxes of a prepared archive with a model, and look at what lies near what.
 
 MODEL is a detector (`mast train`) or a pretrained encoder (`mast pretrain`). Boxes are the annotated ones and, with --boxes TABLE, those of
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=None,
         metavar="Q",
-        help="least score of detections (default: the model's own threshold)",
+        help="with --boxes TABLE: least score of its detections (default: the model's own threshold)",
     )
     add(
         "--splits",
@@ -83,11 +84,16 @@ def run(args: argparse.Namespace) -> int:
 
     from mast_ray.config.errors import ConfigError
     from mast_ray.stages.score.embed import EmbedKnobs, retrieval_text, run_embed
+    from mast_ray.verbs.idle_options import refuse_idle
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     detections = "" if args.boxes == "labels" else args.boxes
     if detections and args.what == "chunks":
         raise ConfigError("--boxes is for --what boxes: leave it out to embed chunks")
+    if args.what == "chunks":
+        refuse_idle(args, OF_BOXES, "leave it out with --what chunks, which embeds no boxes")
+    if not detections:
+        refuse_idle(args, ("threshold",), "it is that of detections, so give them with --boxes TABLE")
     if args.neighbours < 0 or args.min_members < 2:
         raise ConfigError("--neighbours must be 0 or more, --min-members 2 or more")
     knobs = EmbedKnobs(

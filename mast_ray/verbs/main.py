@@ -27,6 +27,7 @@ from mast_ray.config.errors import CONFIG, DATA, INTERRUPTED, TEMPORARY, ConfigE
 from mast_ray.config.shown import guard_logs, shown
 from mast_ray.config.signals import interruptible
 from mast_ray.verbs.gpu import folder_of_model
+from mast_ray.verbs.idle_options import typed_options
 
 # Threads of a matrix product that wait for each other sleep instead of spinning: on a machine that does other work
 # too, spinning makes two threads five times as slow as one. Read when torch is first imported, here and in Ray's workers.
@@ -193,6 +194,7 @@ def _asked(verb: str, argv: list[str], held: ExitStack | None = None) -> tuple[A
     """The module of a verb, and what it is to do; `held` is what it may open for all of its time."""
     module, parser = parser_of(verb)
     args = parser.parse_args(argv)
+    args.typed = typed_options(parser, argv)
     _refuse_buckets(verb, args)
     args.held = held or ExitStack()
     if getattr(module, "USES_CONFIG", False):

@@ -1,0 +1,47 @@
+"""An option that does nothing in a command is refused, never left aside without a word: whoever typed it takes what comes out for
+what it asked for.
+"""
+
+import argparse
+
+import pytest
+
+from mast_ray.config.errors import CONFIG
+from mast_ray.verbs.idle_options import typed_options
+from mast_ray.verbs.main import main
+
+IDLE = [
+    # (what was typed, words of the message)
+    (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--threshold", "0.9"], ["--threshold", "--boxes TABLE"]),
+    (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--boxes", "labels", "--threshold", "0.9"], ["--threshold", "--boxes TABLE"]),
+    (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--what", "chunks", "--threshold", "0.9"], ["--threshold", "--what chunks"]),
+    (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--what", "chunks", "--min-members", "5", "--background", "subtract"],
+     ["--min-members, --background", "--what chunks"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"), IDLE, ids=lambda value: " ".join(value) if isinstance(value[0], str) else ""
+)
+def test_an_option_that_does_nothing_is_refused(typed, words, tmp_path, capsys):
+    assert main([part.replace("{p}", str(tmp_path)) for part in typed]) == CONFIG
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) <= 3 and "would do nothing here" in said
+    for word in words:
+        assert word in said, said
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_typed_is_known_also_where_it_is_the_default():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("place")
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--also", action="append", default=[])
+    parser.add_argument("--columns", nargs="+", default=[])
+    parser.add_argument("--yes", action="store_true")
+    assert typed_options(parser, ["here"]) == {"place"}
+    assert typed_options(parser, ["here", "--size", "200", "--yes"]) == {"place", "size", "yes"}
+    assert typed_options(parser, ["--also", "a", "--also", "b", "here"]) == {"place", "also"}
+    assert typed_options(parser, ["here", "--name=", "--columns", "a=b"]) == {"place", "name", "columns"}
+    assert parser.parse_args(["here"]).also == []
