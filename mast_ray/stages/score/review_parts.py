@@ -31,7 +31,7 @@ from mast_ray.reporting.detection_tables import conform, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import HERE, Runner
-from mast_ray.stages.score.tables import is_annotation_file, read_events
+from mast_ray.stages.score.tables import is_annotation_file, read_events, refuse_no_scores
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables.schemas import DETECTIONS
 
@@ -51,13 +51,13 @@ class Slice:
 
     def tables(self) -> Iterator[EventTable]:
         if not self.keys:
-            yield read_events(self.uri)
+            yield read_events(self.uri, needs_scores=True)
             return
         storage, wanted = open_storage(self.uri), ("recording_id", "begin_s", "end_s", "score")
         for key in self.keys:
-            yield events_from_arrow(
-                conform(read_parquet(storage, key), DETECTIONS, wanted, f"{storage.url}/{key}")
-            )
+            table = conform(read_parquet(storage, key), DETECTIONS, wanted, f"{storage.url}/{key}")
+            refuse_no_scores(table, f"{storage.url}/{key}")
+            yield events_from_arrow(table)
 
 
 class Drawn(NamedTuple):
@@ -84,7 +84,7 @@ class Detections:
     @classmethod
     def at(cls, uri: str, runner: Runner, cluster: ClusterConfig) -> Detections:
         if is_annotation_file(uri):
-            read_events(uri, says_problems=True)  # once, however often it is gone through
+            read_events(uri, says_problems=True, needs_scores=True)  # once, however often it is gone through
             return cls((Slice(uri),), HERE, cluster)
         if uri.endswith(".parquet"):
             return cls((Slice(uri),), HERE, cluster)

@@ -193,15 +193,22 @@ def read_events(
     labels: LabelsConfig = LabelsConfig(),  # noqa: B008 (frozen)
     *,
     says_problems: bool = False,
+    needs_scores: bool = False,
 ) -> EventTable:
     """Detections from Parquet (file or folder) or from an annotation file of any format.
 
     What a tool itself calls no animal (BirdNET writes a sure `nocall` where it found nothing) is no detection. Tools that judge windows of three seconds draw boxes over the whole spectrum: they say when, and are read so.
+    A detection without a score counts as sure, unless scores are what the table is read for (`needs_scores`).
     """
     if not is_annotation_file(uri):
-        return events_from_arrow(_table_of(uri))
+        table = _table_of(uri)
+        if needs_scores:
+            refuse_no_scores(table, uri)
+        return events_from_arrow(table)
     found = _annotations_at(uri, format, columns)
     calls = tuple(a for a in found.annotations if not is_no_animal(a.label, labels))
+    if needs_scores:
+        _refuse_without_score(sum(a.score is None for a in calls), len(calls), uri)
     if says_problems:
         _say_problems(found, uri)
         if num_others := len(found.annotations) - len(calls):
@@ -215,6 +222,20 @@ def read_events(
         print(f"note: the boxes of {uri} span the whole spectrum: they are matched in time", file=sys.stderr)
         return without_band(events)
     return events
+
+
+def refuse_no_scores(table: pa.Table, uri: str) -> None:
+    """A table of detections some of which have no score would be taken for one of sure detections."""
+    column = table.column("score") if "score" in table.column_names else None
+    _refuse_without_score(len(table) if column is None else column.null_count, len(table), uri)
+
+
+def _refuse_without_score(num_without: int, num_rows: int, uri: str) -> None:
+    if num_without:
+        raise DataError(
+            f"{num_without:,} of {num_rows:,} detections in {uri} have no score, so they say nothing about thresholds:\n"
+            "give the table as the detector wrote it, with a score for every detection"
+        )
 
 
 def _annotations_at(uri: str, format: str, columns: Mapping[str, str] | None) -> AnnotationSet:

@@ -119,3 +119,27 @@ def test_lines_that_cannot_be_read_are_named_once(tmp_path, capsys):
     found = Detections.at(str(table), HERE, ClusterConfig())
     assert found.limits()[0] == 1 and len(found.drawn(5, 0)) == 1
     assert capsys.readouterr().err.count("line 3: 'x' is not a number") == 1
+
+
+def test_detections_without_a_score_are_refused_not_taken_for_sure_ones(tmp_path, capsys):
+    """An annotation file of which one row has no score or none has, a table without the column, and a folder with a gap in it."""
+    rows = [
+        {"recording_id": "a", "path": "a.wav", "begin_s": float(n), "end_s": n + 0.5, "score": n / 40 or None}
+        for n in range(40)
+    ]
+    table = pa.Table.from_pylist(rows, schema=DETECTIONS)
+    pq.write_table(table.drop_columns(["score"]), tmp_path / "none.parquet")
+    (tmp_path / "found").mkdir()
+    pq.write_table(table, tmp_path / "found" / "part.parquet")
+    lines = [f"a.wav,{n},{n + 0.5},900,1100" for n in range(40)]
+    (tmp_path / "none.csv").write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz", *lines]))
+    scored = [f"{line},{row['score'] or ''}" for line, row in zip(lines, rows, strict=True)]
+    (tmp_path / "gap.csv").write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz,score", *scored]))
+    for name, count in (("none.parquet", 40), ("found", 1), ("none.csv", 40), ("gap.csv", 1)):
+        out = str(tmp_path / "sheet")
+        assert main(["calibrate", str(tmp_path / name), "--out", out, "--runner", "here"]) == 3, name
+        said = capsys.readouterr().err.strip()
+        assert f"{count} of 40 detections in {tmp_path}/{name}" in said and "with a score for every" in said
+        assert len(said.splitlines()) <= 3 and not (tmp_path / "sheet").exists()
+    (tmp_path / "whole.csv").write_text("\n".join(["file,begin_s,end_s,low_hz,high_hz,score", *scored[1:]]))
+    assert main(["calibrate", str(tmp_path / "whole.csv"), "--out", out, "--runner", "here"]) == 0
