@@ -13,7 +13,9 @@ HELP = """Learn from the corrections of a run: adapt its detector and its names,
 
 Boxes that people accepted, moved, drew or named are calls; rejected ones are background; stretches that were gone through are background where they
 hold no call; what was not looked at teaches nothing. Some corrected recordings are kept apart to judge both detectors: the adapted one is kept
-only where it is better there. Labels the run was trained on are learned from too; recordings of its test splits are not."""
+only where it is better there. Labels the run was trained on are learned from too; recordings of its test splits are not.
+
+The same command on the same corrections has nothing to do once it is finished; after more corrections give another --out, or learn from the new run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from shlex import quote
 
     from mast_ray.config.errors import ConfigError
-    from mast_ray.stages.learn.learn import learn
+    from mast_ray.stages.learn.learn import learn, round_before
     from mast_ray.stages.learn.places import DETECTIONS, find_run, next_name
     from mast_ray.verbs.gpu import has_gpu
     from mast_ray.verbs.main import config_of
@@ -62,9 +64,13 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(recipe, args.config_file, args.sets)
     place = find_run(args.run, args.audio, args.model, args.corrections)
     out = args.out or next_name(args.run)
-    done = learn(config, place, out, minutes=args.minutes, runner=args.runner)
+    if (earlier := round_before(config, place, out, args.minutes)) is not None:
+        print(f"already done, skipping: {out}")
+        is_better = earlier["changes"] is not None
+    else:
+        is_better = learn(config, place, out, minutes=args.minutes, runner=args.runner).changes is not None
     review = f"mast review {quote(out)} --audio {quote(place.audio)}"
-    if done.changes is None:
+    if not is_better:
         print(f"nothing is better than what {args.run} has: {out} has its model and detections; correct more boxes there\n"
               f"  {review}\n  mast learn {quote(out)}")  # fmt: skip
     else:

@@ -30,7 +30,7 @@ from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.evaluation.figure_tables import difference_text, interval_text, without_nan
 from mast_ray.evaluation.intervals import Difference, Interval, paired_differences, wilson_limits
 from mast_ray.evaluation.metrics import best_threshold
-from mast_ray.evaluation.review.corrections import log_files, read_logs
+from mast_ray.evaluation.review.corrections import line_of, log_files, read_logs
 from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
 from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.evaluation.review.taught import Taught, taught_by
@@ -49,7 +49,7 @@ from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.pace import pace_of_run
 from mast_ray.stages.train.pieces import run_teach_pieces
 from mast_ray.stages.train.train import run_train_detector
-from mast_ray.storage.stage_folders import MANIFEST
+from mast_ray.storage.stage_folders import MANIFEST, text_hash
 from mast_ray.storage.storage import Storage, map_keys, open_storage
 from mast_ray.tables.prepared import Prepared, open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split, heard_chunks
@@ -134,7 +134,8 @@ def learn(
         copy_detections(open_storage(place.detections, config.storage), target.at(DETECTIONS))
     keep_corrections(place, target)
     done = Round(taught, compared, names, changes, precision)
-    target.write_atomic(RECORD, json.dumps(without_nan(record_of(done, place)), indent=1).encode())
+    record = record_of(done, place) | {"key": round_key(config, place, minutes)}
+    target.write_atomic(RECORD, json.dumps(without_nan(record), indent=1).encode())
     return done
 
 
@@ -144,8 +145,26 @@ def refuse_used(target: Storage, place: LearnedRun) -> None:
         raise DataError(f"{target.url} is the run itself, which is not to be touched: give another --out")
     if target.stat(RECORD) is not None:
         raise DataError(
-            f"{target.url} holds a finished round: review it and learn from it, or give another --out"
+            f"{target.url} holds a finished round of other corrections or settings:\nreview it and learn from it, or give another --out"
         )
+
+
+def round_before(config: Config, place: LearnedRun, out: str, minutes: float) -> dict[str, Any] | None:
+    """What an earlier run of just this round left in its record; None where there is none, or that of another round."""
+    target = open_storage(out, config.storage)
+    if target.stat(RECORD) is None:
+        return None
+    record: dict[str, Any] = json.loads(target.read_bytes(RECORD))
+    return record if record.get("key") == round_key(config, place, minutes) else None
+
+
+def round_key(config: Config, place: LearnedRun, minutes: float) -> str:
+    """Names what a round is made of: the run with its model and corrections, and the settings."""
+    said = sorted(line_of(action) for action in read_logs(place.corrections).actions)
+    made_by = read_card(place.model, config.storage).weights_sha256
+    knobs = config.model_dump(mode="json", exclude={"cluster", "storage", "prepare"})
+    facts = [place.run, place.labels, place.dealt, place.rounds, made_by, minutes, said, knobs]
+    return text_hash(json.dumps(facts, sort_keys=True))
 
 
 def what_was_said(place: LearnedRun) -> tuple[list[AgreedBox], Taught]:

@@ -93,6 +93,9 @@ def test_a_round_keeps_the_better_model_and_leaves_the_run_alone(root, capsys, m
     place = find_run(str(root / "run-2"))  # ready for the next round
     assert place.model.endswith("run-2/model") and place.dealt.endswith("run-2/prepared")
     assert place.labels == "" and len(place.rounds) == 1
+    made = content(root / "run-2")
+    assert run_verb("learn", [str(root / "run"), "--minutes", "0.1", *KNOBS]) == 0
+    assert "already done, skipping" in capsys.readouterr().out and content(root / "run-2") == made
 
 
 def test_what_cannot_be_learned_from_is_told(root, capsys):
