@@ -33,6 +33,7 @@ from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.model_files import read_card, write_card
 from mast_ray.training.files.shipped import is_shipped
 from mast_ray.verbs.gpu import folder_of_model
+from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = """Which threshold is right for you: judge a small sheet, get precision at every threshold with a 95 % interval.
 
@@ -43,6 +44,7 @@ HELP = """Which threshold is right for you: judge a small sheet, get precision a
 With --model the curve from score to probability is written into the model's card: `mast detect` fills the column `probability`
 from then on, and `mast summarise` gives the calls per hour that are right, with the verdicts' uncertainty in their interval."""
 USES_CONFIG = USES_RUNNER = True
+OF_VERDICTS = ("precision", "method", "model")
 SHEET_COLUMNS = ("detection_id", "path", "site", "hour", "begin_s", "end_s", "low_hz", "high_hz", "score", "sheet",
                  "verdict")  # fmt: skip
 
@@ -79,6 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.precision is not None and not 0 < args.precision <= 1:
         raise ConfigError(f"--precision {args.precision:g} is no share: give a number from 0 to 1, e.g. 0.9")
+    if args.verdicts:
+        refuse_idle(args, ("size",), "--verdicts gives a sheet that is drawn already, leave it out")
+    else:
+        refuse_idle(args, OF_VERDICTS, "it is for a sheet that is judged, so add --verdicts CSV")
     args.detections = of_run(args.detections)
     if args.model and is_shipped(folder := folder_of_model(args.model, args)):
         raise ConfigError(

@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.score.classify import ClassifyKnobs, classify
     from mast_ray.verbs.gpu import folder_of_model
+    from mast_ray.verbs.idle_options import refuse_idle
 
+    if args.precision is not None:
+        refuse_idle(args, ("unknown_below",), "--precision chooses it, give one of them")
     model = folder_of_model(args.model, args)
     if model != args.model and not args.out:
         raise ConfigError(

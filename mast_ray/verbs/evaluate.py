@@ -24,6 +24,7 @@ from mast_ray.evaluation.scoring import BREAKDOWNS, By
 from mast_ray.recordings.annotations.reading import READ_FORMATS
 from mast_ray.storage.storage import open_storage
 from mast_ray.verbs.annotation_arguments import columns_of
+from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = """Score detections, with 95 % intervals over recordings.
 
@@ -171,6 +172,10 @@ def chosen_form(args: argparse.Namespace) -> str:
             f"--{alien[0].replace('_', '-')} belongs to detections against annotations:\n"
             "mast evaluate --detections TABLE --annotations TABLE"
         )
+    if form == "verdicts":
+        refuse_idle(args, ("split", "iou", "by"), "verdicts alone have one precision, leave it out")
+    if form == "tables" and not (args.tune_on or args.tune_split):
+        refuse_idle(args, ("tune_annotations",), "it is for --tune-on TABLE or --tune-split NAME")
     return form
 
 

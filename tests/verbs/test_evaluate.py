@@ -433,3 +433,14 @@ def test_a_model_in_a_store_is_looked_for_at_the_endpoint_of_the_settings(monkey
     ]
     assert run_verb("evaluate", argv) == 3
     assert asked == [("s3://b/model", "http://127.0.0.1:9")]
+
+
+@pytest.mark.parametrize("idle", [("--space", "hertz"), ("--unlisted", "silent")])
+def test_how_tables_are_compared_is_refused_for_detections_of_chunks(tmp_path, capsys, idle):
+    """They were scored in mel space, in annotated recordings alone, whatever was asked for."""
+    row = {"recording_id": "a", "path": "a.wav", "chunk": 0, "begin_s": 1.0, "end_s": 2.0, "score": 0.5}
+    pq.write_table(pa.Table.from_pylist([row], schema=DETECTIONS), tmp_path / "d.parquet")
+    typed = ["--detections", str(tmp_path / "d.parquet"), "--annotations", str(tmp_path), *idle]
+    assert main(["evaluate", *typed]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "single chunks" in said and said.endswith(f"leave out {idle[0]}")

@@ -17,6 +17,13 @@ IDLE = [
     (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--what", "chunks", "--threshold", "0.9"], ["--threshold", "--what chunks"]),
     (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--what", "chunks", "--min-members", "5", "--background", "subtract"],
      ["--min-members, --background", "--what chunks"]),
+    (["evaluate", "--verdicts", "v.csv", "--split", "test", "--by", "site"], ["--split, --by", "verdicts alone"]),
+    (["evaluate", "--verdicts", "v.csv", "--iou", "0.3"], ["--iou", "verdicts alone"]),
+    (["evaluate", "--detections", "d.csv", "--annotations", "a.csv", "--tune-annotations", "b.csv"], ["--tune-annotations", "--tune-on TABLE"]),
+    (["calibrate", "{p}", "--out", "{p}/o", "--precision", "0.9"], ["--precision", "add --verdicts CSV"]),
+    (["calibrate", "{p}", "--out", "{p}/o", "--model", "{p}", "--method", "platt"], ["--method, --model", "add --verdicts CSV"]),
+    (["calibrate", "{p}", "--verdicts", "v.csv", "--size", "50"], ["--size", "drawn already"]),
+    (["classify", "{p}", "{p}", "--precision", "0.9", "--unknown-below", "0.5"], ["--unknown-below", "give one of them"]),
 ]  # fmt: skip
 
 

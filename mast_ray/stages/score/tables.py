@@ -142,6 +142,11 @@ def _scored(wanted: TableWanted, config: Config, detections: str, annotations: s
     recordings = recordings_from_arrow(read_recordings(wanted.recordings)) if wanted.recordings else None
     table = None if is_annotation_file(detections) else _table_of(detections)
     if table is not None and "chunk" in table.column_names and table.column("chunk").null_count < len(table):
+        if wanted.space != "mel" or wanted.unlisted != "skip":
+            raise ConfigError(
+                f"{detections} holds detections of single chunks, which are scored in mel space, in annotated recordings:\n"
+                f"leave out {'--space' if wanted.space != 'mel' else '--unlisted'}"
+            )
         return _scored_in_chunks(table, config, annotations, split, detections)
     columns = dict(wanted.columns)
     truth = read_truth(annotations, split, recordings, wanted.format, config.labels, columns)
