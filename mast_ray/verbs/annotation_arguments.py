@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mast_ray.config.errors import ConfigError
+from mast_ray.verbs.idle_options import refuse_idle
 
 
 def add_annotation_arguments(parser: argparse.ArgumentParser, required: bool = False) -> None:
@@ -39,6 +40,14 @@ def add_annotation_arguments(parser: argparse.ArgumentParser, required: bool = F
         metavar="NAME=VALUE",
         help="what the images of YOLO label files show: seconds=10 low_hz=0 high_hz=8000",
     )
+
+
+def refuse_idle_of_annotations(args: argparse.Namespace) -> None:
+    """How annotations are read says nothing where there are none."""
+    if not args.annotations:
+        refuse_idle(args, ("columns", "image_scale"), "it is for annotations, so add --annotations TABLES")
+    if not (args.annotations or args.listened or getattr(args, "dataset", "plain") != "plain"):
+        refuse_idle(args, ("skip_missing",), "it is for annotations, so add --annotations TABLES")
 
 
 def columns_of(items: list[str]) -> tuple[tuple[str, str], ...]:

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.studies.compare import Comparison, planned_runs, run_comparison
     from mast_ray.stages.studies.methods import DEFAULT_SEEDS, chosen_methods
     from mast_ray.tables.prepared import open_prepared
+    from mast_ray.verbs.idle_options import refuse_idle
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if args.seeds < 0:
@@ -52,6 +53,13 @@ def run(args: argparse.Namespace) -> int:
     names = [name.strip() for name in args.methods.split(",") if name.strip()]
     config = args.config
     methods = chosen_methods(names, config, args.audiomae)
+    starts = {method.start for method in methods}
+    if "public" not in starts:
+        refuse_idle(args, ("audiomae",), "it is for the method audiomae, add that to --methods")
+    if "own" not in starts:
+        refuse_idle(
+            args, ("encoder",), f"none of {', '.join(method.name for method in methods)} starts from it"
+        )
     num_seeds = args.seeds or DEFAULT_SEEDS.get(config.recipe, 3)
     seeds = tuple(range(config.seed, config.seed + num_seeds))
     study = Comparison(config, args.prepared, args.out, methods, seeds, args.encoder, args.audiomae)

@@ -9,6 +9,7 @@ from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 from mast_ray.training.files.shipped import FIRST_LOOK
 
 USES_CONFIG = USES_RUNNER = True
+OF_SWEEP = ("table", "exclude", "threshold", "verify", "dry_run")
 SMALL_ARCHIVE_BYTES = 1_500_000_000  # four hours at 48 kHz and 16 bit
 HELP = """Run a detector over every recording of an archive and write one table of detections, partitioned by site and date.
 
@@ -75,8 +76,12 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.detect.earlier import forget_earlier
     from mast_ray.storage.storage import open_storage
     from mast_ray.verbs.gpu import folder_of_model
+    from mast_ray.verbs.idle_options import refuse_idle
 
+    if not args.forget_missing:
+        refuse_idle(args, ("yes",), "it is for --forget-missing")
     if args.forget_missing:
+        refuse_idle(args, OF_SWEEP, "--forget-missing only deletes, leave it out")
         num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)
         print(f"the detections of {num_forgotten:,} missing recordings are deleted")
         return OK

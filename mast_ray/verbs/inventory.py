@@ -7,7 +7,11 @@ import json
 import os
 
 from mast_ray.config.errors import ConfigError
-from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
+from mast_ray.verbs.annotation_arguments import (
+    add_annotation_arguments,
+    columns_of,
+    refuse_idle_of_annotations,
+)
 
 USES_CONFIG = True
 HELP = """List an archive: files, hours, sites, dates, rates, faults by reason, an estimate of time. Reads headers only.
@@ -35,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.tables.preparing.inventory import inventory_lines, list_archive, take_inventory
     from mast_ray.tables.preparing.site_table import site_by_name, site_table_of
 
+    refuse_idle_of_annotations(args)
     if args.sample < 0:
         raise ConfigError(f"--sample {args.sample}: give how many headers to read, 0 for all")
     archive = open_storage(args.archive, args.config.storage)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import argparse
 
 USES_CONFIG = USES_RUNNER = True
+OF_CURVES = ("budgets", "strategies", "seeds", "encoder", "match")
+OF_PLAN = ("num", "strategy", "detections", "threshold", "model", "embeddings", "audio", "formats")
 HELP = """How many labels are enough, and which to draw next.
 
 mast label-budget PREPARED --out DIR --budgets 25,50,100
@@ -85,14 +87,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import logging
+    from shlex import quote
 
     from mast_ray.config.errors import ConfigError
+    from mast_ray.verbs.idle_options import refuse_idle
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     match args.prepared:
         case ["plan", prepared]:
+            refuse_idle(args, OF_CURVES, "it is for learning curves, leave it out (or leave out `plan`)")
             return _plan(args, prepared)
         case [prepared]:
+            refuse_idle(args, OF_PLAN, f"it is for a plan: mast label-budget plan {quote(prepared)}")
             return _curves(args, prepared)
     raise ConfigError(
         f"give one prepared archive, not {' '.join(args.prepared)}: mast label-budget [plan] PREPARED --out DIR"
@@ -128,7 +134,16 @@ def _plan(args: argparse.Namespace, prepared: str) -> int:
     from mast_ray.tables.prepared import open_prepared
     from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.gpu import folder_of_model
+    from mast_ray.verbs.idle_options import refuse_idle
 
+    if not args.detections:
+        refuse_idle(
+            args, ("threshold", "model"), "it says which detections are doubtful, so add --detections TABLE"
+        )
+    if args.threshold is not None:
+        refuse_idle(args, ("model",), "it is for its threshold, which --threshold gives")
+    if args.strategy in ("time_balanced", "coverage"):
+        refuse_idle(args, ("detections",), f"--strategy {args.strategy} does not look at it (mixed does)")
     formats = tuple(name.strip() for name in args.formats.split(",") if name.strip())
     if unknown := [name for name in formats if name not in FORMATS]:
         raise ConfigError(f"--formats {unknown[0]} is not known: choose from {', '.join(FORMATS)}")

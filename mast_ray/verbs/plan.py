@@ -11,6 +11,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.storage.storage import open_beside
 from mast_ray.tables.assumed_rates import Rates, gpu_rates
 from mast_ray.tables.planning import Archive, Hardware, StagePlan, plan_stages
+from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = """Arithmetic from an inventory and measured rates.
 
@@ -112,6 +113,7 @@ def _json_object(path: str, option: str) -> dict:
 
 def _archive(args: argparse.Namespace) -> Archive:
     if args.inventory:
+        refuse_idle(args, ("hours", "recordings", "gigabytes"), "--inventory says it, give one of them")
         found = _json_object(args.inventory, "--inventory")
         if missing := [name for name in ("hours", "num_files", "num_bytes") if name not in found]:
             raise ConfigError(

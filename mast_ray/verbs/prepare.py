@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 
 from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
-from mast_ray.verbs.annotation_arguments import add_annotation_arguments, columns_of
+from mast_ray.verbs.annotation_arguments import (
+    add_annotation_arguments,
+    columns_of,
+    refuse_idle_of_annotations,
+)
 
 USES_CONFIG = USES_RUNNER = True
 HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.
@@ -50,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.recordings.annotations.formats.yolo import ImageScale
     from mast_ray.stages.prepare import PrepareInputs, prepare
 
+    refuse_idle_of_annotations(args)
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
         columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale), args.group,

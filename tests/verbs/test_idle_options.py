@@ -24,6 +24,19 @@ IDLE = [
     (["calibrate", "{p}", "--out", "{p}/o", "--model", "{p}", "--method", "platt"], ["--method, --model", "add --verdicts CSV"]),
     (["calibrate", "{p}", "--verdicts", "v.csv", "--size", "50"], ["--size", "drawn already"]),
     (["classify", "{p}", "{p}", "--precision", "0.9", "--unknown-below", "0.5"], ["--unknown-below", "give one of them"]),
+    (["plan", "--inventory", "i.json", "--hours", "10", "--gigabytes", "3"], ["--hours, --gigabytes", "--inventory says it"]),
+    (["label-budget", "{p}", "--out", "{p}/o", "--num", "20", "--formats", "raven"], ["--num, --formats", "mast label-budget plan "]),
+    (["label-budget", "plan", "{p}", "--out", "{p}/o", "--budgets", "25", "--seeds", "2"], ["--budgets, --seeds", "learning curves"]),
+    (["label-budget", "plan", "{p}", "--out", "{p}/o", "--threshold", "0.4"], ["--threshold", "add --detections TABLE"]),
+    (["label-budget", "plan", "{p}", "--out", "{p}/o", "--detections", "d", "--threshold", "0.4", "--model", "m"], ["--model", "--threshold gives"]),
+    (["label-budget", "plan", "{p}", "--out", "{p}/o", "--detections", "d", "--strategy", "coverage"], ["--detections", "--strategy coverage"]),
+    (["detect", "{p}", "--out", "{p}/o", "--yes"], ["--yes", "--forget-missing"]),
+    (["detect", "{p}", "--out", "{p}/o", "--forget-missing", "--yes", "--dry-run"], ["--dry-run", "only deletes"]),
+    (["compare", "{p}", "--out", "{p}/o", "--methods", "mast,fcos", "--audiomae", "a.pth"], ["--audiomae", "--methods"]),
+    (["compare", "{p}", "--out", "{p}/o", "--methods", "fcos,detr", "--encoder", "e"], ["--encoder", "none of fcos, detr starts from it"]),
+    (["prepare", "{p}", "--out", "{p}/o", "--columns", "file=name", "--skip-missing"], ["--columns", "add --annotations TABLES"]),
+    (["prepare", "{p}", "--out", "{p}/o", "--skip-missing"], ["--skip-missing", "add --annotations TABLES"]),
+    (["inventory", "{p}", "--image-scale", "seconds=10"], ["--image-scale", "add --annotations TABLES"]),
 ]  # fmt: skip
 
 
