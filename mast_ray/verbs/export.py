@@ -18,10 +18,11 @@ from mast_ray.reporting.detection_tables import (
     with_paths,
     zone_of,
 )
-from mast_ray.reporting.exports.writing import EXPORT_FORMATS, export_detections
+from mast_ray.reporting.exports.writing import EXPORT_FORMATS, WITH_MARK, WITHOUT_SITES, export_detections
 from mast_ray.reporting.restating import restated, with_times_of
 from mast_ray.reporting.stretches import busiest_stretches
 from mast_ray.storage.storage import open_storage
+from mast_ray.verbs.idle_options import refuse_idle
 from mast_ray.verbs.restating_arguments import add_restating_arguments
 
 READS_BUCKETS = True
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    _refuse_idle(args)
     args.table = of_run(args.table)
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
@@ -90,7 +92,12 @@ def run(args: argparse.Namespace) -> int:
                 f"note: {len(unheard)} recordings of {args.audio} were not searched and are left out (e.g. {unheard[0]})",
                 file=sys.stderr,
             )
-    if recordings is not None and (args.timezone or args.site_table):
+    if args.timezone or args.site_table:
+        if recordings is None:
+            raise DataError(
+                f"{args.table} does not say when and where recordings were made, which --timezone and --table restate:\n"
+                "give --recordings or --audio as well"
+            )
         recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
         detections = with_times_of(detections, recordings)
     what = "detections"
@@ -110,6 +117,18 @@ def run(args: argparse.Namespace) -> int:
         f"{done.num_boxes} {what} of {done.num_recordings} recordings -> {len(done.keys)} files in {args.out}"
     )
     return 0
+
+
+def _refuse_idle(args: argparse.Namespace) -> None:
+    """Options of other formats."""
+    if args.to != "raven":
+        refuse_idle(args, ("begin_path",), "only Raven's tables have a Begin Path (--to raven)")
+        if args.recordings:
+            refuse_idle(args, ("audio",), "--recordings says lengths and rates, give one of them")
+    if args.to not in WITH_MARK:
+        refuse_idle(args, ("bom",), f"it is for {', '.join(WITH_MARK)}")
+    if args.to in WITHOUT_SITES and args.per == "site":
+        refuse_idle(args, ("per",), f"{args.to} has no files of sites, leave it out")
 
 
 def _root(args: argparse.Namespace) -> str:

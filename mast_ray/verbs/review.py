@@ -22,6 +22,7 @@ from mast_ray.stages.review.queues import Task, plan_tasks
 from mast_ray.stages.review.server import ReviewServer, serve
 from mast_ray.stages.review.session import ReviewSession
 from mast_ray.storage.storage import open_storage
+from mast_ray.verbs.idle_options import refuse_idle
 
 READS_BUCKETS = True
 HELP = """Review detections in the browser: accept, reject, move, draw and name boxes by keyboard.
@@ -79,6 +80,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--port {args.port} is no port: give one from 1024 to 65535, or none")
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise ConfigError(f"--threshold {args.threshold:g} is not between 0 and 1")
+    if args.imported or args.export:
+        refuse_idle(
+            args, ("plan", "port", "open"), "it is for the page, which --export and --import do not serve"
+        )
+    if args.imported and args.export:
+        raise ConfigError("--export would do nothing beside --import: give one after the other")
+    if not args.export and "format" in args.typed:
+        raise ConfigError("--as would do nothing here: it is the format of --export DIR")
     detections = detections_of(args.run)
     folder = Path(args.corrections) if args.corrections else corrections_folder(detections)
     audio = audio_of(args.run, detections, args.audio)

@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     args.start = args.start or (SCRATCH if args.recipe or args.config_file else SHIPPED)
     if args.price < 0:
         raise ConfigError(f"--price {args.price:g} must be 0 or more")
+    if args.price and not gpu:
+        print("--price is left aside: there is no GPU to pay for", flush=True)
     out = open_storage(args.out, config.storage)
     if next(iter(out.list("listen_first")), None) is not None:
         raise ConfigError(

@@ -33,6 +33,7 @@ from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.stages.review.found_boxes import channel_of
 from mast_ray.storage.storage import key_of
+from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = "draw a recording's spectrogram with boxes"
 _LONGEST_S = 120.0
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
             f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"
             f"start at 0 or later and show up to {_LONGEST_S:g} seconds"
         )
+    if not args.detections:
+        refuse_idle(args, ("threshold",), "it is that of detections, so give them with --detections TABLE")
     table = Path(of_run(str(args.detections))) if args.detections else None
     channel = channel_of(str(table)) if table is not None and table.is_dir() else "mean"
     samples = _excerpt(args.file, args.start, args.seconds, channel)

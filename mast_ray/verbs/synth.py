@@ -14,6 +14,7 @@ from mast_ray.soundscapes.archive import ArchiveSummary, write_archive
 from mast_ray.soundscapes.clips import read_clips
 from mast_ray.soundscapes.damage import damage_archive
 from mast_ray.soundscapes.plan import SoundscapeSpec, spec_for_hours
+from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = "write a labelled synthetic soundscape archive"
 
@@ -125,6 +126,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(
                 f"--{option} {getattr(args, name):g} is no share: give a number between 0 and 1, e.g. 0.05"
             )
+    if args.sites == 1 and args.unseen_sites:
+        refuse_idle(args, ("unseen_sites",), "one site cannot be held out, take --sites 2 or more")
     spec = spec_for_hours(
         args.hours,
         SoundscapeSpec(

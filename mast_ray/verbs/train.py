@@ -108,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.training.files.model_files import read_card
     from mast_ray.training.files.shipped import SCRATCH
     from mast_ray.verbs.gpu import folder_of_model, has_gpu
+    from mast_ray.verbs.idle_options import refuse_idle
     from mast_ray.verbs.main import config_of
     from mast_ray.verbs.run import has_one_process, workers_for_cores
 
@@ -117,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
     name: Literal["expert", "pseudo", "both"] = args.labels or ("pseudo" if args.pseudo_labels else "expert")
     if name != "expert" and not args.pseudo_labels:
         raise ConfigError(f"--labels {name} needs --pseudo-labels FOLDER")
+    if name == "expert":
+        refuse_idle(args, ("pseudo_labels",), "--labels expert trains on the experts' boxes alone")
     labels = LabelSource(name, args.pseudo_labels)
     if args.remember and args.start in ("", SCRATCH):
         raise ConfigError(
@@ -134,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
     has_lessons = is_untrained(start, args.config)
     if args.start and (args.detector or (args.encoder and not has_lessons)):
         raise ConfigError("--start is a whole detector to adapt: leave out --detector and --encoder")
+    if args.detector and not has_lessons:
+        refuse_idle(args, ("encoder",), "--detector is a whole detector to start from, give one of them")
     is_gentle = args.start and not has_lessons
     section: Section = args.section or ("self_train.stage2" if is_gentle else "detector")
     if section != "detector" and (aside := [item for item in args.sets if item.startswith("detector.")]):

@@ -32,6 +32,8 @@ from mast_ray.storage.storage import Storage
 ExportFormat = Literal["raven", "audacity", "csv", "aoef", "coco", "kaleidoscope", "pamdp"]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 Grouping = Literal["recording", "site"]
+WITH_MARK = ("csv", "kaleidoscope", "pamdp")  # tables that a byte-order mark is for
+WITHOUT_SITES = ("audacity", "pamdp")  # a label file belongs to one recording; pamDP is of the whole
 DEFAULT_LABEL = "call"  # the detector has one class; an empty label would be invisible in Audacity
 _ENDINGS = {
     "raven": ".Table.1.selections.txt", "audacity": ".txt", "csv": ".csv", "aoef": ".aoef.json", "coco": ".coco.json",
@@ -163,15 +165,15 @@ def export_detections(
     before the paths of Raven's tables. A recording without a task is not written: an empty table says that someone
     listened and heard nothing.
     """
-    mark = "\ufeff" if bom and to in ("csv", "kaleidoscope", "pamdp") else ""
+    mark = "\ufeff" if bom and to in WITH_MARK else ""
     if to == "pamdp":
         files, notes = pamdp_files(detections, recordings)
         for key, text in files.items():
             out.write_atomic(key, _encoded((mark if key.endswith(".csv") else "") + text))
         paths = recordings if recordings is not None else detections
         return Exported(tuple(files), len(detections), len(pc.unique(paths.column("path"))), notes)
-    if to == "audacity":
-        per = "recording"  # a label file belongs to one recording
+    if to in WITHOUT_SITES:
+        per = "recording"
     facts = audio_facts(recordings)
     sources = _time_sources(recordings)
     keys, num_recordings, num_silent, taken = [], 0, 0, set[str]()

@@ -79,6 +79,11 @@ def collect_run(
         or found.detections is not None
     ):
         raise DataError(f"{run.url} holds nothing to report on: give a folder that a mast verb wrote")
+    if (zone or site_table) and found.recordings is None:
+        raise DataError(
+            f"{run.url} has no recordings whose times and sites --timezone and --table could restate:\n"
+            "leave them out, or report on the folder that `mast detect` or `mast prepare` wrote"
+        )
     if threshold is None:
         threshold = _detect_threshold(found.manifests) if detections is None else None
     if threshold is None:
