@@ -103,6 +103,8 @@ def retrieval_figures(
     ranks = np.full(len(asked), -1, np.int64)
     vectors = unit_vectors(np.asarray(queries)[asked]), unit_vectors(np.asarray(gallery)[shown])
     for rows, similar in label_similarities(*vectors, code, len(names), own, device):
+        if len(names) == 0:
+            break
         target = torch.from_numpy(wanted[rows]).to(similar.device)
         known = target >= 0
         right = similar.gather(1, target.clamp(min=0)[:, None])

@@ -216,7 +216,8 @@ def retrieval_text(rows: Sequence[dict[str, Any]]) -> str:
             f"{row['boxes']:<10}{row['split']:<16}{row['num_queries']:>8}{row['num_labels']:>8}"
             + "".join(cells)
         )
-    left_out = sum(row["num_without_example"] for row in rows if row["split"] == "all held-out")
+    whole = [row for row in rows if row["split"] == "all held-out"] or rows  # no such row for one split alone
+    left_out = sum(row["num_without_example"] for row in whole)
     if left_out:
         lines.append(
             f"{left_out} queries have no example of their label in another recording of the train split: left out"

@@ -12,6 +12,8 @@ from mast_ray.evaluation.similarity.retrieval import (
     retrieval_figures,
     zero_shot_labels,
 )
+from mast_ray.stages.score.embed import retrieval_text
+from mast_ray.stages.score.embedding_studies import Abstention, Boxes, retrieval_rows
 
 
 def sonotypes(seed, size, num_types=12, channels=16, noise=0.35, num_recordings=8, offset=0):
@@ -120,3 +122,16 @@ def test_gpu_finds_the_same_neighbours_and_ranks_as_the_cpu():
     np.testing.assert_allclose(on_cpu.similarity, on_gpu.similarity, atol=1e-5)
     ranks = [retrieval_figures(*query, *gallery, device=d).mean_rank for d in ("cpu", "cuda")]
     assert ranks[0] == pytest.approx(ranks[1], abs=1e-3)
+
+
+def test_without_an_example_every_query_is_left_out():
+    """Boxes of one split alone: `mast embed --splits test` ended with a traceback."""
+    vectors, nothing = np.eye(3, 4, dtype=np.float32), np.zeros((0, 4), np.float32)
+    found = retrieval_figures(vectors, ["wren", "", "wren"], [0, 0, 1], nothing, [], np.zeros(0, np.int64))
+    assert (found.num_queries, found.num_without_example, found.num_labels) == (0, 2, 0)
+    assert np.isnan(found.top_1) and len(found.rank) == 0
+    boxes = Boxes(
+        vectors, ("wren", "", "wren"), np.array(["a", "a", "b"], object), np.full(3, "test", object)
+    )
+    rows = retrieval_rows(boxes, boxes.take(np.zeros(3, bool)), "oracle", Abstention())
+    assert "2 queries have no example of their label" in retrieval_text(rows)
