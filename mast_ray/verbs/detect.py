@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.forget_missing:
         refuse_idle(args, ("yes",), "it is for --forget-missing")
+    if args.dry_run:
+        refuse_idle(args, ("verify",), "--dry-run reads no results, leave it out")
     if args.forget_missing:
         refuse_idle(args, OF_SWEEP, "--forget-missing only deletes, leave it out")
         num_forgotten = forget_earlier(open_storage(args.out, args.config.storage), is_sure=args.yes)

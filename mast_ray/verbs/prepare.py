@@ -10,6 +10,7 @@ from mast_ray.verbs.annotation_arguments import (
     columns_of,
     refuse_idle_of_annotations,
 )
+from mast_ray.verbs.idle_options import refuse_idle
 
 USES_CONFIG = USES_RUNNER = True
 HELP = """Turn an archive of recordings into tables: log-mel frames, recordings, labels, rejects, splits, statistics.
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.prepare import PrepareInputs, prepare
 
     refuse_idle_of_annotations(args)
+    if args.dry_run:
+        refuse_idle(args, ("verify",), "--dry-run reads no results, leave it out")
     inputs = PrepareInputs(
         args.archive, args.out, args.annotations, args.table, (*SYNTHETIC_COPIES, *args.exclude), args.dataset,
         columns_of(args.columns), args.listened, args.skip_missing, ImageScale.of_items(args.image_scale), args.group,

@@ -125,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--remember tells what a detector forgets of the archive it came from: say which one, --start DETECTOR"
         )
+    if args.start == SCRATCH:
+        refuse_idle(args, ("detector",), "--start scratch begins with fresh weights, give one of them")
     if not args.start:
         args.start, why = chosen_start(args)
         print(why)
