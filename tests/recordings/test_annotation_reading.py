@@ -96,6 +96,21 @@ def test_a_table_of_which_no_row_can_be_used_does_not_say_that_nothing_was_heard
         parse_annotations(text.encode(), "t.csv", index=RecordingIndex(["x.wav", "y.wav"]))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,begin_s,end_s\nx.wav,00:01:03,00:01:04\ny.wav,3,4\nz.wav,,\n",
+        "Begin Time (s)\tEnd Time (s)\tBegin File\tFile Offset (s)\n1\t2\tx.wav\t\n9\t8\tx.wav\t9\n1\t2\ty.wav\t1\n1\t2\tz.wav\t1\n",
+        "IN FILE,OFFSET,DURATION\nx.wav,soon,1\ny.wav,3,1\nz.wav,,\n",
+    ],
+    ids=["CSV", "Raven", "Kaleidoscope"],
+)
+def test_a_recording_of_which_no_row_can_be_read_was_not_gone_through(text):
+    found = parse_annotations(text.encode(), "t.txt", index=RecordingIndex(["x.wav", "y.wav", "z.wav"]))
+    assert found.annotated_paths == {"y.wav", "z.wav"}
+    assert found.problems and all("line" in problem for problem in found.problems)
+
+
 def test_several_files_without_file_offset_are_refused():
     text = "Begin Time (s)\tEnd Time (s)\tBegin File\n1\t2\ta.wav\n70\t71\tb.wav\n"
     with pytest.raises(DataError, match="File Offset"):

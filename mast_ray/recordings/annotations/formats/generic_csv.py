@@ -106,7 +106,6 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     spans: dict[Span, None] = {}
     for where, values in numbered(table.rows, source):
         path = values.get(chosen.get("file", ""), "")
-        mentioned.append(path)
         try:
             if (span := _listened(values, chosen, path)) is not None:
                 spans[span] = None
@@ -114,6 +113,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         except ValueError as error:
             problems.append(f"{where}: {error}")
             continue
+        mentioned.append(path)
         if annotation is not None:
             annotations.append(annotation)
     if not mentioned and "file" not in chosen:

@@ -40,10 +40,10 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     for where, values in numbered(table.rows, source):
         folder, name = values.get(lookup.get("folder", ""), ""), values[lookup["in file"]]
         path = f"{folder}/{name}" if folder else name
-        mentioned.append(path)
         try:
             begin_s, duration_s = number(values[lookup["offset"]]), number(values[lookup["duration"]])
             if begin_s is None or duration_s is None:
+                mentioned.append(path)
                 continue
             low = number(values.get(lookup.get("fmin", ""), ""))
             high = number(values.get(highest or "", ""))
@@ -61,6 +61,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
                     extra={key: value for key, value in values.items() if key not in taken and value},
                 )
             )
+            mentioned.append(path)
         except ValueError as error:
             problems.append(f"{where}: {error}")
     return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))

@@ -111,7 +111,8 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         else event
         for twin, event in kept.items()
     )
-    return Parsed(events, tuple(sorted(files)) if files else ("",), tuple(problems))
+    read = {event.path for event in events}
+    return Parsed(events, tuple(sorted(read)) if files else ("",), tuple(problems))
 
 
 def _file_of(values: Mapping[str, str], columns: Sequence[str]) -> str:
