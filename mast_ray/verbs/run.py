@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         config = config_of(recipe, args.config_file, sets)
         costs = Costs(_paid_gpus(args.runner.resources(), config) if gpu else 0, args.price)
         steps = _training_steps(args, out, knobs, _teaches_pieces(config, out), config.self_train.rounds)
-        training = _with_expected(steps, budget)
+        training = _with_expected(steps, budget, config.self_train.rounds)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
         part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
         if part not in (0, 4):
@@ -235,8 +235,10 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
     return Delivered(network, f"the trained network makes the boxes ({said})")
 
 
-def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
-    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons."""
+def _with_expected(steps: Sequence[Step], budget: Budget, rounds: int) -> list[Step]:
+    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons. A finished
+    detector is trained on the boxes as a stage 2, before those of the rounds.
+    """
     parts_of = {
         "pretrain": ("pretrain",),
         "train": (FIRST_LESSONS, "detector"),
@@ -246,7 +248,14 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
     def minutes(verb: str) -> float:
         return sum(t for name, t in budget.minutes.items() if name.split(".")[0] in parts_of.get(verb, ()))
 
-    return [replace(step, expected_s=step.expected_s or 60.0 * minutes(step.verb)) for step in steps]
+    first = (
+        0.0 if "detector" in budget.minutes else budget.minutes.get("self_train.stage2", 0.0) / (rounds + 1)
+    )
+    moved = {"train": first, "self-train": -first}
+    return [
+        replace(step, expected_s=step.expected_s or 60.0 * (minutes(step.verb) + moved.get(step.verb, 0.0)))
+        for step in steps
+    ]
 
 
 def _is_of_rounds(item: str) -> bool:

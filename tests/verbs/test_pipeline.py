@@ -20,12 +20,13 @@ from mast_ray.stages.score import evaluate as evaluation
 from mast_ray.storage.s3 import S3Storage
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
+from mast_ray.tables.budgets import Budget
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.data.labels import expert_chunks
 from mast_ray.verbs import demo, main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
-from mast_ray.verbs.run import _announce, _is_of_rounds, delivered
+from mast_ray.verbs.run import _announce, _is_of_rounds, _with_expected, delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -126,6 +127,22 @@ def test_a_run_takes_the_boxes_of_pieces_only_where_they_are_better_beyond_noise
     found = delivered(small_config(), out, HERE)
     assert found.model == out.at(chosen).url and said in found.why
     assert asked == [("/pieces", "/scores/pieces"), ("/self_trained/model", "/scores/self_trained")]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "rounds", "train_s", "rounds_s"),
+    [
+        ({"self_train.stage2": 3.0}, 0, 180.0, 0.0),
+        ({"self_train.stage1": 4.0, "self_train.stage2": 6.0}, 1, 180.0, 420.0),
+        ({"detector": 2.0, "self_train.stage1": 4.0, "self_train.stage2": 6.0}, 1, 120.0, 600.0),
+        ({"first_lessons": 1.0, "detector": 2.0}, 0, 180.0, 0.0),
+    ],
+)
+def test_the_minutes_of_a_budget_are_expected_of_the_steps_that_take_them(minutes, rounds, train_s, rounds_s):
+    # a finished detector learns the boxes as a stage 2, before those of the rounds
+    steps = [Step("boxes", "train", ()), Step("rounds", "self-train", ()), Step("pieces", "train", (), 60.0)]
+    expected = [step.expected_s for step in _with_expected(steps, Budget({}, minutes), rounds)]
+    assert expected == pytest.approx([train_s, rounds_s, 60.0])
 
 
 def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):
