@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.main import config_of, run_verb
 
     gpu = has_gpu(args)
@@ -93,12 +94,18 @@ def run(args: argparse.Namespace) -> int:
     args.start = args.start or (SCRATCH if args.recipe or args.config_file else SHIPPED)
     if args.price < 0:
         raise ConfigError(f"--price {args.price:g} must be 0 or more")
+    if args.minutes is not None and not args.minutes >= 0:
+        raise ConfigError(f"--minutes {args.minutes:g} must be 0 (no limit) or more")
     out = open_storage(args.out, config.storage)
     if next(iter(out.list("listen_first")), None) is not None:
         raise ConfigError(
             f"--out {args.out} holds what `mast listen` found:\nchoose another folder for the run"
         )
-    refuse_no_folder(open_storage(args.audio, config.storage))  # before Ray is started
+    refuse_no_folder(
+        open_storage(args.audio, config.storage)
+    )  # before Ray is started and a large archive prepared
+    if args.start != SCRATCH:
+        read_card(model_folder(args.start, gpu), config.storage)
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):

@@ -167,6 +167,27 @@ def test_run_names_a_missing_archive_before_ray_is_started(tmp_path, monkeypatch
     assert "card does not exist" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("mistake", "code", "said"),
+    [
+        (("--minutes", "-1"), CONFIG, "--minutes -1 must be 0 (no limit) or more"),
+        (("--minutes", "nan"), CONFIG, "--minutes nan must be 0 (no limit) or more"),
+        (("--start", "nowhere"), DATA, "nowhere is not a finished model folder"),
+        (("--start", "shipped:huge"), CONFIG, "no detector 'huge' is shipped"),
+    ],
+)
+def test_run_refuses_what_its_training_cannot_use_before_anything_is_prepared(
+    tmp_path, monkeypatch, capsys, mistake, code, said
+):
+    run_verb = main.run_verb
+    monkeypatch.setattr(main, "run_verb", lambda verb, argv: pytest.fail(f"{verb} was run"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sound").mkdir()
+    given = ["--audio", "sound", "--annotations", "boxes.csv", "--out", "run", "--runner", "here", *mistake]
+    assert run_verb("run", given) == code
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
 def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
     asked: list[list[str]] = []
     run_verb = main.run_verb
