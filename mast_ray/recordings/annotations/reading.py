@@ -73,7 +73,7 @@ def read_annotations(
     index = _index(root, recordings)
     path = Path(path)
     if not path.exists():
-        raise DataError(f"{path}: no such annotation file or folder")
+        raise DataError(f"{path}: no such annotation file or folder:\ncheck the path")
     base = Path(root).resolve() if root is not None else None
     if not path.is_dir():
         return parse_annotations(
@@ -199,7 +199,7 @@ def read_listened(
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such table of recordings that were gone through")
+        raise DataError(f"{path}: no such table of recordings that were gone through:\ncheck the path")
     base = Path(root).resolve() if root is not None else None
     return parse_listened(_content(path), _relative(path, base), _index(root, recordings))
 
