@@ -165,6 +165,54 @@ def test_a_csv_is_read_by_a_mapping_of_its_columns():
         events(text, format="csv", columns={"begin_s": "T9"})
 
 
+@pytest.mark.parametrize(
+    ("text", "columns", "want"),
+    [
+        (
+            "Begin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tF0\tF1\tSpecies\tcall\n1\t2\t9\t10\t0.5\t0.9\tA\tsong\n",
+            {"low_khz": "F0", "high_khz": "F1", "label": "call"},
+            ("x", 1.0, 2.0, 500.0, 900.0, "song"),
+        ),
+        (
+            "Begin Time (s)\tEnd Time (s)\tbottom\ttop\tSpecies\n1\t2\t500\t900\tA\n",
+            {"low_hz": "bottom", "high_hz": "top"},
+            ("x", 1.0, 2.0, 500.0, 900.0, "A"),
+        ),
+        (
+            "file,begin,end,low,high\nx,1,2,0.5,0.9\n",
+            {"low_khz": "low", "high_khz": "high"},
+            ("x", 1.0, 2.0, 500.0, 900.0, ""),
+        ),
+        (
+            "file,begin,end,low,high,F0,F1\nx,1,2,3,4,0.5,0.9\n",
+            {"low_khz": "F0", "high_khz": "F1"},
+            ("x", 1.0, 2.0, 500.0, 900.0, ""),
+        ),
+        ("file,begin,end\nx,1,2\n", {"duration_s": "end"}, ("x", 1.0, 3.0, None, None, "")),
+        (
+            "IN FILE,OFFSET,DURATION,TOP1MATCH,mine\nx,1,1,A,B\n",
+            {"label": "mine"},
+            ("x", 1.0, 2.0, None, None, "B"),
+        ),
+    ],
+)
+def test_a_mapped_column_is_read_whatever_the_table_and_comes_before_well_known_ones(text, columns, want):
+    assert events(text, columns=columns) == [want]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "said"),
+    [
+        (RAVEN, {"label": "Specis"}, r"no column 'Specis' \(mapped to label\)"),
+        (RAVEN, {"verdict": "Species"}, r"read as raven, and --columns verdict=Species changes nothing"),
+        ("0.5\t1.0\tA\n", {"label": "Species"}, r"read as audacity, .*\nleave it out"),
+    ],
+)
+def test_a_mapping_that_would_change_nothing_is_refused(text, columns, said):
+    with pytest.raises(DataError, match=said):
+        parse_annotations(text.encode(), "x.txt", columns=columns)
+
+
 def test_birdnet_results_are_labels_in_time_with_a_score():
     text = "Start (s),End (s),Scientific name,Common name,Confidence,File\n3.0,6.0,Turdus merula,Blackbird,0.8123,a.wav\n"
     [event] = parse_annotations(text.encode(), "a.BirdNET.results.csv").annotations

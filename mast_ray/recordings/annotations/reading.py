@@ -238,6 +238,8 @@ def parse_annotations(
         else None
     )
     chosen = detect_format(text, document, name, columns or {}) if format == "auto" else format
+    if columns:
+        generic_csv.refuse_unread(columns, chosen, first_line(text), name)
     match chosen:
         case "raven":
             parsed = raven.parse(text, name, columns or {})
