@@ -313,6 +313,51 @@ def test_a_folder_whose_only_table_has_a_header_and_no_row_holds_no_annotations(
         read_annotations(tmp_path, recordings=["a.wav"])
 
 
+def workbook(*names):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, "application/vnd.oasis.opendocument.spreadsheet" * (name == "mimetype"))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        workbook("[Content_Types].xml", "xl/workbook.xml"),
+        workbook("mimetype"),
+        b"\xd0\xcf\x11\xe0" + bytes(600),
+    ],
+    ids=["xlsx", "ods", "xls"],
+)
+def test_a_workbook_is_told_to_be_saved_as_csv_also_among_tables_that_are_read(tmp_path, content):
+    (tmp_path / "boxes.xlsx").write_bytes(content)
+    with pytest.raises(DataError, match=r"boxes.xlsx is a workbook .*\n?.*save its sheet as CSV"):
+        read_annotations(tmp_path / "boxes.xlsx")
+    with pytest.raises(DataError, match=r"boxes.xlsx is a workbook"):
+        read_annotations(tmp_path)
+    (tmp_path / "x.txt").write_text("1\t2\twren\n")
+    found = read_annotations(tmp_path, recordings=["x.wav"])
+    assert [a.label for a in found.annotations] == ["wren"]
+    assert found.problems == ("boxes.xlsx is a workbook of Excel or LibreOffice",)
+
+
+def test_rows_that_an_open_quotation_mark_takes_into_its_cell_are_not_lost_unsaid():
+    header, rows = "file,begin_s,end_s,label\n", ['x.wav,1,2,"wren', "y.wav,3,4,tit"]
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quotation mark is opened and not closed"):
+        parse_annotations((header + "\n".join(rows)).encode(), "t.csv")
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quotation mark"):
+        parse_annotations((header + "\n".join([*rows, 'z.wav,5,6,"owl"'])).encode(), "t.csv")
+    closed = header + 'x.wav,1,2,"wren\nor tit"\ny.wav,3,4,5" tall\n'
+    assert [event[-1] for event in events(closed)] == ["wren\nor tit", '5" tall']
+
+
+def test_a_clock_time_is_told_as_one_and_an_audacity_label_may_begin_before_the_recording():
+    with pytest.raises(DataError, match=r"'00:01:03.5' is a clock time, not a number of seconds"):
+        parse_annotations(b"file,begin_s,end_s\nx.wav,00:01:03.5,00:01:04\n", "t.csv")
+    assert events("-0.1\t1.0\tA\n\\\t500\t900\n") == [("x", -0.1, 1.0, 500.0, 900.0, "A")]
+
+
 def test_a_zip_bomb_is_refused_unopened():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -53,6 +53,7 @@ ReadFormat = Literal[
 READ_FORMATS: tuple[str, ...] = get_args(ReadFormat)
 JSON_FORMATS = ("aoef", "coco", "batdetect2", "avianz")
 ANNOTATION_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".data", ".svl")
+WORKBOOK_SUFFIXES = (".xlsx", ".xls", ".ods")  # cannot be read, which is said
 
 
 def read_annotations(
@@ -182,7 +183,8 @@ def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
 
 def annotation_files(names: Iterable[str]) -> list[str]:
     """Those of a listing that may hold annotations, by their suffix; names of classes come before what needs them."""
-    found = [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
+    suffixes = (*ANNOTATION_SUFFIXES, *WORKBOOK_SUFFIXES)
+    found = [name for name in names if name.lower().endswith(suffixes) and not is_junk(name)]
     return sorted(found, key=lambda name: posixpath.basename(name).lower() != yolo.NAMES)
 
 
