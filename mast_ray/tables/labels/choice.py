@@ -106,6 +106,13 @@ class ChosenLabels:
 def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
     """What of an annotation set is a call: possible boxes, by name, each once."""
     possible, notes = possible_boxes(found.annotations)
+    pointed = {a.path for a in found.annotations} - {
+        a.path for a in possible
+    }  # there is a call, and no box of it
+    notes += note_of(
+        "are all that their recordings have, which therefore count as not gone through",
+        [a for a in found.annotations if a.path in pointed],
+    )
     notes += note_of(
         "are marked as no call by their table and are left out", [a for a in possible if a.said == "no_call"]
     )
@@ -124,7 +131,7 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         "are tasks (annotate, listen) in tables without anything else: what nobody has begun is not gone through",
         tasks,
     )
-    waiting = {a.path for a in tasks}
+    waiting = pointed | {a.path for a in tasks}
     partly = {span.path for span in found.spans} | waiting
     notes += note_of(
         "are tasks (annotate, listen) of a part of a recording that counts as wholly gone through: if only these parts were, "
@@ -164,9 +171,10 @@ def refuse_no_calls(found: AnnotationSet, chosen: ChosenLabels, source: str) -> 
         return
     left = sum((chosen.counts[role] for role in chosen.counts if role != "call"), Counter[str]())
     why = f"they are {_listed(left)}" if left else str(chosen.notes[0])
+    remedy = "choose with --set labels.include=[NAME], or keep every label with --set labels.no_animal=keep"
     raise DataError(
         f"{source}: not one of its {len(found.annotations):,} boxes is a call: {why}\n"
-        "choose with --set labels.include=[NAME], or keep every label with --set labels.no_animal=keep"
+        + (remedy if left else "give tables whose boxes lie around calls, from their begin to their end")
     )
 
 

@@ -1,5 +1,7 @@
 """Which labels are calls: by name, by pattern, and by what names mean in the common tools."""
 
+from dataclasses import replace
+
 import pytest
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -73,6 +75,26 @@ def test_boxes_of_which_none_is_a_call_are_refused_by_what_they_are():
     boxes = found("rain", "rain", "?")
     with pytest.raises(DataError, match=r"not one of its 3 boxes is a call: they are rain 2, \? 1"):
         refuse_no_calls(boxes, chosen_labels(boxes, knobs()), "boxes.csv")
+
+
+def test_a_recording_with_nothing_but_points_is_not_background():
+    points = (Annotation("point.wav", 2, 2, label="wren"), Annotation("line.wav", 2, 3, 900, 900, "wren"))
+    box = Annotation("box.wav", 1, 2, 900, 1900, "wren")
+    spans = (Span("point.wav", 0, 5),)
+    some = AnnotationSet(
+        (*points, box, replace(box, end_s=1)),
+        frozenset({"point.wav", "line.wav", "box.wav", "silent.wav"}),
+        spans=spans,
+    )
+    chosen = chosen_labels(some, knobs())
+    assert chosen.calls.annotated_paths == {"box.wav", "silent.wav"} and not chosen.calls.spans
+    assert chosen.lines()[0] == "labels: 1 calls in 1 recordings, 1 more gone through without a call: wren 1"
+    assert any("2 boxes are all that their recordings have" in line for line in chosen.lines())
+    alone = AnnotationSet(points, frozenset({"point.wav", "line.wav"}))
+    with pytest.raises(
+        DataError, match=r"1 boxes have no length .*\ngive tables whose boxes lie around calls"
+    ):
+        refuse_no_calls(alone, chosen_labels(alone, knobs()), "points")
 
 
 def test_tables_that_are_really_empty_are_annotations():
