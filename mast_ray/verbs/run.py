@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mast_ray.training.data.archive_inputs import refuse_other_shape
     from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.main import config_of, run_verb
 
@@ -105,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
         open_storage(args.audio, config.storage)
     )  # before Ray is started and a large archive prepared
     if args.start != SCRATCH:
-        read_card(model_folder(args.start, gpu), config.storage)
+        card = read_card(model_folder(args.start, gpu), config.storage)
+        refuse_other_shape(config, card, (item.partition("=")[0] for item in args.sets), args.start)
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):

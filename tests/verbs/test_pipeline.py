@@ -174,6 +174,11 @@ def test_run_names_a_missing_archive_before_ray_is_started(tmp_path, monkeypatch
         (("--minutes", "nan"), CONFIG, "--minutes nan must be 0 (no limit) or more"),
         (("--start", "nowhere"), DATA, "nowhere is not a finished model folder"),
         (("--start", "shipped:huge"), CONFIG, "no detector 'huge' is shipped"),
+        (
+            ("--set", "model.adapter=upsampling"),
+            CONFIG,
+            "model.adapter=upsampling is not what shipped has (hybrid)",
+        ),
     ],
 )
 def test_run_refuses_what_its_training_cannot_use_before_anything_is_prepared(
