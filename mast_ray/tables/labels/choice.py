@@ -33,7 +33,7 @@ def _names(text: str) -> frozenset[str]:
 # marker; lower case, with single spaces for any of space, underscore, hyphen, dot and slash.
 NO_ANIMAL = _names(
     """
-    noise, noises, background, background noise, ambient, ambient noise, silence, silent, nothing, empty, no audio,
+    noise, noises, background, background noise, ambient, ambient noise, silence, silent, nothing, none, empty, no audio,
     no call, nocall, no calls, no animal, no animals, no bird, no birds, no bat, no bats, no sound, no event,
     no class of interest, not of interest, negative, false positive, false positives, false alarm, fp, annotate, listen,
     rain, rainfall, heavy rain, light rain, wind, thunder, storm, water, stream, river, waves, surf,
@@ -106,9 +106,8 @@ class ChosenLabels:
 def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
     """What of an annotation set is a call: possible boxes, by name, each once."""
     possible, notes = possible_boxes(found.annotations)
-    pointed = {a.path for a in found.annotations} - {
-        a.path for a in possible
-    }  # there is a call, and no box of it
+    named = {a.path for a in found.annotations if role_of(a.label, knobs) != "no_animal"}
+    pointed = named - {a.path for a in possible}  # there is a call, and no box of it
     notes += note_of(
         "are all that their recordings have, which therefore count as not gone through",
         [a for a in found.annotations if a.path in pointed],

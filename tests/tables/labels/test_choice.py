@@ -90,6 +90,8 @@ def test_a_recording_with_nothing_but_points_is_not_background():
     assert chosen.calls.annotated_paths == {"box.wav", "silent.wav"} and not chosen.calls.spans
     assert chosen.lines()[0] == "labels: 1 calls in 1 recordings, 1 more gone through without a call: wren 1"
     assert any("2 boxes are all that their recordings have" in line for line in chosen.lines())
+    nothing = AnnotationSet((Annotation("a.wav", 0, 0, 0, 0, "none"),), frozenset({"a.wav"}))
+    assert chosen_labels(nothing, knobs()).calls.annotated_paths == {"a.wav"}, "a row that says so"
     alone = AnnotationSet(points, frozenset({"point.wav", "line.wav"}))
     with pytest.raises(
         DataError, match=r"1 boxes have no length .*\ngive tables whose boxes lie around calls"
