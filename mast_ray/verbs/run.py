@@ -286,8 +286,10 @@ def _announce(
 
     archive = open_prepared(out.at("prepared").url, config.storage)
     if not len(archive.labels):
+        heard = sum(archive.recordings.column("is_annotated").to_pylist())
         raise DataError(
-            "no annotation fits any recording: check that file names in the tables are those of the audio"
+            f"there is no box to learn from: {heard:,} recordings were gone through, and no call was marked in them\n"
+            "add tables with boxes around calls; `mast listen` looks for sounds without any"
         )
     # what nobody has gone through is no lesson by experts, and neither is what a label budget leaves out
     pool_chunks, train_chunks = chunks_of_split(archive, "pool"), expert_chunks(archive, config)

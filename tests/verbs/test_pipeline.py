@@ -268,6 +268,18 @@ def test_a_mistake_at_the_first_step_leaves_nothing_behind(code, is_kept, tmp_pa
     assert (tmp_path / "out").exists() == is_kept
 
 
+def test_a_run_on_empty_tables_says_that_no_call_was_marked(tmp_path, capsys):
+    write_sound(tmp_path, 3, 12)
+    (tmp_path / "tables").mkdir()
+    for path in sorted((tmp_path / "archive").rglob("*.wav"))[:2]:
+        (tmp_path / "tables" / f"{path.stem}.txt").write_text("")
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "tables")]
+    assert main.run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
+    said = capsys.readouterr().err
+    assert "there is no box to learn from: 2 recordings were gone through, and no call was marked" in said
+    assert "add tables with boxes around calls" in said
+
+
 def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
     """Ten seconds of every recording were: minutes were dealt out as if the experts had labelled all of it, and mixed batches
     were refused, as if there was nothing to mix in.
