@@ -67,7 +67,9 @@ class ChosenLabels:
     def lines(self) -> list[str]:
         """What became of every label, before any work is done with them."""
         paths = {a.path for a in self.calls.annotations}
-        silent = len(self.calls.annotated_paths - paths)
+        named = {span.path for span in self.calls.spans}
+        unheard = named - {span.path for span in self.calls.spans if span.end_s > span.begin_s}
+        silent = len(self.calls.annotated_paths - paths - unheard)
         calls = len(self.calls.annotations)
         lines = [
             f"labels: {calls:,} calls in {len(paths):,} recordings"
@@ -83,9 +85,14 @@ class ChosenLabels:
                 f"  {in_time:,} of them have no frequencies: they teach nothing but time, and that with "
                 "labels.time_only=teach only"
             )
-        if partly := len({span.path for span in self.calls.spans}):
+        if partly := len(named - unheard):
             lines.append(
                 f"  {partly:,} recordings were gone through in part: the rest is neither call nor background"
+            )
+        if unheard:
+            lines.append(
+                f"  {len(unheard):,} recordings have a table, and the one of what was gone through (--listened) does not name them: "
+                f"neither call nor background (e.g. {min(unheard)})"
             )
         if self.listens_for_some:
             lines.append(

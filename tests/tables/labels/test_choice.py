@@ -134,6 +134,20 @@ def test_of_the_same_box_twice_the_label_is_kept_whichever_has_it():
     assert kept == [box(1, 2, 20000, 30000, "bat")] and notes[0].count == 1
 
 
+def test_what_was_not_gone_through_at_all_is_not_counted_as_silent():
+    boxes = (box(1, 2, 1000, 2000, "wren", path="part.wav"), box(1, 2, 1000, 2000, "tit", path="other.wav"))
+    found = AnnotationSet(boxes, frozenset({"part.wav", "other.wav"}))
+    listened = AnnotationSet(
+        annotated_paths=frozenset({"part.wav", "silent.wav"}), spans=(Span("part.wav", 0.0, 5.0),)
+    )
+    lines = chosen_labels(with_listened(found, listened), knobs()).lines()
+    assert lines[:2] == [
+        "labels: 1 calls in 1 recordings, 1 more gone through without a call: wren 1",
+        "  1 recordings were gone through in part: the rest is neither call nor background",
+    ]
+    assert lines[2].startswith("  1 recordings have a table, ") and lines[2].endswith("(e.g. other.wav)")
+
+
 @pytest.mark.parametrize("marker", ["annotate", "listen"])
 def test_a_task_that_nobody_has_begun_is_not_gone_through(marker):
     tasks = (
