@@ -39,8 +39,14 @@ from mast_ray.tables.dealing.splits import (
     splits_table,
 )
 from mast_ray.tables.labels.choice import ChosenLabels
-from mast_ray.tables.labels.cleaning import LabelNote
-from mast_ray.tables.labels.tables import BEYOND_THE_END, count_out_of_band, ignored_table, labels_table
+from mast_ray.tables.labels.cleaning import LabelNote, note_of
+from mast_ray.tables.labels.tables import (
+    BEYOND_THE_END,
+    count_out_of_band,
+    ignored_table,
+    labels_table,
+    of_other_recordings,
+)
 from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.preparing.recording_record import RecordingRecord, reject_row
 from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
@@ -228,6 +234,12 @@ def finish(
         )
     refuse_no_chunks(recordings, config)
     labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
+    if astray := of_other_recordings((*chosen.calls.annotations, *chosen.uncertain), recordings):
+        notes += note_of(
+            "of these are all that their recordings have, which therefore count as not gone through", astray
+        )
+        heard = chosen.calls.annotated_paths - {a.path for a in astray}
+        recordings, _ = recordings_and_rejects(items, commits, heard)
     refuse_no_labels(labels, notes, recordings, annotation_source)
     out_of_band, example = count_out_of_band(labels, recordings)
     ignored = ignored_table(chosen, recordings, config.labels)
