@@ -286,6 +286,7 @@ def refuse_another_run(storage: Storage, stored: dict[str, Any] | None, wanted: 
     written over, with other settings.
     """
     different = same_identity(stored, wanted) if stored is not None else []
+    different = ["data: recordings or labels" if name == "data" else name for name in different]
     if different:
         raise ConfigError(
             f"{_run_of(storage)} holds a run with other settings ({', '.join(different[:4])}):\n"
