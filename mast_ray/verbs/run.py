@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     if args.start != SCRATCH:
         card = read_card(model_folder(args.start, gpu), config.storage)
         refuse_other_shape(config, card, (item.partition("=")[0] for item in args.sets), args.start)
+    if args.runner.name == "ray" and "RAY_ADDRESS" not in os.environ:
+        print("starting Ray on this machine (small archives can do without: --runner here)", flush=True)
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):
