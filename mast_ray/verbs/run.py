@@ -279,6 +279,7 @@ def _announce(
     config: Config, out: Storage, has_gpu: bool, minutes: float, start: str, wants_rounds: bool = False
 ) -> Budget:
     """Say what was found and how long it will take; its settings make it fit."""
+    from mast_ray.evaluation.split_truth import scored_splits
     from mast_ray.stages.self_train.first_lessons import is_untrained
     from mast_ray.stages.train.pace import cpu_rates, pace_of_run
     from mast_ray.tables.assumed_rates import gpu_rates
@@ -292,6 +293,11 @@ def _announce(
         raise DataError(
             f"there is no box to learn from: {heard:,} recordings were gone through, and no call was marked in them\n"
             "add tables with boxes around calls; `mast listen` looks for sounds without any"
+        )
+    if not scored_splits(archive):
+        raise DataError(
+            "no annotated recording is held out, so that no detector could be scored:\n"
+            "annotate three recordings or more, or leave some to split.val and split.test"
         )
     # what nobody has gone through is no lesson by experts, and neither is what a label budget leaves out
     pool_chunks, train_chunks = chunks_of_split(archive, "pool"), expert_chunks(archive, config)

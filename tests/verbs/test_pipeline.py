@@ -280,6 +280,18 @@ def test_a_run_on_empty_tables_says_that_no_call_was_marked(tmp_path, capsys):
     assert "add tables with boxes around calls" in said
 
 
+def test_a_run_that_could_not_be_scored_ends_before_anything_is_trained(tmp_path, capsys):
+    """One annotated recording: it was trained on for all of --minutes, and then nothing was held out to evaluate on."""
+    write_sound(tmp_path, 3, 12)
+    header, first, *_ = (tmp_path / "labels.csv").read_text().splitlines()
+    (tmp_path / "labels.csv").write_text(f"{header}\n{first}\n")
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "labels.csv")]
+    assert main.run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
+    said = capsys.readouterr().err
+    assert "no annotated recording is held out" in said and "annotate three recordings or more" in said
+    assert not (tmp_path / "run" / "detector").exists()
+
+
 def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):
     """Ten seconds of every recording were: minutes were dealt out as if the experts had labelled all of it, and mixed batches
     were refused, as if there was nothing to mix in.
