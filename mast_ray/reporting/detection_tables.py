@@ -155,6 +155,11 @@ def chosen_threshold(wanted: float | None, uri: str) -> float | None:
     threshold = model_threshold(uri)
     if threshold is not None:
         print(f"scores of at least {threshold:.3f}, the model's own threshold (--threshold 0 keeps all)")
+    elif "model_threshold" in _manifest(uri).get("counts", {}):
+        print(
+            "all scores: the model has no threshold of its own, because none could be tuned on validation "
+            "(--threshold Q keeps those of at least Q)"
+        )
     return threshold
 
 

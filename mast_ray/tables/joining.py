@@ -17,8 +17,8 @@ from mast_ray.config.tree import Config
 from mast_ray.storage.stage_folders import read_manifest, write_manifest
 from mast_ray.storage.stage_run import open_output
 from mast_ray.storage.storage import Storage, full_url, open_storage
-from mast_ray.tables.dealing.leaks import audit_leaks
-from mast_ray.tables.dealing.splits import recordings_of, rows_of_table
+from mast_ray.tables.dealing.leaks import audit_leaks, with_paths
+from mast_ray.tables.dealing.splits import paths_of, recordings_of, rows_of_table
 from mast_ray.tables.prepared import JOIN, Prepared, open_prepared
 
 log = logging.getLogger("mast.tables")
@@ -65,7 +65,8 @@ def join_archives(uris: Sequence[str], folder: Storage, config: Config) -> Prepa
     log.info("%s", joined_text(joined))
     if shared := shared_text(joined):
         log.warning("%s", shared)
-    for leak in audit_leaks(rows_of_table(joined.splits), recordings_of(joined.recordings), "recording"):
+    leaks = audit_leaks(rows_of_table(joined.splits), recordings_of(joined.recordings), "recording")
+    for leak in with_paths(leaks, paths_of(joined.recordings)):
         log.warning("leak: %s", leak)
     return joined
 

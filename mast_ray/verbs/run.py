@@ -81,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mast_ray.training.data.archive_inputs import refuse_other_shape
+    from mast_ray.training.files.model_files import read_card
     from mast_ray.verbs.main import config_of, run_verb
 
     gpu = has_gpu(args)
@@ -95,12 +97,21 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--price {args.price:g} must be 0 or more")
     if args.price and not gpu:
         print("--price is left aside: there is no GPU to pay for", flush=True)
+    if args.minutes is not None and not args.minutes >= 0:
+        raise ConfigError(f"--minutes {args.minutes:g} must be 0 (no limit) or more")
     out = open_storage(args.out, config.storage)
     if next(iter(out.list("listen_first")), None) is not None:
         raise ConfigError(
             f"--out {args.out} holds what `mast listen` found:\nchoose another folder for the run"
         )
-    refuse_no_folder(open_storage(args.audio, config.storage))  # before Ray is started
+    refuse_no_folder(
+        open_storage(args.audio, config.storage)
+    )  # before Ray is started and a large archive prepared
+    if args.start != SCRATCH:
+        card = read_card(model_folder(args.start, gpu), config.storage)
+        refuse_other_shape(config, card, (item.partition("=")[0] for item in args.sets), args.start)
+    if args.runner.name == "ray" and "RAY_ADDRESS" not in os.environ:
+        print("starting Ray on this machine (small archives can do without: --runner here)", flush=True)
     with args.runner.session():
         code = run_steps([_prepare(args, out, knobs)], run_verb, out)
         if code not in (0, 4):
@@ -114,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         config = config_of(recipe, args.config_file, sets)
         costs = Costs(_paid_gpus(args.runner.resources(), config) if gpu else 0, args.price)
         steps = _training_steps(args, out, knobs, _teaches_pieces(config, out), config.self_train.rounds)
-        training = _with_expected(steps, budget)
+        training = _with_expected(steps, budget, config.self_train.rounds)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
         part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
         if part not in (0, 4):
@@ -237,8 +248,10 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
     return Delivered(network, f"the trained network makes the boxes ({said})")
 
 
-def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
-    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons."""
+def _with_expected(steps: Sequence[Step], budget: Budget, rounds: int) -> list[Step]:
+    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons. A finished
+    detector is trained on the boxes as a stage 2, before those of the rounds.
+    """
     parts_of = {
         "pretrain": ("pretrain",),
         "train": (FIRST_LESSONS, "detector"),
@@ -248,7 +261,14 @@ def _with_expected(steps: Sequence[Step], budget: Budget) -> list[Step]:
     def minutes(verb: str) -> float:
         return sum(t for name, t in budget.minutes.items() if name.split(".")[0] in parts_of.get(verb, ()))
 
-    return [replace(step, expected_s=step.expected_s or 60.0 * minutes(step.verb)) for step in steps]
+    first = (
+        0.0 if "detector" in budget.minutes else budget.minutes.get("self_train.stage2", 0.0) / (rounds + 1)
+    )
+    moved = {"train": first, "self-train": -first}
+    return [
+        replace(step, expected_s=step.expected_s or 60.0 * (minutes(step.verb) + moved.get(step.verb, 0.0)))
+        for step in steps
+    ]
 
 
 def _is_of_rounds(item: str) -> bool:
@@ -261,6 +281,7 @@ def _announce(
     config: Config, out: Storage, has_gpu: bool, minutes: float, start: str, wants_rounds: bool = False
 ) -> Budget:
     """Say what was found and how long it will take; its settings make it fit."""
+    from mast_ray.evaluation.split_truth import scored_splits
     from mast_ray.stages.self_train.first_lessons import is_untrained
     from mast_ray.stages.train.pace import cpu_rates, pace_of_run
     from mast_ray.tables.assumed_rates import gpu_rates
@@ -270,8 +291,15 @@ def _announce(
 
     archive = open_prepared(out.at("prepared").url, config.storage)
     if not len(archive.labels):
+        heard = sum(archive.recordings.column("is_annotated").to_pylist())
         raise DataError(
-            "no annotation fits any recording: check that file names in the tables are those of the audio"
+            f"there is no box to learn from: {heard:,} recordings were gone through, and no call was marked in them\n"
+            "add tables with boxes around calls; `mast listen` looks for sounds without any"
+        )
+    if not scored_splits(archive):
+        raise DataError(
+            "no annotated recording is held out, so that no detector could be scored:\n"
+            "annotate three recordings or more, or leave some to split.val and split.test"
         )
     # what nobody has gone through is no lesson by experts, and neither is what a label budget leaves out
     pool_chunks, train_chunks = chunks_of_split(archive, "pool"), expert_chunks(archive, config)

@@ -96,6 +96,21 @@ def test_a_table_of_which_no_row_can_be_used_does_not_say_that_nothing_was_heard
         parse_annotations(text.encode(), "t.csv", index=RecordingIndex(["x.wav", "y.wav"]))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,begin_s,end_s\nx.wav,00:01:03,00:01:04\ny.wav,3,4\nz.wav,,\n",
+        "Begin Time (s)\tEnd Time (s)\tBegin File\tFile Offset (s)\n1\t2\tx.wav\t\n9\t8\tx.wav\t9\n1\t2\ty.wav\t1\n1\t2\tz.wav\t1\n",
+        "IN FILE,OFFSET,DURATION\nx.wav,soon,1\ny.wav,3,1\nz.wav,,\n",
+    ],
+    ids=["CSV", "Raven", "Kaleidoscope"],
+)
+def test_a_recording_of_which_no_row_can_be_read_was_not_gone_through(text):
+    found = parse_annotations(text.encode(), "t.txt", index=RecordingIndex(["x.wav", "y.wav", "z.wav"]))
+    assert found.annotated_paths == {"y.wav", "z.wav"}
+    assert found.problems and all("line" in problem for problem in found.problems)
+
+
 def test_several_files_without_file_offset_are_refused():
     text = "Begin Time (s)\tEnd Time (s)\tBegin File\n1\t2\ta.wav\n70\t71\tb.wav\n"
     with pytest.raises(DataError, match="File Offset"):
@@ -148,6 +163,54 @@ def test_a_csv_is_read_by_a_mapping_of_its_columns():
         events(text, format="csv")
     with pytest.raises(DataError, match="no column 'T9'"):
         events(text, format="csv", columns={"begin_s": "T9"})
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "want"),
+    [
+        (
+            "Begin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)\tF0\tF1\tSpecies\tcall\n1\t2\t9\t10\t0.5\t0.9\tA\tsong\n",
+            {"low_khz": "F0", "high_khz": "F1", "label": "call"},
+            ("x", 1.0, 2.0, 500.0, 900.0, "song"),
+        ),
+        (
+            "Begin Time (s)\tEnd Time (s)\tbottom\ttop\tSpecies\n1\t2\t500\t900\tA\n",
+            {"low_hz": "bottom", "high_hz": "top"},
+            ("x", 1.0, 2.0, 500.0, 900.0, "A"),
+        ),
+        (
+            "file,begin,end,low,high\nx,1,2,0.5,0.9\n",
+            {"low_khz": "low", "high_khz": "high"},
+            ("x", 1.0, 2.0, 500.0, 900.0, ""),
+        ),
+        (
+            "file,begin,end,low,high,F0,F1\nx,1,2,3,4,0.5,0.9\n",
+            {"low_khz": "F0", "high_khz": "F1"},
+            ("x", 1.0, 2.0, 500.0, 900.0, ""),
+        ),
+        ("file,begin,end\nx,1,2\n", {"duration_s": "end"}, ("x", 1.0, 3.0, None, None, "")),
+        (
+            "IN FILE,OFFSET,DURATION,TOP1MATCH,mine\nx,1,1,A,B\n",
+            {"label": "mine"},
+            ("x", 1.0, 2.0, None, None, "B"),
+        ),
+    ],
+)
+def test_a_mapped_column_is_read_whatever_the_table_and_comes_before_well_known_ones(text, columns, want):
+    assert events(text, columns=columns) == [want]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "said"),
+    [
+        (RAVEN, {"label": "Specis"}, r"no column 'Specis' \(mapped to label\)"),
+        (RAVEN, {"verdict": "Species"}, r"read as raven, and --columns verdict=Species changes nothing"),
+        ("0.5\t1.0\tA\n", {"label": "Species"}, r"read as audacity, .*\nleave it out"),
+    ],
+)
+def test_a_mapping_that_would_change_nothing_is_refused(text, columns, said):
+    with pytest.raises(DataError, match=said):
+        parse_annotations(text.encode(), "x.txt", columns=columns)
 
 
 def test_birdnet_results_are_labels_in_time_with_a_score():
@@ -248,6 +311,51 @@ def test_a_folder_whose_only_table_has_a_header_and_no_row_holds_no_annotations(
     (tmp_path / "boxes.csv").write_text("file,begin_s,end_s,label\n")
     with pytest.raises(DataError, match="its tables name no recording"):
         read_annotations(tmp_path, recordings=["a.wav"])
+
+
+def workbook(*names):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, "application/vnd.oasis.opendocument.spreadsheet" * (name == "mimetype"))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        workbook("[Content_Types].xml", "xl/workbook.xml"),
+        workbook("mimetype"),
+        b"\xd0\xcf\x11\xe0" + bytes(600),
+    ],
+    ids=["xlsx", "ods", "xls"],
+)
+def test_a_workbook_is_told_to_be_saved_as_csv_also_among_tables_that_are_read(tmp_path, content):
+    (tmp_path / "boxes.xlsx").write_bytes(content)
+    with pytest.raises(DataError, match=r"boxes.xlsx is a workbook .*\n?.*save its sheet as CSV"):
+        read_annotations(tmp_path / "boxes.xlsx")
+    with pytest.raises(DataError, match=r"boxes.xlsx is a workbook"):
+        read_annotations(tmp_path)
+    (tmp_path / "x.txt").write_text("1\t2\twren\n")
+    found = read_annotations(tmp_path, recordings=["x.wav"])
+    assert [a.label for a in found.annotations] == ["wren"]
+    assert found.problems == ("boxes.xlsx is a workbook of Excel or LibreOffice",)
+
+
+def test_rows_that_an_open_quotation_mark_takes_into_its_cell_are_not_lost_unsaid():
+    header, rows = "file,begin_s,end_s,label\n", ['x.wav,1,2,"wren', "y.wav,3,4,tit"]
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quotation mark is opened and not closed"):
+        parse_annotations((header + "\n".join(rows)).encode(), "t.csv")
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quotation mark"):
+        parse_annotations((header + "\n".join([*rows, 'z.wav,5,6,"owl"'])).encode(), "t.csv")
+    closed = header + 'x.wav,1,2,"wren\nor tit"\ny.wav,3,4,5" tall\n'
+    assert [event[-1] for event in events(closed)] == ["wren\nor tit", '5" tall']
+
+
+def test_a_clock_time_is_told_as_one_and_an_audacity_label_may_begin_before_the_recording():
+    with pytest.raises(DataError, match=r"'00:01:03.5' is a clock time, not a number of seconds"):
+        parse_annotations(b"file,begin_s,end_s\nx.wav,00:01:03.5,00:01:04\n", "t.csv")
+    assert events("-0.1\t1.0\tA\n\\\t500\t900\n") == [("x", -0.1, 1.0, 500.0, 900.0, "A")]
 
 
 def test_a_zip_bomb_is_refused_unopened():

@@ -20,12 +20,13 @@ from mast_ray.stages.score import evaluate as evaluation
 from mast_ray.storage.s3 import S3Storage
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
+from mast_ray.tables.budgets import Budget
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.data.labels import expert_chunks
 from mast_ray.verbs import demo, main
 from mast_ray.verbs.demo import HOURS, demo_steps
 from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
-from mast_ray.verbs.run import _announce, _is_of_rounds, delivered
+from mast_ray.verbs.run import _announce, _is_of_rounds, _with_expected, delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -128,6 +129,22 @@ def test_a_run_takes_the_boxes_of_pieces_only_where_they_are_better_beyond_noise
     assert asked == [("/pieces", "/scores/pieces"), ("/self_trained/model", "/scores/self_trained")]
 
 
+@pytest.mark.parametrize(
+    ("minutes", "rounds", "train_s", "rounds_s"),
+    [
+        ({"self_train.stage2": 3.0}, 0, 180.0, 0.0),
+        ({"self_train.stage1": 4.0, "self_train.stage2": 6.0}, 1, 180.0, 420.0),
+        ({"detector": 2.0, "self_train.stage1": 4.0, "self_train.stage2": 6.0}, 1, 120.0, 600.0),
+        ({"first_lessons": 1.0, "detector": 2.0}, 0, 180.0, 0.0),
+    ],
+)
+def test_the_minutes_of_a_budget_are_expected_of_the_steps_that_take_them(minutes, rounds, train_s, rounds_s):
+    # a finished detector learns the boxes as a stage 2, before those of the rounds
+    steps = [Step("boxes", "train", ()), Step("rounds", "self-train", ()), Step("pieces", "train", (), 60.0)]
+    expected = [step.expected_s for step in _with_expected(steps, Budget({}, minutes), rounds)]
+    assert expected == pytest.approx([train_s, rounds_s, 60.0])
+
+
 def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):
     expected_s = sum(step.expected_s for step in demo_steps(tmp_path, HOURS, 0, 2))
     assert 0 < expected_s <= 300
@@ -148,6 +165,32 @@ def test_run_names_a_missing_archive_before_ray_is_started(tmp_path, monkeypatch
     given = ["--audio", str(tmp_path / "card"), "--annotations", "boxes.csv", "--out", str(tmp_path / "run")]
     assert main.run_verb("run", given) == DATA
     assert "card does not exist" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code", "said"),
+    [
+        (("--minutes", "-1"), CONFIG, "--minutes -1 must be 0 (no limit) or more"),
+        (("--minutes", "nan"), CONFIG, "--minutes nan must be 0 (no limit) or more"),
+        (("--start", "nowhere"), DATA, "nowhere is not a finished model folder"),
+        (("--start", "shipped:huge"), CONFIG, "no detector 'huge' is shipped"),
+        (
+            ("--set", "model.adapter=upsampling"),
+            CONFIG,
+            "model.adapter=upsampling is not what shipped has (hybrid)",
+        ),
+    ],
+)
+def test_run_refuses_what_its_training_cannot_use_before_anything_is_prepared(
+    tmp_path, monkeypatch, capsys, mistake, code, said
+):
+    run_verb = main.run_verb
+    monkeypatch.setattr(main, "run_verb", lambda verb, argv: pytest.fail(f"{verb} was run"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sound").mkdir()
+    given = ["--audio", "sound", "--annotations", "boxes.csv", "--out", "run", "--runner", "here", *mistake]
+    assert run_verb("run", given) == code
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_run_hands_the_column_of_groups_to_prepare(tmp_path, monkeypatch):
@@ -223,6 +266,30 @@ def test_a_mistake_at_the_first_step_leaves_nothing_behind(code, is_kept, tmp_pa
     steps = [Step("first", "prepare", ()), Step("second", "train", ())]
     assert run_steps(steps, lambda verb, argv: code, tmp_path / "out") == code
     assert (tmp_path / "out").exists() == is_kept
+
+
+def test_a_run_on_empty_tables_says_that_no_call_was_marked(tmp_path, capsys):
+    write_sound(tmp_path, 3, 12)
+    (tmp_path / "tables").mkdir()
+    for path in sorted((tmp_path / "archive").rglob("*.wav"))[:2]:
+        (tmp_path / "tables" / f"{path.stem}.txt").write_text("")
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "tables")]
+    assert main.run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
+    said = capsys.readouterr().err
+    assert "there is no box to learn from: 2 recordings were gone through, and no call was marked" in said
+    assert "add tables with boxes around calls" in said
+
+
+def test_a_run_that_could_not_be_scored_ends_before_anything_is_trained(tmp_path, capsys):
+    """One annotated recording: it was trained on for all of --minutes, and then nothing was held out to evaluate on."""
+    write_sound(tmp_path, 3, 12)
+    header, first, *_ = (tmp_path / "labels.csv").read_text().splitlines()
+    (tmp_path / "labels.csv").write_text(f"{header}\n{first}\n")
+    given = ["--audio", str(tmp_path / "archive"), "--annotations", str(tmp_path / "labels.csv")]
+    assert main.run_verb("run", [*given, "--out", str(tmp_path / "run"), "--runner", "here"]) == DATA
+    said = capsys.readouterr().err
+    assert "no annotated recording is held out" in said and "annotate three recordings or more" in said
+    assert not (tmp_path / "run" / "detector").exists()
 
 
 def test_what_nobody_went_through_is_not_counted_as_labelled(tmp_path, capsys):

@@ -87,7 +87,8 @@ class Parsed:
     """
 
     annotations: tuple[Annotation, ...]
-    mentioned: tuple[str, ...] = ()  # references of recordings that were gone through, with or without events
+    # references of recordings that were gone through, with or without events; one of which no row can be read is none
+    mentioned: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 

@@ -53,6 +53,7 @@ ReadFormat = Literal[
 READ_FORMATS: tuple[str, ...] = get_args(ReadFormat)
 JSON_FORMATS = ("aoef", "coco", "batdetect2", "avianz")
 ANNOTATION_SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".data", ".svl")
+WORKBOOK_SUFFIXES = (".xlsx", ".xls", ".ods")  # cannot be read, which is said
 
 
 def read_annotations(
@@ -73,7 +74,7 @@ def read_annotations(
     index = _index(root, recordings)
     path = Path(path)
     if not path.exists():
-        raise DataError(f"{path}: no such annotation file or folder")
+        raise DataError(f"{path}: no such annotation file or folder:\ncheck the path")
     base = Path(root).resolve() if root is not None else None
     if not path.is_dir():
         return parse_annotations(
@@ -182,7 +183,8 @@ def has_columns(content: bytes, name: str, columns: Mapping[str, str]) -> bool:
 
 def annotation_files(names: Iterable[str]) -> list[str]:
     """Those of a listing that may hold annotations, by their suffix; names of classes come before what needs them."""
-    found = [name for name in names if name.lower().endswith(ANNOTATION_SUFFIXES) and not is_junk(name)]
+    suffixes = (*ANNOTATION_SUFFIXES, *WORKBOOK_SUFFIXES)
+    found = [name for name in names if name.lower().endswith(suffixes) and not is_junk(name)]
     return sorted(found, key=lambda name: posixpath.basename(name).lower() != yolo.NAMES)
 
 
@@ -199,7 +201,7 @@ def read_listened(
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such table of recordings that were gone through")
+        raise DataError(f"{path}: no such table of recordings that were gone through:\ncheck the path")
     base = Path(root).resolve() if root is not None else None
     return parse_listened(_content(path), _relative(path, base), _index(root, recordings))
 
@@ -238,6 +240,8 @@ def parse_annotations(
         else None
     )
     chosen = detect_format(text, document, name, columns or {}) if format == "auto" else format
+    if columns:
+        generic_csv.refuse_unread(columns, chosen, first_line(text), name)
     match chosen:
         case "raven":
             parsed = raven.parse(text, name, columns or {})

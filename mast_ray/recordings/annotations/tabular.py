@@ -37,6 +37,8 @@ def decoded(content: bytes, source: str) -> str:
     """
     if len(content) > MAX_ANNOTATION_BYTES:
         raise DataError(f"{source}: {len(content)} bytes are too many for an annotation file:\nsplit it")
+    if _is_workbook(content):
+        raise DataError(f"{source} is a workbook of Excel or LibreOffice:\nsave its sheet as CSV")
     if content[:2] == b"\x1f\x8b" or content[:4] == b"PK\x03\x04":
         raise DataError(f"{source} is a compressed archive:\nunpack it and name the folder")
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -45,6 +47,12 @@ def decoded(content: bytes, source: str) -> str:
         with suppress(UnicodeDecodeError):
             return content.decode(encoding)
     return content.decode("latin-1")
+
+
+def _is_workbook(content: bytes) -> bool:
+    """.xlsx and .ods are zip archives, .xls is Microsoft's compound file."""
+    is_zipped = content[:4] == b"PK\x03\x04" and (b"xl/" in content or b"opendocument.spreadsheet" in content)
+    return is_zipped or content[:4] == b"\xd0\xcf\x11\xe0"
 
 
 def decoded_head(content: bytes, source: str) -> str:
@@ -100,7 +108,23 @@ def parse_table(text: str, source: str) -> Table:
         raise DataError(
             f"{source}, line {reader.line_num}: {error}:\nsave it as plain tab- or comma-separated text"
         ) from error
+    if delimiter != "\t" and any(re.search(r"[\r\n]", cell) for _, row in rows for cell in row.values()):
+        _refuse_open_quotes(text, delimiter, source)
     return Table(columns, tuple(rows))
+
+
+def _refuse_open_quotes(text: str, delimiter: str, source: str) -> None:
+    """A quotation mark that nothing closes takes the rows that follow into its cell, up to the next mark or to the end."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    begins_at = 1
+    try:
+        for _ in reader:
+            begins_at = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{source}, line {begins_at}: a quotation mark is opened and not closed, and takes the lines below into its cell:\n"
+            "take it away, or write it twice inside of quotation marks"
+        ) from error
 
 
 def _unquoted(cell: str) -> str:
@@ -125,7 +149,9 @@ def number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{written!r} is not a number") from None
+        is_clock = re.fullmatch(r"\d+(:\d+){1,2}([.,]\d+)?", written)
+        what = "a clock time, not a number of seconds" if is_clock else "not a number"
+        raise ValueError(f"{written!r} is {what}") from None
     if not abs(value) < 1e12:
         raise ValueError(f"{written!r} is out of range")
     return value

@@ -42,7 +42,7 @@ def warn_of_unlearned_boxes(objective: nn.Module, reader: ChunkReader) -> None:
         log.warning(
             "%.0f %% of the boxes are so short or narrow that no point of the pyramid (every %d frames and %d bins) lies inside: "
             "no point learns them, and they count neither as call nor as background; "
-            "--set model.adapter=hybrid --set model.finest_level=auto looks closer",
+            "a network of your own looks closer: --start scratch --set model.adapter=hybrid --set model.finest_level=auto",
             100 * lost,
             *levels[0].stride,
         )

@@ -8,8 +8,8 @@ share audio with a training chunk.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mast_ray.tables.dealing.splits import HELD_OUT, BlockRow, Recording, keys_of
@@ -65,6 +65,11 @@ def audit_leaks(rows: Iterable[BlockRow], recordings: Iterable[Recording], unit:
                 ):
                     found[f"{kind}{_KIND.get(bond, bond)}", row.split].append(row.recording_id)
     return [Leak(kind, split, len(set(ids)), ids[0]) for (kind, split), ids in sorted(found.items())]
+
+
+def with_paths(leaks: Iterable[Leak], path_of: Mapping[str, str]) -> list[Leak]:
+    """The same for people, who know recordings by their path and not by their id."""
+    return [replace(leak, example=path_of[leak.example]) for leak in leaks]
 
 
 def heard_before(before: Iterable[BlockRow], rows: Iterable[BlockRow]) -> list[str]:

@@ -56,6 +56,12 @@ def recordings_of(table: pa.Table) -> list[Recording]:
     ]
 
 
+def paths_of(table: pa.Table) -> dict[str, str]:
+    """Recording id -> path, of recordings.parquet."""
+    ids, paths = (table.column(name).to_pylist() for name in ("recording_id", "path"))
+    return dict(zip(ids, paths, strict=True))
+
+
 def deal_splits(
     recordings: list[Recording], knobs: SplitConfig, seed: int, before: Sequence[BlockRow] = ()
 ) -> list[BlockRow]:

@@ -33,7 +33,7 @@ def _names(text: str) -> frozenset[str]:
 # marker; lower case, with single spaces for any of space, underscore, hyphen, dot and slash.
 NO_ANIMAL = _names(
     """
-    noise, noises, background, background noise, ambient, ambient noise, silence, silent, nothing, empty, no audio,
+    noise, noises, background, background noise, ambient, ambient noise, silence, silent, nothing, none, empty, no audio,
     no call, nocall, no calls, no animal, no animals, no bird, no birds, no bat, no bats, no sound, no event,
     no class of interest, not of interest, negative, false positive, false positives, false alarm, fp, annotate, listen,
     rain, rainfall, heavy rain, light rain, wind, thunder, storm, water, stream, river, waves, surf,
@@ -67,7 +67,9 @@ class ChosenLabels:
     def lines(self) -> list[str]:
         """What became of every label, before any work is done with them."""
         paths = {a.path for a in self.calls.annotations}
-        silent = len(self.calls.annotated_paths - paths)
+        named = {span.path for span in self.calls.spans}
+        unheard = named - {span.path for span in self.calls.spans if span.end_s > span.begin_s}
+        silent = len(self.calls.annotated_paths - paths - unheard)
         calls = len(self.calls.annotations)
         lines = [
             f"labels: {calls:,} calls in {len(paths):,} recordings"
@@ -83,9 +85,14 @@ class ChosenLabels:
                 f"  {in_time:,} of them have no frequencies: they teach nothing but time, and that with "
                 "labels.time_only=teach only"
             )
-        if partly := len({span.path for span in self.calls.spans}):
+        if partly := len(named - unheard):
             lines.append(
                 f"  {partly:,} recordings were gone through in part: the rest is neither call nor background"
+            )
+        if unheard:
+            lines.append(
+                f"  {len(unheard):,} recordings have a table, and the one of what was gone through (--listened) does not name them: "
+                f"neither call nor background (e.g. {min(unheard)})"
             )
         if self.listens_for_some:
             lines.append(
@@ -106,6 +113,12 @@ class ChosenLabels:
 def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
     """What of an annotation set is a call: possible boxes, by name, each once."""
     possible, notes = possible_boxes(found.annotations)
+    named = {a.path for a in found.annotations if role_of(a.label, knobs) != "no_animal"}
+    pointed = named - {a.path for a in possible}  # there is a call, and no box of it
+    notes += note_of(
+        "are all that their recordings have, which therefore count as not gone through",
+        [a for a in found.annotations if a.path in pointed],
+    )
     notes += note_of(
         "are marked as no call by their table and are left out", [a for a in possible if a.said == "no_call"]
     )
@@ -124,7 +137,7 @@ def chosen_labels(found: AnnotationSet, knobs: LabelsConfig) -> ChosenLabels:
         "are tasks (annotate, listen) in tables without anything else: what nobody has begun is not gone through",
         tasks,
     )
-    waiting = {a.path for a in tasks}
+    waiting = pointed | {a.path for a in tasks}
     partly = {span.path for span in found.spans} | waiting
     notes += note_of(
         "are tasks (annotate, listen) of a part of a recording that counts as wholly gone through: if only these parts were, "
@@ -164,9 +177,10 @@ def refuse_no_calls(found: AnnotationSet, chosen: ChosenLabels, source: str) -> 
         return
     left = sum((chosen.counts[role] for role in chosen.counts if role != "call"), Counter[str]())
     why = f"they are {_listed(left)}" if left else str(chosen.notes[0])
+    remedy = "choose with --set labels.include=[NAME], or keep every label with --set labels.no_animal=keep"
     raise DataError(
         f"{source}: not one of its {len(found.annotations):,} boxes is a call: {why}\n"
-        "choose with --set labels.include=[NAME], or keep every label with --set labels.no_animal=keep"
+        + (remedy if left else "give tables whose boxes lie around calls, from their begin to their end")
     )
 
 

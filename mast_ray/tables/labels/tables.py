@@ -50,6 +50,16 @@ def inside_recordings(
     ]
 
 
+def of_other_recordings(annotations: Iterable[Annotation], recordings: pa.Table) -> list[Annotation]:
+    """Boxes after the end of recordings that have no box in them: what their table says is of another recording, and nothing
+    is known about this one.
+    """
+    annotations = list(annotations)
+    known = set(recordings.column("path").to_pylist())
+    inside = {a.path for a in inside_recordings(annotations, recordings)[0]}
+    return [a for a in annotations if a.path in known - inside]
+
+
 BEYOND_THE_END = "begin after the end of their recording and are left out: is the table of another file, or its time that of several?"
 ROUNDED_S = FRAME_SHIFT_S  # a box drawn to the very end of its recording
 

@@ -27,19 +27,26 @@ from mast_ray.storage.storage import Storage, map_keys
 from mast_ray.storage.units import Commit, Item, Outcome, num_passing, outcomes_of
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
 from mast_ray.tables.dealing.dealt_before import bring_back
-from mast_ray.tables.dealing.leaks import Leak, audit_leaks, heard_before, leakage_rate
+from mast_ray.tables.dealing.leaks import Leak, audit_leaks, heard_before, leakage_rate, with_paths
 from mast_ray.tables.dealing.splits import (
     BlockRow,
     Recording,
     chunk_ranges,
     deal_splits,
+    paths_of,
     recordings_of,
     rows_of_table,
     splits_table,
 )
 from mast_ray.tables.labels.choice import ChosenLabels
-from mast_ray.tables.labels.cleaning import LabelNote
-from mast_ray.tables.labels.tables import BEYOND_THE_END, count_out_of_band, ignored_table, labels_table
+from mast_ray.tables.labels.cleaning import LabelNote, note_of
+from mast_ray.tables.labels.tables import (
+    BEYOND_THE_END,
+    count_out_of_band,
+    ignored_table,
+    labels_table,
+    of_other_recordings,
+)
 from mast_ray.tables.prepared import read_table, write_table
 from mast_ray.tables.preparing.recording_record import RecordingRecord, reject_row
 from mast_ray.tables.schemas import BACKGROUNDS, INDEX, RECORDINGS, REJECTS
@@ -162,7 +169,7 @@ def write_split(
     """Deal (unless that is done), audit, and write splits.parquet and stats.json; what was dealt `before` stays where it
     is.
     """
-    dealt_from = recordings_of(recordings)
+    dealt_from, path_of = recordings_of(recordings), paths_of(recordings)
     rows = deal_splits(dealt_from, config.split, config.seed, before) if dealt is None else dealt
     heard = [] if config.split.transductive else heard_before(before, rows)
     if heard:
@@ -170,7 +177,7 @@ def write_split(
             "%d recordings that were in the pool have labels now and are held out (e.g. %s): a model that was pretrained or "
             "self-trained on that pool has heard them; train it again before it is tested on them",
             len(heard),
-            heard[0],
+            path_of[heard[0]],
         )
     splits = splits_table(rows).replace_schema_metadata({SPLIT_KEY: sections_hash(config, *DEALT_BY)})
     moments = pool_moments(index, recordings, splits)
@@ -182,7 +189,7 @@ def write_split(
     stage.write_atomic("stats.json", json.dumps(stats, indent=1).encode())
     return SplitSummary(
         *_counts(rows, dealt_from),
-        tuple(audit_leaks(rows, dealt_from, config.split.unit)),
+        tuple(with_paths(audit_leaks(rows, dealt_from, config.split.unit), path_of)),
         leakage_rate(rows),
         moments,
         above,
@@ -227,6 +234,12 @@ def finish(
         )
     refuse_no_chunks(recordings, config)
     labels, notes = labels_table(chosen.calls.annotations, recordings, annotation_source)
+    if astray := of_other_recordings((*chosen.calls.annotations, *chosen.uncertain), recordings):
+        notes += note_of(
+            "of these are all that their recordings have, which therefore count as not gone through", astray
+        )
+        heard = chosen.calls.annotated_paths - {a.path for a in astray}
+        recordings, _ = recordings_and_rejects(items, commits, heard)
     refuse_no_labels(labels, notes, recordings, annotation_source)
     out_of_band, example = count_out_of_band(labels, recordings)
     ignored = ignored_table(chosen, recordings, config.labels)

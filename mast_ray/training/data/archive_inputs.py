@@ -7,6 +7,7 @@ card: any model reads any prepared archive, and nothing is prepared again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -98,6 +99,20 @@ def with_model_of(config: Config, card: Card, where: str) -> Config:
         log.info("%s as in %s", ", ".join(changed), where)
     _say_left_aside(config, card, where)
     return taken
+
+
+def refuse_other_shape(config: Config, card: Card, asked: Iterable[str], where: str) -> None:
+    """Settings of the network that somebody `asked` for (`model.adapter`) and that a model to start from decides otherwise."""
+    has = ModelConfig.model_validate(card.model)
+    if not (has.learns and config.model.learns):  # nothing goes on from its weights
+        return
+    taken = as_trained(config, card)
+    for name in (key.removeprefix("model.") for key in asked if key.startswith("model.")):
+        if getattr(taken.model, name) != getattr(config.model, name):
+            raise ConfigError(
+                f"model.{name}={getattr(config.model, name)} is not what {where} has ({getattr(has, name)}), and the training goes on from that:\n"
+                "leave it out, or train a network of your own with --start scratch"
+            )
 
 
 def as_trained(config: Config, card: Card) -> Config:

@@ -286,9 +286,10 @@ def refuse_another_run(storage: Storage, stored: dict[str, Any] | None, wanted: 
     written over, with other settings.
     """
     different = same_identity(stored, wanted) if stored is not None else []
+    different = ["data: recordings or labels" if name == "data" else name for name in different]
     if different:
         raise ConfigError(
-            f"{storage.url} holds a run with other settings ({', '.join(different[:4])}):\n"
+            f"{_run_of(storage)} holds a run with other settings ({', '.join(different[:4])}):\n"
             "choose another --out, or delete that folder to start again"
         )
 
@@ -302,10 +303,15 @@ def refuse_another_network(storage: Storage, stored: dict[str, Tensor], network:
     different = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
     if different:
         raise ConfigError(
-            f"{storage.url} holds a run of a network of another shape ({len(different)} weights: {', '.join(different[:2])}):\n"
+            f"{_run_of(storage)} holds a run of a network of another shape ({len(different)} weights: {', '.join(different[:2])}):\n"
             "finish it with the version of mast_ray that began it (CHANGELOG.md says which networks changed shape),\n"
             "choose another --out, or delete that folder to start again"
         )
+
+
+def _run_of(checkpoints: Storage) -> str:
+    """The folder of the whole run: what else it holds (scores of its model) is of those settings too."""
+    return checkpoints.url.removesuffix("/checkpoints")
 
 
 def same_identity(stored: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

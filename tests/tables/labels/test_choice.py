@@ -1,5 +1,7 @@
 """Which labels are calls: by name, by pattern, and by what names mean in the common tools."""
 
+from dataclasses import replace
+
 import pytest
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -75,6 +77,28 @@ def test_boxes_of_which_none_is_a_call_are_refused_by_what_they_are():
         refuse_no_calls(boxes, chosen_labels(boxes, knobs()), "boxes.csv")
 
 
+def test_a_recording_with_nothing_but_points_is_not_background():
+    points = (Annotation("point.wav", 2, 2, label="wren"), Annotation("line.wav", 2, 3, 900, 900, "wren"))
+    box = Annotation("box.wav", 1, 2, 900, 1900, "wren")
+    spans = (Span("point.wav", 0, 5),)
+    some = AnnotationSet(
+        (*points, box, replace(box, end_s=1)),
+        frozenset({"point.wav", "line.wav", "box.wav", "silent.wav"}),
+        spans=spans,
+    )
+    chosen = chosen_labels(some, knobs())
+    assert chosen.calls.annotated_paths == {"box.wav", "silent.wav"} and not chosen.calls.spans
+    assert chosen.lines()[0] == "labels: 1 calls in 1 recordings, 1 more gone through without a call: wren 1"
+    assert any("2 boxes are all that their recordings have" in line for line in chosen.lines())
+    nothing = AnnotationSet((Annotation("a.wav", 0, 0, 0, 0, "none"),), frozenset({"a.wav"}))
+    assert chosen_labels(nothing, knobs()).calls.annotated_paths == {"a.wav"}, "a row that says so"
+    alone = AnnotationSet(points, frozenset({"point.wav", "line.wav"}))
+    with pytest.raises(
+        DataError, match=r"1 boxes have no length .*\ngive tables whose boxes lie around calls"
+    ):
+        refuse_no_calls(alone, chosen_labels(alone, knobs()), "points")
+
+
 def test_tables_that_are_really_empty_are_annotations():
     nothing = AnnotationSet((), frozenset({"a.wav"}))
     refuse_no_calls(nothing, chosen_labels(nothing, knobs()), "tables")
@@ -108,6 +132,20 @@ def test_of_the_same_box_twice_the_label_is_kept_whichever_has_it():
     assert kept == [box(1, 2, None, None, "wren")]
     kept, notes = single_boxes([box(1, 2, 20000, 30000, "bat"), box(1, 2, 20000, 30000, "myotis")])
     assert kept == [box(1, 2, 20000, 30000, "bat")] and notes[0].count == 1
+
+
+def test_what_was_not_gone_through_at_all_is_not_counted_as_silent():
+    boxes = (box(1, 2, 1000, 2000, "wren", path="part.wav"), box(1, 2, 1000, 2000, "tit", path="other.wav"))
+    found = AnnotationSet(boxes, frozenset({"part.wav", "other.wav"}))
+    listened = AnnotationSet(
+        annotated_paths=frozenset({"part.wav", "silent.wav"}), spans=(Span("part.wav", 0.0, 5.0),)
+    )
+    lines = chosen_labels(with_listened(found, listened), knobs()).lines()
+    assert lines[:2] == [
+        "labels: 1 calls in 1 recordings, 1 more gone through without a call: wren 1",
+        "  1 recordings were gone through in part: the rest is neither call nor background",
+    ]
+    assert lines[2].startswith("  1 recordings have a table, ") and lines[2].endswith("(e.g. other.wav)")
 
 
 @pytest.mark.parametrize("marker", ["annotate", "listen"])

@@ -4,6 +4,7 @@ nothing doubled, nothing touched.
 
 import hashlib
 import json
+import re
 import shutil
 
 import duckdb
@@ -292,6 +293,36 @@ def test_a_column_of_the_table_groups_recordings(tmp_path, capsys):
     )
     with pytest.raises(DataError, match=r"no column 'bird'.*\n.*event_id"):
         prepare(wrong, config, runner=HERE)
+
+
+def test_a_recording_whose_boxes_all_begin_after_its_end_is_not_background(tmp_path, capsys):
+    """Times of a table that run on over several files: the boxes were left out, and their recordings silent."""
+    rows = ["file,begin_s,end_s,low_hz,high_hz"]
+    for number in range(4):
+        write_noise(tmp_path / "a" / f"{number}.wav", 10, number)
+        rows.append(f"{number}.wav,{1 + 10 * (number > 1)},{2 + 10 * (number > 1)},1000,2000")
+    (tmp_path / "labels.csv").write_text("\n".join([*rows, "3.wav,1,2,1000,2000"]))
+    assert prepare_here(tmp_path / "a", tmp_path / "out", tmp_path / "labels.csv") == 0
+    archive = open_prepared(tmp_path / "out")
+    assert archive.recordings["is_annotated"].to_pylist() == [True, True, False, True]
+    said = capsys.readouterr().out
+    assert "2 boxes begin after the end of their recording and are left out" in said
+    assert "1 boxes of these are all that their recordings have" in said and "2.wav at 11 to 12 s" in said
+
+
+def test_leaks_and_what_the_pool_has_heard_are_told_by_path(tmp_path, caplog):
+    header = "file,begin_s,end_s,low_hz,high_hz\n"
+    for number in range(8):
+        write_noise(tmp_path / "a" / f"{number}.wav", 30, number)
+    (tmp_path / "labels.csv").write_text(header + "0.wav,1,2,1000,2000\n")
+    places = (tmp_path / "a", tmp_path / "out", tmp_path / "labels.csv")
+    prepare_here(*places, **{"split.unit": "chunk"})
+    (tmp_path / "labels.csv").write_text(header + "".join(f"{n}.wav,1,2,1000,2000\n" for n in range(8)))
+    prepare_here(*places, **{"split.unit": "chunk"})
+    leaks = [text for text in caplog.messages if text.startswith("leak: ")]
+    heard = [text for text in caplog.messages if "have labels now and are held out" in text]
+    assert leaks and heard
+    assert all(re.search(r"\(e\.g\. \d\.wav\)", text) for text in [*leaks, *heard])
 
 
 def test_what_was_rejected_is_named_by_reason_setting_and_file(tmp_path, capsys):

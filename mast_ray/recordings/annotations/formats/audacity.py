@@ -18,7 +18,7 @@ from mast_ray.recordings.annotations.tabular import (
     restored,
 )
 
-_LABEL_LINE = re.compile(r"^[\d.,]+\t[\d.,]+(\t|$)")
+_LABEL_LINE = re.compile(r"^-?[\d.,]+\t-?[\d.,]+(\t|$)")
 
 
 def is_audacity(text: str) -> bool:

@@ -84,7 +84,36 @@ def chosen_columns(header: Sequence[str], mapping: Mapping[str, str], source: st
                 f"{source}: no column {column!r} (mapped to {field}):\nthe table has {', '.join(header)}"
             )
     found = {field: pick(lookup, aliases) for field, aliases in ALIASES.items()}
-    return {**{field: column for field, column in found.items() if column is not None}, **mapping}
+    # columns that mean something else than their name says: `low` in kHz
+    outranked: set[str | None] = set(mapping.values())
+    if {"low_khz", "high_khz"} & mapping.keys():
+        outranked |= {found["low_hz"], found["high_hz"]}
+    if "duration_s" in mapping:
+        outranked.add(found["end_s"])
+    return {
+        **{field: column for field, column in found.items() if column and column not in outranked},
+        **mapping,
+    }
+
+
+# fields that a mapping may name in tables whose times and files are known; other tables are read by their mapping alone
+MAPPED_FIELDS = {
+    "raven": ("label", "score", "low_hz", "high_hz", "low_khz", "high_khz"),
+    "kaleidoscope": ("label", "score"),
+    "csv": tuple(ALIASES),
+    "birdeep": tuple(ALIASES),
+}
+
+
+def refuse_unread(mapping: Mapping[str, str], format: str, header: str, source: str) -> None:
+    """A mapping that would change nothing: of columns that are not there, or that the format is not read by."""
+    known = MAPPED_FIELDS.get(format, ())
+    if unread := [f"{field}={column}" for field, column in mapping.items() if field not in known]:
+        raise DataError(
+            f"{source} is read as {format}, and --columns {unread[0]} changes nothing there:\n"
+            + (f"map some of {', '.join(known)}" if known else "leave it out")
+        )
+    chosen_columns(parse_table(header, source).columns, mapping, source)
 
 
 def is_table(header: str, columns: Sequence[str]) -> bool:
@@ -106,7 +135,6 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     spans: dict[Span, None] = {}
     for where, values in numbered(table.rows, source):
         path = values.get(chosen.get("file", ""), "")
-        mentioned.append(path)
         try:
             if (span := _listened(values, chosen, path)) is not None:
                 spans[span] = None
@@ -114,6 +142,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         except ValueError as error:
             problems.append(f"{where}: {error}")
             continue
+        mentioned.append(path)
         if annotation is not None:
             annotations.append(annotation)
     if not mentioned and "file" not in chosen:

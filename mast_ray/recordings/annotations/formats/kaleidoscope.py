@@ -31,24 +31,28 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     table = parse_table(text, source)
     lookup = column_lookup(table.columns)
     highest = pick(lookup, ("fmax",))
+    label_columns = (
+        [columns["label"]] if "label" in columns else [lookup[c] for c in LABEL_COLUMNS if c in lookup]
+    )
+    score = columns.get("score") or lookup.get("confidence", "")
     taken = {
         lookup.get(name)
         for name in ("folder", "in file", "offset", "duration", "fmin", "fmax", "confidence", *LABEL_COLUMNS)
-    }
+    } | {score, *label_columns}
     factor = 1000.0 if _is_of_bat_mode([values.get(highest or "", "") for _, values in table.rows]) else 1.0
     annotations, mentioned, problems = [], [], []
     for where, values in numbered(table.rows, source):
         folder, name = values.get(lookup.get("folder", ""), ""), values[lookup["in file"]]
         path = f"{folder}/{name}" if folder else name
-        mentioned.append(path)
         try:
             begin_s, duration_s = number(values[lookup["offset"]]), number(values[lookup["duration"]])
             if begin_s is None or duration_s is None:
+                mentioned.append(path)
                 continue
             low = number(values.get(lookup.get("fmin", ""), ""))
             high = number(values.get(highest or "", ""))
             is_band = low is not None and high is not None and high > 0
-            label = next((values[lookup[c]] for c in LABEL_COLUMNS if c in lookup and values[lookup[c]]), "")
+            label = next((values[column] for column in label_columns if values[column]), "")
             annotations.append(
                 Annotation(
                     path,
@@ -57,10 +61,11 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
                     low * factor if is_band and low is not None else None,
                     high * factor if is_band and high is not None else None,
                     label,
-                    number(values.get(lookup.get("confidence", ""), "")),
+                    number(values.get(score, "")),
                     extra={key: value for key, value in values.items() if key not in taken and value},
                 )
             )
+            mentioned.append(path)
         except ValueError as error:
             problems.append(f"{where}: {error}")
     return Parsed(tuple(annotations), tuple(dict.fromkeys(mentioned)), tuple(problems))

@@ -35,6 +35,7 @@ _OWN_COLUMNS = (
     "begin file samp (samples)",
 )  # fmt: skip
 SAME_TIME_S = 1e-3
+_UNITS = {"hz": 1.0, "khz": 1000.0}
 
 
 def is_raven(header: str) -> bool:
@@ -56,7 +57,8 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     named = [lookup[name] for name in ("begin path", "begin file") if name in lookup]
     offset = pick(lookup, ("file offset (s)",))
     delta = pick(lookup, ("delta time (s)",))
-    taken = {lookup[name] for name in _OWN_COLUMNS if name in lookup} | {label, score}
+    band = _band_columns(lookup, columns)
+    taken = {lookup[name] for name in _OWN_COLUMNS if name in lookup} | {label, score, *(band or ())}
     files = {_file_of(values, named) for _, values in table.rows} if named else set()
     if len(files) > 1 and offset is None:
         raise DataError(
@@ -84,7 +86,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
                 raise ValueError("no File Offset, and the times of several files run on")
             if offset_s is not None and named and abs(offset_s - begin_s) > SAME_TIME_S:
                 begin_s, end_s = offset_s, offset_s + (end_s - begin_s)
-            low_hz, high_hz = _band(values, lookup)
+            low_hz, high_hz = _band(values, band)
             annotation = Annotation(
                 path=_file_of(values, named),
                 begin_s=begin_s,
@@ -111,7 +113,8 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
         else event
         for twin, event in kept.items()
     )
-    return Parsed(events, tuple(sorted(files)) if files else ("",), tuple(problems))
+    read = {event.path for event in events}
+    return Parsed(events, tuple(sorted(read)) if files else ("",), tuple(problems))
 
 
 def _file_of(values: Mapping[str, str], columns: Sequence[str]) -> str:
@@ -119,17 +122,28 @@ def _file_of(values: Mapping[str, str], columns: Sequence[str]) -> str:
     return next((values[name] for name in columns if values[name]), "")
 
 
-def _band(values: Mapping[str, str], lookup: Mapping[str, str]) -> tuple[float | None, float | None]:
-    for unit, factor in (("hz", 1.0), ("khz", 1000.0)):
-        low, high = lookup.get(f"low freq ({unit})"), lookup.get(f"high freq ({unit})")
+def _band_columns(lookup: Mapping[str, str], columns: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """(low, high, unit): a unit that the user has mapped comes first, then hertz."""
+    for unit in sorted(_UNITS, key=lambda unit: not {f"low_{unit}", f"high_{unit}"} & columns.keys()):
+        low = columns.get(f"low_{unit}") or lookup.get(f"low freq ({unit})")
+        high = columns.get(f"high_{unit}") or lookup.get(f"high freq ({unit})")
         if low is not None and high is not None:
-            low_hz, high_hz = number(values[low]), number(values[high])
-            if low_hz is None or high_hz is None:
-                return None, None
-            if high_hz < low_hz:
-                raise ValueError("the high frequency is below the low one")
-            return low_hz * factor, high_hz * factor
-    return None, None
+            return low, high, unit
+    return None
+
+
+def _band(
+    values: Mapping[str, str], columns: tuple[str, str, str] | None
+) -> tuple[float | None, float | None]:
+    if columns is None:
+        return None, None
+    low, high, unit = columns
+    low_hz, high_hz = number(values[low]), number(values[high])
+    if low_hz is None or high_hz is None:
+        return None, None
+    if high_hz < low_hz:
+        raise ValueError("the high frequency is below the low one")
+    return low_hz * _UNITS[unit], high_hz * _UNITS[unit]
 
 
 def write(
