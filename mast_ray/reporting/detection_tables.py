@@ -241,6 +241,11 @@ def read_recordings(uri: str) -> pa.Table:
     if storage.stat(key) is None:
         raise DataError(f"{storage.url}/{key} does not exist: give recordings.parquet of a prepared archive")
     table = conform(read_parquet(storage, key), RECORDINGS, ("recording_id", "path", "duration_s"), uri)
+    if twice := len(table) - pc.count_distinct(table.column("recording_id")).as_py():
+        raise DataError(
+            f"{uri} lists {twice:,} of its {len(table):,} recordings a second time, so their hours would count twice:\n"
+            "list every recording once"
+        )
     return table.set_column(table.column_names.index("site"), "site", pc.fill_null(table.column("site"), ""))
 
 

@@ -76,3 +76,35 @@ def test_events_that_cannot_be_placed_are_refused_in_an_evaluation(changed, says
     rows = [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]
     with pytest.raises(DataError, match=says):
         events_from_arrow(pa.Table.from_pylist(rows))
+
+
+def recording(name, duration_s=10.0):
+    return {"recording_id": name, "path": f"{name}.wav", "duration_s": duration_s}
+
+
+def summarised(folder, *recordings):
+    pq.write_table(pa.Table.from_pylist(list(recordings)), folder / "recordings.parquet")
+    place = table_of(folder, box())
+    return main(
+        ["summarise", place, "--recordings", str(folder / "recordings.parquet"), "--out", str(folder / "out")]
+    )
+
+
+def test_a_recording_that_is_listed_twice_does_not_count_twice_as_effort(tmp_path, capsys):
+    """Two tables put together: every rate was half of what it is."""
+    assert summarised(tmp_path, recording("r"), recording("r"), recording("s")) == 3
+    said = capsys.readouterr().err
+    assert "lists 1 of its 3 recordings a second time" in said and "list every recording once" in said
+
+
+def test_a_call_in_a_recording_of_no_length_is_not_left_uncounted(tmp_path, capsys):
+    assert summarised(tmp_path, recording("r", 0.0), recording("s")) == 3
+    assert "1 of 1 detections" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "says"), [("nowhere", "no Parquet table"), ("nowhere.parquet", "does not exist")]
+)
+def test_detections_that_are_not_there_are_not_asked_for_their_effort(tmp_path, capsys, place, says):
+    assert main(["summarise", str(tmp_path / place), "--out", str(tmp_path / "out")]) == 3
+    assert says in capsys.readouterr().err
