@@ -244,7 +244,7 @@ def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> lis
     if row is None:
         return [plain] if annotation.said == "call" else []
     name = found.ids[row]
-    score = round(float(found.score[row]), 4)
+    score = float(found.score[row])
     label = "" if found.label[row] == UNKNOWN else found.label[row]
     plain = replace(plain, box_id=name, detection_id=name, score=score, label=label)
     if annotation.said == "no_call":
