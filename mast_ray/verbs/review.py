@@ -84,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     audio = audio_of(args.run, detections, args.audio)
     found = load_boxes(detections, audio, args.threshold)
     if not found.recordings:
-        raise DataError(f"{args.run} names no recording:\ngive the folder of the recordings: --audio ROOT")
+        raise DataError(
+            f"{args.run} holds no detection to review, and names no recording:\n"
+            "give the folder that `mast detect` wrote, or --threshold 0 for all detections"
+        )
     session = ReviewSession(found, folder, reviewer, rounds=ended_rounds(args.run))
     for problem in session.problems:
         logging.getLogger("mast.review").warning("%s", problem)

@@ -73,7 +73,7 @@ def read_annotations(
     index = _index(root, recordings)
     path = Path(path)
     if not path.exists():
-        raise DataError(f"{path}: no such annotation file or folder")
+        raise DataError(f"{path}: no such annotation file or folder: check the path")
     base = Path(root).resolve() if root is not None else None
     if not path.is_dir():
         return parse_annotations(

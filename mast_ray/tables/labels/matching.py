@@ -170,7 +170,7 @@ def _content(store: Storage, name: str, uri: str) -> bytes:
     try:
         return store.read_bytes(name)
     except FileNotFoundError:
-        raise DataError(f"{uri}: no such annotation file or folder") from None
+        raise DataError(f"{uri}: no such annotation file or folder: check the path") from None
 
 
 def annotations_hash(annotations: AnnotationSet) -> str:
