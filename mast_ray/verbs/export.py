@@ -71,6 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    if args.stretches is not None and args.to == "pamdp":
+        raise ConfigError(
+            "--stretches are places to listen to, no observations for a portal:\ngive --to raven, audacity or csv"
+        )
     args.table = of_run(args.table)
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
