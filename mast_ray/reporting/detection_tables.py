@@ -121,8 +121,8 @@ def read_parquet(storage: Storage, key: str) -> pa.Table:
 
 
 def conform(table: pa.Table, schema: pa.Schema, required: Iterable[str], source: str) -> pa.Table:
-    """Columns of `schema` in its types (null where absent), then the table's other columns. Every row has a value in the
-    required ones, and no box ends before it begins: one such box would leave all others uncounted.
+    """Columns of `schema` in its types (null where absent), then the table's other columns. Every box has what is required
+    of one, and none ends before it begins: one such box would leave all others uncounted.
     """
     missing = [name for name in required if name not in table.column_names]
     if missing:
@@ -136,7 +136,7 @@ def conform(table: pa.Table, schema: pa.Schema, required: Iterable[str], source:
         else pa.nulls(len(table), field.type)
         for field in schema
     }
-    for name in required:
+    for name in (name for name in OF_A_BOX if name in required):
         if without := columns[name].null_count:
             raise DataError(
                 f"{source} has {without:,} of {len(table):,} rows without {name}: leave them out, or fill it in"
