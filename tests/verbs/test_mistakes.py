@@ -101,6 +101,7 @@ MISTAKES = [
     (["inventory", "{p}/nowhere"], DATA, ["does not exist"]),
     (["inventory", "{p}/audio/A_20240506_040000.wav"], DATA, ["is a file", "folder"]),
     (["plan", "--inventory", "{p}/words.csv"], CONFIG, ["not JSON"]),
+    (["learn", "{p}/words.parquet"], DATA, ["without its model", "mast detect"]),
     (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--threshold", "5"], CONFIG, ["--threshold 5.0", "between 0 and 1"]),
     (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--min-similarity", "nan"], CONFIG, ["--min-similarity", "from -1 to 1"]),
     (["embed", "shipped:tiny", "{p}", "--out", "{p}/o", "--min-margin", "-1"], CONFIG, ["--min-margin 0 or more"]),
