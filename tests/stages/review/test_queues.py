@@ -133,6 +133,15 @@ def test_a_queue_that_is_not_there_is_said(asked, name):
         asked.items(name, 0, 0, 5)
 
 
+def test_where_no_detection_reaches_the_threshold_all_queues_of_them_are_empty(tmp_path):
+    """The page asked for the first site and hour and got an error."""
+    run, audio = write_run(tmp_path)
+    found = load_boxes(detections_of(str(run)), open_storage(audio), 1.0)
+    asked = AskedQueues(ReviewSession(found, tmp_path / "corrections", "Ana"))
+    for name in ("site_hour", "random", "recording"):
+        assert asked.items(name, 0, 0, 5) == {"total": 0, "items": []} and asked.next_open(name, 0, -1) == -1
+
+
 def test_a_run_says_what_it_lacks(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="mast detect"):
