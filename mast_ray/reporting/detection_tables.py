@@ -233,8 +233,10 @@ def _manifest(uri: str) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def read_recordings(uri: str) -> pa.Table:
-    """A recordings table: the file itself, or recordings.parquet of a stage folder."""
+def read_recordings(uri: str, needs_lengths: bool = False) -> pa.Table:
+    """A recordings table: the file itself, or recordings.parquet of a stage folder. Who counts hours or shows windows
+    needs the length of every one.
+    """
     storage, key = open_storage(uri), "recordings.parquet"
     if uri.endswith(".parquet"):
         storage, key = open_beside(uri)
@@ -245,6 +247,11 @@ def read_recordings(uri: str) -> pa.Table:
         raise DataError(
             f"{uri} lists {twice:,} of its {len(table):,} recordings a second time, so their hours would count twice:\n"
             "list every recording once"
+        )
+    if needs_lengths and (without := table.column("duration_s").null_count):
+        raise DataError(
+            f"{uri} has {without:,} of {len(table):,} recordings without duration_s, their length:\n"
+            "fill it in, or leave these recordings out"
         )
     return table.set_column(table.column_names.index("site"), "site", pc.fill_null(table.column("site"), ""))
 

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
     detections = stitched(read_detections(args.table, least))
     known = args.recordings or recordings_beside(args.table)
-    recordings = read_recordings(known) if known else None
+    recordings = read_recordings(known, needs_lengths=args.stretches is not None) if known else None
     detections = with_paths(detections, recordings)
     if detections.column("path").null_count:
         raise DataError(

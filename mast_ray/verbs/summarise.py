@@ -87,16 +87,11 @@ def run(args: argparse.Namespace) -> int:
         raise DataError(
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
-    recordings, in_part = searched_recordings(args.table, read_recordings(source))
+    recordings, in_part = searched_recordings(args.table, read_recordings(source, needs_lengths=True))
     recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
     detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
         raise DataError(f"{source} holds no recording: without effort there is no rate")
-    if without := recordings.column("duration_s").null_count:
-        raise DataError(
-            f"{source} has {without:,} of {len(recordings):,} recordings without duration_s, which is the effort:\n"
-            "fill it in, or leave these recordings out"
-        )
     _refuse_others(detections, recordings, args.table, source)
     line = ProgressLine()
     try:

@@ -95,6 +95,23 @@ def test_a_recording_without_a_length_is_no_effort(tmp_path, capsys):
     assert "1 of 2 recordings without duration_s" in capsys.readouterr().err
 
 
+def test_stretches_need_the_length_of_every_recording_and_boxes_do_not(tmp_path, capsys):
+    pq.write_table(
+        pa.Table.from_pylist([recording("r", None), recording("s")]), tmp_path / "recordings.parquet"
+    )
+    typed = [
+        "export",
+        table_of(tmp_path, box(path="r.wav")),
+        "--recordings",
+        str(tmp_path / "recordings.parquet"),
+        "--to",
+        "csv",
+    ]
+    assert main([*typed, "--out", str(tmp_path / "boxes")]) == 0
+    assert main([*typed, "--out", str(tmp_path / "stretches"), "--stretches", "0.2"]) == 3
+    assert "1 of 2 recordings without duration_s" in capsys.readouterr().err
+
+
 def test_a_call_in_a_recording_of_no_length_is_not_left_uncounted(tmp_path, capsys):
     assert summarised(tmp_path, recording("r", 0.0), recording("s")) == 3
     assert "1 of 1 detections" in capsys.readouterr().err

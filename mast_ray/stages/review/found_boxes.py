@@ -141,7 +141,7 @@ def load_boxes(detections: str, audio: Storage, threshold: float | None) -> Foun
     chosen = DEFAULT_THRESHOLD if chosen is None else chosen
     table = stitched(read_detections(detections, chosen / 2))
     beside = recordings_beside(detections)
-    recordings = read_recordings(beside) if beside else None
+    recordings = read_recordings(beside, needs_lengths=True) if beside else None
     table = with_paths(table, recordings)
     if table.column("path").null_count:
         raise DataError(
