@@ -34,7 +34,7 @@ def site_table_of(
     try:
         text = decoded(folder.read_bytes(name), f"--table {uri}")
     except FileNotFoundError:
-        raise DataError(f"--table {uri}: no such file") from None
+        raise DataError(f"--table {uri}: no such file: check the path") from None
     sites = parse_site_table(text, uri, group_column)
     at_sites = set(map(site_at, paths)) if sites.by_site else set[str]()
     if note := refuse_unclear(sites, paths, at_sites, uri):
