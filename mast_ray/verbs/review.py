@@ -7,11 +7,12 @@ import asyncio
 import getpass
 import logging
 import webbrowser
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
+from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder, read_logs
 from mast_ray.recordings.annotations.tabular import decoded
 from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
@@ -89,8 +90,7 @@ def run(args: argparse.Namespace) -> int:
             "give the folder that `mast detect` wrote, or --threshold 0 for all detections"
         )
     session = ReviewSession(found, folder, reviewer, rounds=ended_rounds(args.run))
-    for problem in session.problems:
-        logging.getLogger("mast.review").warning("%s", problem)
+    _warn(session.problems)
     if args.imported:
         return _import(args, session)
     if args.export:
@@ -121,6 +121,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _warn(problems: Iterable[str]) -> None:
+    for problem in problems:
+        logging.getLogger("mast.review").warning("%s", problem)
+
+
 def _import(args: argparse.Namespace, session: ReviewSession) -> int:
     if not args.reviewer:
         raise ConfigError("whose corrections are these? give --reviewer NAME")
@@ -136,6 +141,7 @@ def _import(args: argparse.Namespace, session: ReviewSession) -> int:
 
 def _export(args: argparse.Namespace, session: ReviewSession) -> int:
     states = session.states()
+    _warn(problem for problem in read_logs(session.folder).problems if problem not in session.problems)
     if args.reviewer:
         states = {session.reviewer: states[session.reviewer]}
     out = export_corrections(states, session.found, Path(args.export), args.format, ended_rounds(args.run))
