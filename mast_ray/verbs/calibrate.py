@@ -98,7 +98,7 @@ def _draw(args: argparse.Namespace, found: Detections) -> int:
     out = open_storage(args.out, args.config.storage)
     if out.stat("review.csv") is not None:
         raise ConfigError(f"{out.url}/review.csv is there already and may hold verdicts:\ngive another --out")
-    num_detections, _, _ = _limits_of(found, args.detections)
+    num_detections, _, _ = found.limits()
     rows = found.drawn(args.size, args.config.seed)
     out.write_atomic("review.csv", _sheet(rows, args.config.seed))
     print(f"wrote {len(rows)} of {num_detections} detections to {out.url}/review.csv")
@@ -107,17 +107,6 @@ def _draw(args: argparse.Namespace, found: Detections) -> int:
         f"mast calibrate {quote(args.detections)} --verdicts {quote(f'{out.url}/review.csv')}"
     )
     return 0
-
-
-def _limits_of(found: Detections, uri: str) -> tuple[int, float, float]:
-    """(number of detections, lowest and highest score), which must differ."""
-    num_detections, low, high = found.limits()
-    if num_detections > 1 and low == high:
-        raise DataError(
-            f"all {num_detections:,} detections of {uri} have the score {low:g}, or none: no threshold tells them apart\n"
-            "give the detections with their scores: what `mast detect` wrote, or --to csv or raven of `mast export`"
-        )
-    return num_detections, low, high
 
 
 def _sheet(rows: Sequence[Drawn], seed: int) -> bytes:
@@ -144,7 +133,7 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
     _refuse_others(args, found, verdicts)
     if args.model:
         _refuse_model(args)
-    num_detections, low, high = _limits_of(found, args.detections)
+    num_detections, low, high = found.limits()
     edges = band_edges_of([low, high])
     thresholds = np.unique(np.round(np.linspace(low, high, 21), 3))
     counts = found.above(np.array([-np.inf, *thresholds]), edges)

@@ -321,14 +321,6 @@ def test_calibrate_refuses_a_sheet_of_other_detections(tmp_path, capsys):
     assert main(["calibrate", two, "--verdicts", sheet]) == 0
 
 
-def test_calibrate_asks_for_scores_where_a_table_has_none(tmp_path, capsys):
-    """Audacity's labels: all counted as sure, and a sheet was drawn that no threshold can come of."""
-    (tmp_path / "a.txt").write_text("1.0\t2.0\tcall\n3.0\t4.0\tcall\n")
-    assert main(["calibrate", str(tmp_path / "a.txt"), "--out", str(tmp_path / "sheet")]) == 3
-    said = capsys.readouterr().err
-    assert "all 2 detections" in said and "with their scores" in said and not (tmp_path / "sheet").exists()
-
-
 def test_calibrate_refuses_verdicts_that_were_chosen_rather_than_drawn(found, tmp_path, capsys):
     path = tmp_path / "verdicts.csv"
     path.write_text("path,score,verdict\n" + "a.wav,0.5,y\n" * 20)
