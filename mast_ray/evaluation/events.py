@@ -128,18 +128,26 @@ def events_from_arrow(table: pa.Table, recordings: RecordingList | None = None) 
         label = np.array(table.column("label").fill_null("").to_pylist(), object)
     low_hz, high_hz = _numbers(table, "low_hz"), _numbers(table, "high_hz")
     time_only = np.isnan(low_hz) | np.isnan(high_hz)
-    score = _numbers(table, "score", 1.0)
+    begin_s, end_s, score = (
+        _numbers(table, "begin_s"),
+        _numbers(table, "end_s"),
+        _numbers(table, "score", 1.0),
+    )
     if without := int(np.isnan(score).sum()):
         raise DataError(
             f"{without} of {len(table)} rows of a table of events have a score that is not a number:\n"
             "leave these rows out, or the column: boxes without a score count as sure"
         )
+    if without := int((np.isnan(begin_s) | np.isnan(end_s)).sum()):
+        raise DataError(
+            f"{without} of {len(table)} rows of a table of events have no begin_s or no end_s: leave these rows out"
+        )
     events = EventTable(
         recordings,
         row,
         _numbers(table, "chunk", -1.0).astype(np.int64),
-        _numbers(table, "begin_s"),
-        _numbers(table, "end_s"),
+        begin_s,
+        end_s,
         np.where(time_only, np.nan, low_hz),
         np.where(time_only, np.nan, high_hz),
         score,
@@ -255,5 +263,10 @@ def _strings(table: pa.Table, name: str) -> tuple[str, ...]:
 def _numbers(table: pa.Table, name: str, default: float = float("nan")) -> Floats:
     if name not in table.column_names:
         return np.full(len(table), default)
-    column = pc.fill_null(table.column(name).cast(pa.float64()), default)
+    try:
+        column = pc.fill_null(table.column(name).cast(pa.float64()), default)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"a table has values in its column {name} that are no numbers: {error}\ncorrect these values"
+        ) from error
     return np.array(column.to_numpy(), np.float64)

@@ -94,6 +94,7 @@ class Scored:
     unit: Literal["chunk", "recording"]
     rows: Callable[[], tuple[EventTable, EventTable]]  # (D,) detections and (G,) truths, made when asked for
     left_out: dict[str, LeftOut]  # by the reason why
+    are_named: bool = False  # a model with names called every detection something, be it `unknown`
 
     @cached_property
     def in_time(self) -> Matches:
@@ -330,8 +331,12 @@ def breakdown_by(
 
 
 def has_names(scored: Scored) -> bool:
-    """Whether detections carry names that the truth knows: an export of nameless boxes calls them all `call`."""
-    return bool(set(scored.detections.label.tolist()) & set(scored.truth.label.tolist()) - {""})
+    """Whether detections carry names that the truth knows: an export of nameless boxes calls them all `call`. Those of a
+    model with names do, also where all are called `unknown` or by wrong names: a recall without names would hide that.
+    """
+    return scored.are_named or bool(
+        set(scored.detections.label.tolist()) & set(scored.truth.label.tolist()) - {""}
+    )
 
 
 def _breakdown_of_names(scored: Scored, threshold: float, num_resamples: int, seed: int) -> list[Cell]:

@@ -32,6 +32,7 @@ from mast_ray.tables.schemas import DETECTIONS, RECORDINGS, SITE_KEY
 
 _HIVE = re.compile(r"([^/=]+)=([^/]*)/")
 STARTS = ("start_utc", "start_local")
+OF_A_BOX = ("recording_id", "begin_s", "end_s", "score")
 OF_CHUNKS = ("pseudo-label", "detect-chunks")  # stages that go through chunks of some splits
 _NOT_DATA = ("recordings.parquet", "labels.parquet", "rejects.parquet", "splits.parquet", "metrics.parquet")
 
@@ -102,7 +103,15 @@ def read_parquet(storage: Storage, key: str) -> pa.Table:
     """One file; columns that its folders name (site=Danum/) are added when it lacks them."""
     filesystem, root = storage.arrow()
     with filesystem.open_input_file(f"{root.rstrip('/')}/{key}") as file:
-        table = pq.ParquetFile(file).read()
+        try:
+            table = pq.ParquetFile(file).read()
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's word, not Parquet's
+            raise DataError(
+                f"{storage.url}/{key} is no whole Parquet table:\n"
+                "copy it again, or run the command that wrote it once more"
+            ) from error
     for name, value in _HIVE.findall(key):
         if name not in table.column_names:
             whole = (table.schema.metadata or {}).get(SITE_KEY) if name == "site" else None
@@ -112,7 +121,9 @@ def read_parquet(storage: Storage, key: str) -> pa.Table:
 
 
 def conform(table: pa.Table, schema: pa.Schema, required: Iterable[str], source: str) -> pa.Table:
-    """Columns of `schema` in its types (null where absent), then the table's other columns."""
+    """Columns of `schema` in its types (null where absent), then the table's other columns. Every box has what is required
+    of one, and none ends before it begins: one such box would leave all others uncounted.
+    """
     missing = [name for name in required if name not in table.column_names]
     if missing:
         raise DataError(
@@ -120,15 +131,40 @@ def conform(table: pa.Table, schema: pa.Schema, required: Iterable[str], source:
             "give the table that `mast detect` or `mast prepare` wrote"
         )
     columns = {
-        field.name: table.column(field.name).cast(field.type)
+        field.name: _cast(table.column(field.name), field, source)
         if field.name in table.column_names
         else pa.nulls(len(table), field.type)
         for field in schema
     }
+    for name in (name for name in OF_A_BOX if name in required):
+        if without := columns[name].null_count:
+            raise DataError(
+                f"{source} has {without:,} of {len(table):,} rows without {name}: leave them out, or fill it in"
+            )
+    if {"begin_s", "end_s"} <= set(required):
+        back = pc.sum(pc.less(columns["end_s"], columns["begin_s"]), min_count=0).as_py()
+        if back:
+            raise DataError(
+                f"{source} has {back:,} of {len(table):,} rows whose end_s is before their begin_s: leave them out, or swap them"
+            )
     columns |= {
         name: table.column(name) for name in table.column_names if name not in columns and name != "date"
     }
     return pa.table(columns)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, source: str) -> pa.ChunkedArray:
+    """A column in its type; what is not a number is missing."""
+    try:
+        column = column.cast(field.type)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{source} has values in its column {field.name} that are no {field.type}: {error}\n"
+            "correct these values"
+        ) from error
+    if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py():
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, field.type), column)
+    return column
 
 
 def read_detections(uri: str, threshold: float | None = None) -> pa.Table:
@@ -137,9 +173,7 @@ def read_detections(uri: str, threshold: float | None = None) -> pa.Table:
     parts = []
     for key in keys:
         part = read_parquet(storage, key)
-        part = conform(
-            part, DETECTIONS, ("recording_id", "begin_s", "end_s", "score"), f"{storage.url}/{key}"
-        )
+        part = conform(part, DETECTIONS, OF_A_BOX, f"{storage.url}/{key}")
         parts.append(
             part if threshold is None else part.filter(pc.greater_equal(part.column("score"), threshold))
         )
@@ -204,14 +238,26 @@ def _manifest(uri: str) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def read_recordings(uri: str) -> pa.Table:
-    """A recordings table: the file itself, or recordings.parquet of a stage folder."""
+def read_recordings(uri: str, needs_lengths: bool = False) -> pa.Table:
+    """A recordings table: the file itself, or recordings.parquet of a stage folder. Who counts hours or shows windows
+    needs the length of every one.
+    """
     storage, key = open_storage(uri), "recordings.parquet"
     if uri.endswith(".parquet"):
         storage, key = open_beside(uri)
     if storage.stat(key) is None:
         raise DataError(f"{storage.url}/{key} does not exist: give recordings.parquet of a prepared archive")
     table = conform(read_parquet(storage, key), RECORDINGS, ("recording_id", "path", "duration_s"), uri)
+    if twice := len(table) - pc.count_distinct(table.column("recording_id")).as_py():
+        raise DataError(
+            f"{uri} lists {twice:,} of its {len(table):,} recordings a second time, so their hours would count twice:\n"
+            "list every recording once"
+        )
+    if needs_lengths and (without := table.column("duration_s").null_count):
+        raise DataError(
+            f"{uri} has {without:,} of {len(table):,} recordings without duration_s, their length:\n"
+            "fill it in, or leave these recordings out"
+        )
     return table.set_column(table.column_names.index("site"), "site", pc.fill_null(table.column("site"), ""))
 
 

@@ -88,8 +88,8 @@ def _clock_of_name(row: dict[str, Any], zone: str) -> datetime | None:
 
 def _is_elsewhere(row: dict[str, Any], zone: str) -> bool:
     """Whether the local time of a recording is not that of a zone."""
-    if row["start_utc"] is None:
-        return False
+    if row["start_utc"] is None or "dst_gap" in (row["time_flags"] or "").split(","):
+        return False  # a clock that was not put forward shows an hour that the zone leaves out
     offset = row["start_utc"].astimezone(zone_named(zone)).utcoffset() or timedelta(0)
     return row["utc_offset_s"] != round(offset.total_seconds())
 

@@ -96,6 +96,10 @@ def run(args: argparse.Namespace) -> int:
         refuse_idle(args, ("threshold",), "it is that of detections, so give them with --boxes TABLE")
     if args.neighbours < 0 or args.min_members < 2:
         raise ConfigError("--neighbours must be 0 or more, --min-members 2 or more")
+    if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
+        raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
+    if not -1.0 <= args.min_similarity <= 1.0 or not args.min_margin >= 0.0:
+        raise ConfigError("--min-similarity is a cosine, from -1 to 1, and --min-margin 0 or more")
     knobs = EmbedKnobs(
         args.what, args.name, detections, tuple(n.strip() for n in args.splits.split(",") if n.strip()), args.threshold,
         args.neighbours, args.map, args.min_similarity, args.min_margin, args.min_members, args.background,

@@ -73,12 +73,16 @@ def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0.0 <= args.threshold <= 1.0:
         raise ConfigError(f"--threshold {args.threshold} is no score: give a number between 0 and 1")
     _refuse_idle(args)
+    if args.stretches is not None and args.to == "pamdp":
+        raise ConfigError(
+            "--stretches are places to listen to, no observations for a portal:\ngive --to raven, audacity or csv"
+        )
     args.table = of_run(args.table)
     # doubtful calls count where many stand together
     least = args.threshold if args.stretches is not None else chosen_threshold(args.threshold, args.table)
     detections = stitched(read_detections(args.table, least))
     known = args.recordings or recordings_beside(args.table)
-    recordings = read_recordings(known) if known else None
+    recordings = read_recordings(known, needs_lengths=args.stretches is not None) if known else None
     detections = with_paths(detections, recordings)
     if detections.column("path").null_count:
         raise DataError(

@@ -7,11 +7,12 @@ import asyncio
 import getpass
 import logging
 import webbrowser
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
 from mast_ray.config.errors import ConfigError, DataError
-from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder
+from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder, read_logs
 from mast_ray.recordings.annotations.tabular import decoded
 from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
@@ -93,10 +94,12 @@ def run(args: argparse.Namespace) -> int:
     audio = audio_of(args.run, detections, args.audio)
     found = load_boxes(detections, audio, args.threshold)
     if not found.recordings:
-        raise DataError(f"{args.run} names no recording:\ngive the folder of the recordings: --audio ROOT")
+        raise DataError(
+            f"{args.run} holds no detection to review, and names no recording:\n"
+            "give the folder that `mast detect` wrote, or --threshold 0 for all detections"
+        )
     session = ReviewSession(found, folder, reviewer, rounds=ended_rounds(args.run))
-    for problem in session.problems:
-        logging.getLogger("mast.review").warning("%s", problem)
+    _warn(session.problems)
     if args.imported:
         return _import(args, session)
     if args.export:
@@ -127,6 +130,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _warn(problems: Iterable[str]) -> None:
+    for problem in problems:
+        logging.getLogger("mast.review").warning("%s", problem)
+
+
 def _import(args: argparse.Namespace, session: ReviewSession) -> int:
     if not args.reviewer:
         raise ConfigError("whose corrections are these? give --reviewer NAME")
@@ -142,6 +150,7 @@ def _import(args: argparse.Namespace, session: ReviewSession) -> int:
 
 def _export(args: argparse.Namespace, session: ReviewSession) -> int:
     states = session.states()
+    _warn(problem for problem in read_logs(session.folder).problems if problem not in session.problems)
     if args.reviewer:
         states = {session.reviewer: states[session.reviewer]}
     out = export_corrections(states, session.found, Path(args.export), args.format, ended_rounds(args.run))

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -23,8 +22,10 @@ from mast_ray.recordings.decoding.faults import UnreadableRecording
 from mast_ray.recordings.decoding.reading import ANY_RATE, Channel, open_recording
 from mast_ray.reporting.detection_tables import (
     chosen_threshold,
+    conform,
     of_run,
     read_detections,
+    read_parquet,
     read_recordings,
     recordings_beside,
 )
@@ -32,7 +33,8 @@ from mast_ray.reporting.figures import FigureBox, png_bytes, spectrogram_figure
 from mast_ray.spectrogram.grid import CHUNK_S, FRAME_LENGTH_SAMPLES, SAMPLE_RATE_HZ
 from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.stages.review.found_boxes import channel_of
-from mast_ray.storage.storage import key_of
+from mast_ray.storage.storage import key_of, open_beside
+from mast_ray.tables.schemas import DETECTIONS
 from mast_ray.verbs.idle_options import refuse_idle
 
 HELP = "draw a recording's spectrogram with boxes"
@@ -178,16 +180,11 @@ def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
 
 def _parquet_boxes(table: Path, recording: Path) -> list[FigureBox]:
     columns = ["path", "begin_s", "end_s", "low_hz", "high_hz", "score"]
-    try:
-        found = (
-            read_detections(str(table)).select(columns)
-            if table.is_dir()
-            else parquet.read_table(table, columns=columns)
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"{table} is no table of detections ({error}):\ngive one that `mast detect` wrote"
-        ) from error
+    if table.is_dir():
+        found = read_detections(str(table)).select(columns)
+    else:
+        one = read_parquet(*open_beside(str(table)))
+        found = conform(one, DETECTIONS, ("path", "begin_s", "end_s"), str(table)).select(columns)
     rows = [row for row in found.to_pylist() if row["path"]]
     listed = recordings_beside(str(table))  # those without a detection too: another of that name is not meant
     silent = read_recordings(listed).column("path").to_pylist() if listed else []

@@ -26,6 +26,7 @@ from mast_ray.reporting.detection_tables import (
     read_recordings,
     recordings_beside,
     searched_recordings,
+    split_uri,
     stitched,
     zone_of,
 )
@@ -80,12 +81,13 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ConfigError(f"--seed {args.seed}: give a whole number from 0 on")
     args.table = of_run(args.table)
+    split_uri(args.table)  # a place that is not there says nothing of its effort either
     source = args.recordings or recordings_beside(args.table)
     if source is None:
         raise DataError(
             f"{args.table} does not say what was recorded: give --recordings, the effort, as well"
         )
-    recordings, in_part = searched_recordings(args.table, read_recordings(source))
+    recordings, in_part = searched_recordings(args.table, read_recordings(source, needs_lengths=True))
     recordings = restated(recordings, args.timezone, args.site_table, zone_of(args.table))
     detections = stitched(read_detections(args.table, chosen_threshold(args.threshold, args.table)))
     if len(recordings) == 0:
@@ -138,10 +140,11 @@ def _refuse_others(detections: pa.Table, recordings: pa.Table, table: str, sourc
     """Calls of recordings that the effort does not know would be counted
     nowhere, and every rate be too low.
     """
-    known = pc.is_in(detections.column("recording_id"), recordings.column("recording_id").combine_chunks())
+    heard = recordings.filter(pc.greater(recordings.column("duration_s"), 0.0))
+    known = pc.is_in(detections.column("recording_id"), heard.column("recording_id").combine_chunks())
     if foreign := len(detections) - pc.sum(known, min_count=0).as_py():
         raise DataError(
-            f"{foreign:,} of {len(detections):,} detections in {table} are of recordings that {source} does not list:\n"
+            f"{foreign:,} of {len(detections):,} detections in {table} are of recordings that {source} does not list, or without a length:\n"
             "give the recordings of the same archive (those that `mast detect` wrote beside the detections)"
         )
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.recordings.clock_and_site.clock import TableRow, recording_metadata
 from mast_ray.reporting.report.collect_provenance import clock_warnings
 from mast_ray.reporting.restating import restated
@@ -93,3 +94,15 @@ def test_a_clock_in_utc_keeps_its_moment_and_gets_local_hours():
     (row,) = restated(utc, "Asia/Makassar", before="UTC").to_pylist()
     assert row["start_utc"] == datetime(2024, 6, 30, 5, tzinfo=UTC)
     assert row["start_local"] == datetime(2024, 6, 30, 13)
+
+
+def test_a_clock_in_the_hour_that_summer_time_leaves_out_is_not_said_to_be_of_another_zone(capsys):
+    restated(recordings("A/A_20240331_023000.wav"), "Europe/Berlin")
+    assert "have an offset" not in capsys.readouterr().err
+
+
+def test_the_remedy_for_a_zone_that_is_none_is_one_of_every_verb():
+    """`mast summarise --timezone` named --set audio.timezone, which it does not know."""
+    with pytest.raises(ConfigError, match="Asia/Makassar") as told:
+        restated(recordings("A/A_20240331_023000.wav"), "Borneo")
+    assert "--set" not in str(told.value)

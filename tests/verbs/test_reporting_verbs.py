@@ -122,10 +122,11 @@ def test_export_without_rates_says_that_nyquist_was_not_checked(run, capsys):
         (["detections", "--threshold", "7"], "between 0 and 1", 2),
         (["recordings.parquet"], "has no column", 3),
         (["missing.parquet"], "does not exist", 3),
+        (["detections", "--stretches", "0.1", "--to", "pamdp"], "no observations", 2),
     ],
 )
 def test_mistakes_in_export_are_named_in_three_lines(run, capsys, arguments, says, code):
-    typed = ["export", str(run / arguments[0]), *arguments[1:], "--to", "csv", "--out", str(run / "x")]
+    typed = ["export", str(run / arguments[0]), "--to", "csv", *arguments[1:], "--out", str(run / "x")]
     assert main(typed) == code
     error = capsys.readouterr().err
     assert says in error and len(error.strip().splitlines()) <= 3

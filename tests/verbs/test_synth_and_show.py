@@ -124,3 +124,22 @@ def test_show_writes_what_it_draws_as_sound(archive, tmp_path):
     if own_hz == 16_000:
         part = whole[32_000:80_000]
         assert np.corrcoef(samples, part)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"), [({"score": "high"}, "column score"), ({"begin_s": None}, "without begin_s")]
+)
+def test_boxes_that_cannot_be_drawn_are_told_by_their_column(archive, tmp_path, capsys, changed, says):
+    recording = next((archive / "audio").rglob("*.wav"))
+    row = {
+        "path": str(recording),
+        "begin_s": 1.0,
+        "end_s": 2.0,
+        "low_hz": 1000.0,
+        "high_hz": 2000.0,
+        "score": 0.7,
+    }
+    table = tmp_path / "found.parquet"
+    parquet.write_table(pa.Table.from_pylist([row | changed]), table)
+    assert main(["show", str(recording), "-o", str(tmp_path / "x.png"), "--detections", str(table)]) == 3
+    assert says in capsys.readouterr().err

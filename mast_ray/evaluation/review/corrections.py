@@ -185,7 +185,7 @@ def read_log(path: Path) -> Log:
             continue
         try:
             actions.append(action_of_line(raw.decode("utf-8")))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             problems.append(f"{path}, line {number} was left out: {error}")
     return Log(tuple(actions), tuple(problems))
 

@@ -51,8 +51,14 @@ class Verdicts:
         columns = {name.lower(): name for name in self.rows[0]} if self.rows else {}
         if not {"detection_id", "path"} <= columns.keys():
             return {}
-        named = ((row[columns["detection_id"]].strip(), row[columns["path"]]) for row in self.rows)
-        return {name: path for name, path in named if _ID.fullmatch(name) and not name.isdigit()}
+        named = ((_id_of(row[columns["detection_id"]]), row[columns["path"]]) for row in self.rows)
+        return {name: path for name, path in named if name}
+
+
+def _id_of(text: str) -> str:
+    """The id in a cell; "" where there is none to rely on."""
+    name = text.strip()
+    return name if _ID.fullmatch(name) and not name.isdigit() else ""
 
 
 def verdicts_csv(boxes: Iterable[ReviewedBox]) -> bytes:
@@ -85,6 +91,7 @@ def read_verdicts(path: Path | str) -> Verdicts:
             "give the CSV that the report or `mast calibrate` wrote"
         )
     scores, right, rows, undecided = [], [], [], 0
+    judged: set[str] = set()
     for line, values in table.rows:
         verdict = values[names["verdict"]].strip().lower()
         if verdict in UNDECIDED:
@@ -100,6 +107,13 @@ def read_verdicts(path: Path | str) -> Verdicts:
             score = None
         if score is None:
             raise DataError(f"{path}, line {line}: no score:\nkeep the score column as it was written")
+        name = _id_of(values[names["detection_id"]]) if "detection_id" in names else ""
+        if name in judged:
+            raise DataError(
+                f"{path}, line {line}: detection {name} is judged a second time, which would count as two:\n"
+                "keep one row of each detection"
+            )
+        judged |= {name} - {""}
         scores.append(score)
         right.append(verdict in YES)
         rows.append(values)

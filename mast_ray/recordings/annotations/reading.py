@@ -315,7 +315,8 @@ def detect_format(text: str, document: Any, name: str, columns: Mapping[str, str
         return "csv"
     raise DataError(
         f"{name}: not an annotation file that is known here (begins with {header[:60]!r}):\n"
-        "map its columns, e.g. --columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1"
+        "call its columns file, begin_s, end_s, low_hz, high_hz and label, or map its columns: "
+        "--columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1"
     )
 
 

@@ -172,8 +172,8 @@ def zone_named(zone: str) -> tzinfo:
         return UTC if zone.strip().upper() in ("UTC", "GMT", "Z") else ZoneInfo(zone.strip())
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ConfigError(
-            f"audio.timezone={zone!r} is not a time zone:\n"
-            "name one from the IANA list, e.g. --set audio.timezone=Asia/Makassar, or a fixed offset such as +08:00"
+            f"{zone!r} (audio.timezone, --timezone) is not a time zone:\n"
+            "name one from the IANA list, e.g. Asia/Makassar, or a fixed offset such as +08:00"
         ) from error
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.recordings.annotations.tabular import defused, written_table
 from mast_ray.reporting.exports.rows import audio_facts, clipped_box, detection_id, local_text, utc_text
 
@@ -52,7 +53,9 @@ def pamdp_files(detections: pa.Table, recordings: pa.Table | None) -> tuple[dict
     """Key -> text of the four files, and what is still missing for a valid package."""
     facts = audio_facts(recordings)
     rows = detections.drop_columns([c for c in ("embedding",) if c in detections.column_names]).to_pylist()
-    known = recordings.to_pylist() if recordings is not None else _recordings_of(rows)
+    known = recordings.to_pylist() if recordings is not None else []
+    listed = {recording["path"] for recording in known}
+    known += _recordings_of([row for row in rows if row["path"] not in listed])
 
     def stamp(moment: datetime | None, offset: int | None) -> str:
         return local_text(moment, offset) or utc_text(moment)
@@ -80,9 +83,11 @@ def pamdp_files(detections: pa.Table, recordings: pa.Table | None) -> tuple[dict
         )
         start = row["start_utc"]
         tags = f"start:{stamp(start, row['utc_offset_s'])}" if start is not None else ""
+        label = row.get("label") or ""
+        kind = "unknown" if label == UNKNOWN else "animal" if label else "unclassified"
         observations.append(
-            [name, row["site"] or "unknown", row["recording_id"], "", "media", "animal" if row.get("label") else "unclassified",
-             row.get("label") or "", f"{begin_s:.3f}", f"{end_s:.3f}", f"{begin_s:.3f}", f"{low_hz:.1f}" if has_band else "",
+            [name, row["site"] or "unknown", row["recording_id"], "", "media", kind,
+             "" if label == UNKNOWN else label, f"{begin_s:.3f}", f"{end_s:.3f}", f"{begin_s:.3f}", f"{low_hz:.1f}" if has_band else "",
              f"{end_s - begin_s:.3f}", f"{high_hz - low_hz:.1f}" if has_band else "", "machine",  # type: ignore[operator]
              f"mast_ray {row['model_sha'] or ''}".strip(), "",
              f"{row['score'] if row['probability'] is None else row['probability']:.4f}", tags, ""]
@@ -98,6 +103,10 @@ def pamdp_files(detections: pa.Table, recordings: pa.Table | None) -> tuple[dict
     notes = [
         f"{no_place} of {len(deployments)} deployments have no latitude and longitude, which pamDP requires"
     ] * bool(no_place)
+    no_time = sum(not row[3] for row in media)
+    notes += [
+        f"{no_time} of {len(media)} media have no timestamp, as their clock or its zone is unknown: --timezone or --table says it"
+    ] * bool(no_time)
     return files, (
         *notes,
         "recorderModel, recorderConfiguration and bitDepth are not known to mast: fill them in before publishing",

@@ -106,7 +106,7 @@ def diel_heat_map(diel: DielMap) -> Markup:
             "width": round(width, 4),
             "height": row_height,
             "calls": calls.ravel().tolist(),
-            "effort": np.round(hours, 2).ravel().tolist(),
+            "effort": np.round(hours, 6).ravel().tolist(),  # hours; a recording may last some seconds
         },
         separators=(",", ":"),
     )

@@ -22,6 +22,7 @@ from mast_ray.evaluation.naming.confusion import CONFUSION
 from mast_ray.evaluation.score_sheet import METRICS, ScoreSheet
 from mast_ray.evaluation.similarity.retrieval import RETRIEVAL
 from mast_ray.reporting.detection_tables import (
+    OF_A_BOX,
     conform,
     parquet_keys,
     read_parquet,
@@ -171,5 +172,5 @@ def _joined(stage: Storage, keys: list[str]) -> pa.Table | None:
         part = read_parquet(stage, key)
         columns = set(part.column_names)
         if {"recording_id", "begin_s", "end_s", "score", "low_hz"} <= columns and "source" not in columns:
-            parts.append(conform(part, DETECTIONS, ("recording_id",), key))
+            parts.append(conform(part, DETECTIONS, OF_A_BOX, f"{stage.url}/{key}"))
     return pa.concat_tables(parts, promote_options="permissive") if parts else None

@@ -36,6 +36,10 @@ class LearnedRun:
 
 def find_run(run: str, audio: str = "", model: str = "", corrections: str = "") -> LearnedRun:
     """Everything a run needs to be learned from; what cannot be found is asked for."""
+    if run.endswith(".parquet"):
+        raise DataError(
+            f"{run} is a table alone, without its model:\ngive a run folder, or what `mast detect` wrote"
+        )
     root = open_storage(run)
     stage = next((one for one in (root.at(DETECTIONS), root) if _is_detect_stage(one)), None)
     if stage is None:

@@ -83,6 +83,8 @@ class AskedQueues:
         """Rows of the detections in the order of a queue; `part` is the cell of site_hour."""
         if name == "site_hour":
             cells = self.cells()
+            if not cells and part == 0:  # no detection reaches the threshold
+                return np.zeros(0, np.int64)
             if not 0 <= part < len(cells):
                 raise DataError(f"there is no site and hour number {part}")
             return cells[part].rows

@@ -170,7 +170,7 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
             f"{place} holds no box and no stretch of these recordings:\ncheck the names in its tables"
         )
     actions, problems = [], list(read.problems)
-    problems += [f"{name} is none of the recordings" for name in read.unresolved]
+    problems += [f"{name} is none of the recordings, or several are called so" for name in read.unresolved]
     possible, notes = possible_boxes(map(_above_zero_hz, read.annotations))
     problems += map(str, notes)
     drawn: list[Annotation] = []
@@ -244,7 +244,7 @@ def _actions_of(annotation: Annotation, found: FoundBoxes, reviewer: str) -> lis
     if row is None:
         return [plain] if annotation.said == "call" else []
     name = found.ids[row]
-    score = round(float(found.score[row]), 4)
+    score = float(found.score[row])
     label = "" if found.label[row] == UNKNOWN else found.label[row]
     plain = replace(plain, box_id=name, detection_id=name, score=score, label=label)
     if annotation.said == "no_call":

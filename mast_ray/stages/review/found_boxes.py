@@ -6,6 +6,7 @@ of faint boxes would hide the calls. A hundred thousand rows take about 30 MB an
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,8 +141,21 @@ def load_boxes(detections: str, audio: Storage, threshold: float | None) -> Foun
     chosen = DEFAULT_THRESHOLD if chosen is None else chosen
     table = stitched(read_detections(detections, chosen / 2))
     beside = recordings_beside(detections)
-    recordings = read_recordings(beside) if beside else recordings_of_audio(table, audio)
-    return boxes_of_tables(with_paths(table, recordings), recordings, chosen)
+    recordings = read_recordings(beside, needs_lengths=True) if beside else None
+    table = with_paths(table, recordings)
+    if table.column("path").null_count:
+        raise DataError(
+            f"{detections} does not say which file a detection lies in:\ngive the folder that `mast detect` wrote"
+        )
+    recordings = recordings_of_audio(table, audio) if recordings is None else recordings
+    paths = pc.unique(table.column("path"))
+    if missing := sorted({*paths.to_pylist()} - {*recordings.column("path").to_pylist()}):
+        print(
+            f"note: detections of {len(missing)} recordings are left out, which are not in {audio.url} or cannot be read "
+            f"(e.g. {missing[0]})",
+            file=sys.stderr,
+        )
+    return boxes_of_tables(table, recordings, chosen)
 
 
 def boxes_of_tables(detections: pa.Table, recordings: pa.Table, threshold: float) -> FoundBoxes:

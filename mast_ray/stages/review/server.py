@@ -222,7 +222,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
         raise web.HTTPUnsupportedMediaType()
     try:
         body = await request.json()
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # brackets in brackets, thousands deep
         raise ValueError("not JSON") from error
     if not isinstance(body, dict):
         raise ValueError("not a JSON object")

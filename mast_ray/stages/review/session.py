@@ -276,7 +276,7 @@ class ReviewSession:
         return Action(
             kind, self.reviewer, recording_id, path, box_id,
             box_id if row is not None else own.detection_id if own is not None else "",
-            before[0], before[2], before[1], before[3], name, shown["score"],
+            before[0], before[2], before[1], before[3], name, None if row is None else float(self.found.score[row]),
         )  # fmt: skip
 
     def _home(self, row: int | None, own: ReviewedBox | None) -> tuple[str, str, float]:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.similarity.clusters import map_2d, refuse_no_umap
@@ -102,15 +103,21 @@ def run_embed(
             found: dict[str, Any] = {"retrieval": [], "novelty": []}
         else:
             labels = embedded(archive.labels)
+            num_boxes = len(archive.labels)
             parts = [labels.append_column("origin", pa.array(["label"] * len(labels)))]
             truth: list[str] = []
             if knobs.detections:
                 threshold = knobs.threshold if knobs.threshold is not None else embedder.card.score_threshold
                 detections = _detections(archive, knobs.detections, threshold or 0.0)
+                num_boxes += len(detections)
                 own = embedded(detections)
                 truth = true_labels(archive, own, detections, config)
                 parts.append(own.append_column("origin", pa.array(["detection"] * len(own))))
             table = pa.concat_tables(parts, promote_options="permissive")
+            if left_out := num_boxes - len(table):
+                log.info(
+                    "note: %d of %d boxes have no band or lie in other splits: left out", left_out, num_boxes
+                )
             _begin_anew(run)
             table, found = _box_studies(stage, table, truth, knobs, config)
         log.info(
@@ -137,6 +144,16 @@ def _begin_anew(run: StageRun, not_made: Sequence[str] = ()) -> None:
 def _detections(prepared: Prepared, uri: str, threshold: float) -> pa.Table:
     """Detections of whole recordings at or above the threshold; per-chunk ones are stitched."""
     table = read_detections(uri, threshold).select(DETECTIONS.names)
+    foreign = int((prepared.rows_of(table.column("recording_id")) < 0).sum())
+    if foreign and foreign == len(table):
+        raise DataError(
+            f"none of the {len(table):,} detections in {uri} is of a recording of {prepared.storage.url}:\n"
+            "give what was detected in the recordings of this archive"
+        )
+    if foreign:
+        log.info(
+            "note: %d of %d detections are of recordings that the archive does not hold", foreign, len(table)
+        )
     if table.column("chunk").null_count < len(table):
         return stitched_table(prepared, table)
     return conform(table, DETECTIONS, ("recording_id", "begin_s", "end_s", "score"), uri)

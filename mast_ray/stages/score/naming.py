@@ -24,7 +24,8 @@ def score_named(
     found = scored.detections
     rows = prepared.rows_of(pa.array(found.recordings.ids, pa.string()))
     events = stitched_events(found, prepared.num_frames[rows])
-    return score_whole(prepared, with_names(prepared, events, split, model, threshold, config), split, config)
+    named = with_names(prepared, events, split, model, threshold, config)
+    return replace(score_whole(prepared, named, split, config), are_named=True)
 
 
 def with_names(

@@ -27,7 +27,7 @@ from mast_ray.evaluation.review.sheet import (
     draw_places,
     num_above,
 )
-from mast_ray.reporting.detection_tables import conform, read_parquet, split_uri
+from mast_ray.reporting.detection_tables import OF_A_BOX, conform, read_parquet, split_uri
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.spectrogram.grid import HIGH_HZ, LOW_HZ
 from mast_ray.stages.runner import HERE, Runner
@@ -53,11 +53,11 @@ class Slice:
         if not self.keys:
             yield read_events(self.uri, needs_scores=True)
             return
-        storage, wanted = open_storage(self.uri), ("recording_id", "begin_s", "end_s", "score")
+        storage = open_storage(self.uri)
         for key in self.keys:
-            table = conform(read_parquet(storage, key), DETECTIONS, wanted, f"{storage.url}/{key}")
+            table = read_parquet(storage, key)
             refuse_no_scores(table, f"{storage.url}/{key}")
-            yield events_from_arrow(table)
+            yield events_from_arrow(conform(table, DETECTIONS, OF_A_BOX, f"{storage.url}/{key}"))
 
 
 class Drawn(NamedTuple):

@@ -1,7 +1,10 @@
 """Who was called what, counted by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from mast_ray.evaluation.events import events_from_arrow
 from mast_ray.evaluation.naming.confusion import MISSED, NO_CALL, confusion_csv, confusion_of, confusion_text
@@ -69,3 +72,19 @@ def test_boxes_without_names_keep_their_recall_alone():
     cells = {cell.name: cell.metrics for cell in breakdown_by(nameless, "label", 0.5, 50)}
     assert (cells["wren"].recall, cells["robin"].recall) == (0.5, 0.5)
     assert confusion_of(nameless, "test", 0.5) is None
+
+
+@pytest.mark.parametrize(("given", "names"), [("unknown", 0), ("finch", 2)])
+def test_a_split_in_which_no_name_is_right_has_no_recall_without_names(given, names):
+    """One split of a table counted names, the next, where all boxes were called unknown, every box that lay on a call."""
+    found = boxes(("x", 0, given, 0.9), ("y", 0, given, 0.9))
+    named = replace(score_tables(found, TRUTH), are_named=True)
+    cells = {cell.name: cell.metrics for cell in breakdown_by(named, "label", 0.5, 50)}
+    assert {name: cells[name].recall for name in ("owl", "robin", "wren")} == {
+        "owl": 0,
+        "robin": 0,
+        "wren": 0,
+    }
+    assert cells["finch"].num_detections == names if names else "finch" not in cells
+    one = confusion_of(named, "test", 0.5)
+    assert (one.num_right, one.num_found) == (0, 2)

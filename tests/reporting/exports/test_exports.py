@@ -237,6 +237,27 @@ def test_pamdp_tables_name_each_other_and_describe_themselves(two_files, tmp_pat
         assert [f["name"] for f in resource["schema"]["fields"]] == list(rows[resource["path"]][0])
 
 
+def test_a_box_called_unknown_is_no_species_for_a_portal(tmp_path):
+    boxes = [box("Danum/a.wav", 1.0, 2.0, label=label) for label in ("unknown", "Rana", None)]
+    export_detections(*tables([recording("Danum/a.wav")], boxes), open_storage(tmp_path), "pamdp")
+    rows = list(csv.DictReader((tmp_path / "observations.csv").open()))
+    assert [(row["observationType"], row["scientificName"]) for row in rows] == [("unknown", ""), ("animal", "Rana"), ("unclassified", "")]  # fmt: skip
+
+
+def test_a_portal_gets_the_medium_of_every_observation_and_hears_which_have_no_time(tmp_path):
+    """A detection whose recording --recordings does not list named a medium that was in no table."""
+    clockless = recording("Danum/a.wav", start_utc=None, utc_offset_s=None)
+    done = export_detections(
+        *tables([clockless], [box("Danum/b.wav", 1.0, 2.0)]), open_storage(tmp_path), "pamdp"
+    )
+    media = list(csv.DictReader((tmp_path / "media.csv").open()))
+    assert [(m["mediaID"], bool(m["timestamp"])) for m in media] == [
+        ("id-Danum/a.wav", False),
+        ("id-Danum/b.wav", True),
+    ]
+    assert any("1 of 2 media have no timestamp" in note for note in done.notes)
+
+
 def test_a_mark_for_excel_is_written_only_when_asked_for(two_files, tmp_path):
     export_detections(*two_files, open_storage(tmp_path / "a"), "csv", "site", bom=True)
     export_detections(*two_files, open_storage(tmp_path / "b"), "csv", "site")

@@ -295,3 +295,23 @@ def test_boxes_that_cannot_be_are_left_out_by_their_reason_and_the_others_are_ta
         "2 boxes have no height and are left out",
     ]
     assert "1000.00 s: begins after the end of its recording" in read.problems[2]
+
+
+def test_lines_of_any_reviewer_that_cannot_be_read_are_told_when_all_are_exported(
+    place, found, tmp_path, caplog
+):
+    """Those of the others were left out in silence, and brackets in brackets ended it."""
+    logs = tmp_path / "corrections"
+    ReviewSession(found, logs, "Ana").act("accept", "random", [found.ids[0]])
+    (logs / "Bo.jsonl").write_text("[" * 100_000 + '\n{"version":1,"id":"cut sho')
+    typed = [
+        str(place[0]),
+        "--audio",
+        str(place[1]),
+        "--corrections",
+        str(logs),
+        "--export",
+        str(tmp_path / "tables"),
+    ]
+    assert run_verb("review", typed) == 0
+    assert [line for line in (1, 2) if f"Bo.jsonl, line {line} was left out" in caplog.text] == [1, 2]

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from review_run import PATHS, write_run
 
@@ -132,12 +133,41 @@ def test_a_queue_that_is_not_there_is_said(asked, name):
         asked.items(name, 0, 0, 5)
 
 
+def test_where_no_detection_reaches_the_threshold_all_queues_of_them_are_empty(tmp_path):
+    """The page asked for the first site and hour and got an error."""
+    run, audio = write_run(tmp_path)
+    found = load_boxes(detections_of(str(run)), open_storage(audio), 1.0)
+    asked = AskedQueues(ReviewSession(found, tmp_path / "corrections", "Ana"))
+    for name in ("site_hour", "random", "recording"):
+        assert asked.items(name, 0, 0, 5) == {"total": 0, "items": []} and asked.next_open(name, 0, -1) == -1
+
+
 def test_a_run_says_what_it_lacks(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="mast detect"):
         detections_of(str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="--audio"):
         audio_of(str(tmp_path / "empty"), str(tmp_path / "empty"), "")
+
+
+def test_detections_of_recordings_that_are_gone_are_left_out_aloud(tmp_path, capsys):
+    """A table alone, whose recordings are read from the folder: boxes of one that was deleted vanished in silence."""
+    run, audio = write_run(tmp_path)
+    (run / "detections/recordings.parquet").unlink()
+    (audio / PATHS[2]).unlink()
+    found = load_boxes(str(run / "detections/boxes.parquet"), open_storage(audio), 0.5)
+    assert {found.recordings[row].path for row in found.recording} == set(PATHS[:2])
+    said = capsys.readouterr().err
+    assert "detections of 1 recordings are left out" in said and PATHS[2] in said
+
+
+def test_a_table_that_names_no_recordings_is_told_what_to_give(tmp_path):
+    run, audio = write_run(tmp_path)
+    table = run / "detections/boxes.parquet"
+    (run / "detections/recordings.parquet").unlink()
+    pq.write_table(pq.read_table(table).drop_columns(["path"]), table)
+    with pytest.raises(DataError, match=r"does not say which file.*\n.*mast detect"):
+        load_boxes(str(table), open_storage(audio), 0.5)
 
 
 def test_the_recordings_are_where_detect_found_them_unless_said(tmp_path):

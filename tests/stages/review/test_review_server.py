@@ -247,6 +247,8 @@ def test_acts_come_back_changed_and_hostile_names_are_kept_as_text(talk, tmp_pat
             assert await status(client, f"{address}act", "POST", json=wrong) == 400
         huge = {"action": "draw", "recording": 0, "corners": [1, 1, 10**400, 5]}
         assert await status(client, f"{address}act", "POST", json=huge) == 400
+        deep = {"data": b"[" * 200_000, "headers": {"Content-Type": "application/json"}}
+        assert await status(client, f"{address}act", "POST", **deep) == 400
         for begin_s in ("inf", "1e300"):
             for what in ("picture", "sound"):
                 asked = f"{address}{what}?recording=0&begin_s={begin_s}&seconds=5"

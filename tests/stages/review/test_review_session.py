@@ -147,6 +147,16 @@ def test_figures_count_precision_at_random_and_agreement(found, folder):
     assert figures["reviewers"] == ["Ana", "Bo"]
 
 
+def test_a_verdict_on_the_box_that_the_threshold_was_taken_from_counts(found, folder):
+    """Scores were kept with four digits: 0.54000002 became 0.54, below the threshold, and its verdict said nothing."""
+    row = int(np.flatnonzero(found.score > 0.53)[0])
+    at_its_score = replace(found, threshold=float(found.score[row]))
+    session = ReviewSession(at_its_score, folder, "Ana")
+    session.act("accept", "random", [found.ids[row]])
+    assert lines(folder)[0]["score"] == found.score[row] != 0.54
+    assert session.figures()["precision"]["num"] == 1
+
+
 def as_another_model_finds_them(found, shift_s=0.1):
     moved = replace(found, begin_s=found.begin_s + shift_s, end_s=found.end_s + shift_s)
     return replace(moved, ids=tuple(f"new{name}" for name in found.ids))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from study_archive import make_study_archive, study_config, write_fresh_detector
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.inference.embeddings import (
     FACTS,
     best_views,
@@ -24,7 +24,7 @@ from mast_ray.inference.embeddings import (
 )
 from mast_ray.spectrogram.grid import boxes_from_seconds_hertz
 from mast_ray.stages.score import embedding_parts
-from mast_ray.stages.score.embed import EmbedKnobs, run_embed
+from mast_ray.stages.score.embed import EmbedKnobs, _detections, run_embed
 from mast_ray.stages.score.embedding_parts import recording_units
 from mast_ray.stages.score.embedding_studies import Abstention, boxes_of, neighbour_table, retrieval_rows
 from mast_ray.storage.storage import open_storage
@@ -185,6 +185,24 @@ def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path
     told = list(csv.DictReader((tmp_path / "out/tentative_labels.csv").open()))
     assert len(told) == len(rows) - 1 and {row["nearest_label"] for row in told} <= {"low", "high"}
     assert (tmp_path / "out/map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_detections_of_another_archive_are_told_as_such_and_not_as_boxes_without_a_band(
+    archive, tmp_path, caplog
+):
+    prepared = open_prepared(archive)
+    own = {"recording_id": prepared.recording_ids[0], "begin_s": 1.0, "end_s": 2.0, "score": 0.9}
+    strange = own | {"recording_id": "0123456789abcdef"}
+    for name, rows in (("all", [strange]), ("some", [own, strange])):
+        table = pa.Table.from_pylist(
+            [dict.fromkeys(DETECTIONS.names) | row for row in rows], schema=DETECTIONS
+        )
+        write_table(open_storage(tmp_path), f"{name}.parquet", table)
+    with pytest.raises(DataError, match=r"none of the 1 detections in .* is of a recording of"):
+        _detections(prepared, str(tmp_path / "all.parquet"), 0.5)
+    with caplog.at_level("INFO"):
+        assert len(_detections(prepared, str(tmp_path / "some.parquet"), 0.5)) == 2  # rows keep their numbers
+    assert "1 of 2 detections are of recordings that the archive does not hold" in caplog.text
 
 
 def test_chunks_embedded_where_boxes_were_leave_nothing_of_them_behind(archive, model, tmp_path):

@@ -68,7 +68,7 @@
       const span = cells.days > 1 ? `${cells.days} days from ${day}` : day;
       const effort = cells.effort[at];
       caption.textContent = `${resting}: ${span} ${String(hour).padStart(2, "0")}:00, ` + (effort > 0
-        ? `${cells.calls[at]} calls in ${effort.toFixed(2)} h = ${(cells.calls[at] / effort).toFixed(1)} per hour`
+        ? `${cells.calls[at]} calls in ${effort.toFixed(effort < 0.1 ? 4 : 2)} h = ${(cells.calls[at] / effort).toFixed(1)} per hour`
         : "nothing recorded");
     });
     svg.addEventListener("pointerleave", () => { caption.textContent = resting; });
