@@ -22,7 +22,7 @@ from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialSchedule
 from mast_ray.config.chatter import chatter_is_apart, keep
 from mast_ray.config.errors import MastError
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.ray_folder import ray_storage
+from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources
 from mast_ray.on_ray.units import worker_error
 from mast_ray.self_training.trial_records import (
@@ -84,6 +84,7 @@ def run_trials(
     )
     with _tunes_words_apart():
         grid = tuner.fit()
+    clean_ray_folder(stage)
     return broken_trials(grid, stage)
 
 

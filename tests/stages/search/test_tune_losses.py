@@ -100,3 +100,4 @@ def test_trials_on_ray_tune_leave_the_best_weights_as_settings_for_training(prep
         best.detector.epochs == config.detector.epochs
     )  # the length of a trial is not a setting that was found
     assert run_tune_losses(config, prepared, str(tmp_path / "out")).was_done
+    assert not (tmp_path / "out" / "ray").exists()  # Ray's own books
