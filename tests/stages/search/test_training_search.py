@@ -12,7 +12,7 @@ from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
-from mast_ray.stages.search.tune import run_tune, search_key
+from mast_ray.stages.search.tune import _best_sample, run_tune, search_key
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.storage.storage import open_storage
 
@@ -184,6 +184,14 @@ def test_a_trial_that_goes_on_remembers_its_best_of_the_stage(tmp_path):
     heard.clear()
     told_by("stage1", (12, 0.5))
     assert heard[0]["objective"] == 0.6  # as if it had never been killed
+
+
+def test_trials_that_find_nothing_choose_no_setting(caplog):
+    rows = [{"trial": "a", "config.lambda_cls": 1.0, "objective": 0.0}]
+    assert _best_sample(rows, "training", "val") == ({}, 0.0)
+    assert caplog.messages == ["no trial finds a call of val: no setting is chosen by that"]
+    rows += [{"trial": "b", "config.lambda_cls": 2.0, "objective": 0.1}]
+    assert _best_sample(rows, "training", "val") == ({"lambda_cls": 2.0}, 0.1)
 
 
 def test_ranges_lie_around_the_threshold_of_validation():
