@@ -145,6 +145,7 @@ MISTAKES = [
     (["report", "{p}/found", "--out", "{p}/empty"], CONFIG, ["is a folder", "empty/report.html"]),
     (["summarise", "{p}/found", "--out", "{p}/x", "--bands-hz", "nan", "1000"], DATA, ["--bands-hz", "two rising"]),
     (["label-budget", "plan", "{p}/audio", "--out", "{p}/plan", "--model", "shipped:tiny"], DATA, ["audio holds no prepared archive"]),
+    (["pseudo-label", "shipped:tiny", "{p}/empty", "--out", "{p}/o17", "--runner", "here", "--chunks-per-unit", "-5"], CONFIG, ["--chunks-per-unit -5"]),
     (["inventory", "{p}/audio", "--sample", "-3"], CONFIG, ["--sample -3"]),
     (["train", "{p}/audio", "--out", "{p}/o17", "--runner", "here"], DATA, ["that `mast prepare` wrote"]),
     (["export", "{p}/found.parquet", "--to", "csv", "--out", "{p}/file"], DATA, ["is a file, not a folder"]),
