@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
@@ -105,16 +105,36 @@ def run_tune(
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
             return _with_model(_read_result(stage), detector, stage, config, when="missing")
+        rounds = (
+            rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
+        )
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
-        rounds = open_storage(self_trained, config.storage) if self_trained else None
         doubts = is_doubted(card, config.evaluate.model_copy(update={"post": asked}))
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds, doubts)
         found = _with_model(search.run(what), detector, stage, config)
         # whoever takes the settings hears the detector with what its card says from now on, as tuned here
         _finish(run, apply_overrides(config, {"evaluate.post": asked}), found)
         return found
+
+
+def rounds_of(self_trained: str, model: str, prepared: str, config: Config) -> Storage:
+    """A folder of self-training that began with this model on this archive: what it stored is used."""
+    rounds = open_storage(self_trained, config.storage)
+    made = read_manifest(rounds.at("round0/evaluation"))
+    if made is None:
+        raise DataError(
+            f"{rounds.url} holds no finished round 0 of `mast self-train`:\n"
+            "check --self-trained, or leave it out, and the detector is run again"
+        )
+    for name, what, own in (("model", "detector", model), ("prepared", "archive or other splits", prepared)):
+        if made.inputs.get(name) != own:
+            raise ConfigError(
+                f"{rounds.url} began with another {what}:\n"
+                "name that one, or leave --self-trained out, and the detector is run again"
+            )
+    return rounds
 
 
 def search_key(config: Config, what: What) -> str:
