@@ -101,7 +101,7 @@ def broken_trials(results: Iterable[Any], stage: Storage) -> dict[str, BaseExcep
 
 def _trainable(sample: dict[str, Any], trial: Trial, num_threads: int) -> None:
     """What Ray Tune runs: reports go to it, results to the trial's folder."""
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     trial(sample, lambda metrics: tune.report(dict(metrics)), num_threads)
 
 

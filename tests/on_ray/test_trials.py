@@ -11,7 +11,7 @@ from mast_ray.config.errors import DataError
 pytest.importorskip("ray.tune")
 import ray
 
-from mast_ray.on_ray.trials import _Progress, _tunes_words_apart, broken_trials, reason_of
+from mast_ray.on_ray.trials import _Progress, _trainable, _tunes_words_apart, broken_trials, reason_of
 from mast_ray.self_training.trial_records import Diary, read_trials, trial_name
 from mast_ray.storage.storage import open_storage
 
@@ -69,3 +69,14 @@ def test_a_trial_that_died_before_its_first_line_is_in_the_table_too(tmp_path):
         trial_name(early): (early, (), "open"),
         trial_name(late): (late, (0.5,), "open"),
     }
+
+
+def test_a_warning_of_a_trial_is_a_line_like_any_other(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+    _trainable(
+        {},
+        lambda sample, report, threads: logging.getLogger("mast.training").warning("a checkpoint is lost"),
+        1,
+    )
+    assert capsys.readouterr().err == "a checkpoint is lost\n"
