@@ -259,6 +259,11 @@ def check_config(config: Config) -> None:
                 + (f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else "")
                 + f":\nuse a multiple of {parts}, e.g. --set {name}.batch_size={fits}"
             )
+    if config.cluster.min_workers > workers:
+        raise ConfigError(
+            f"cluster.min_workers={config.cluster.min_workers} is more than cluster.num_workers={workers}:\n"
+            f"set it to {workers} at most, or --set cluster.num_workers={config.cluster.min_workers}"
+        )
     endpoint = config.storage.endpoint_url
     if endpoint and not re.match(r"https?://[^/]", endpoint):
         raise ConfigError(

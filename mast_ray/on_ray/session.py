@@ -213,11 +213,25 @@ def _without_stderr() -> Iterator[None]:
 def _show_our_lines_only() -> None:
     """What workers print is shown without Ray's own chatter and prefixes; MAST_DEBUG=1 shows everything."""
     try:
+        from ray._private import worker
         from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
     except ImportError:  # a private door of Ray: without it the chatter stays
         return
     dispatcher.remove_handler("ray_print_logs")
     dispatcher.add_handler("mast_lines", print_our_lines)
+    # a page of Ray's own for every process that dies, past the dispatcher
+    worker.print_to_stdstream = keep_rays_errors  # type: ignore[assignment]
+
+
+def keep_rays_errors(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    """Put what Ray tells the driver of processes and machines that died apart: what it means to people, our lines say.
+    With --debug it is shown.
+    """
+    for line in data.get("lines", ()):
+        if chatter_is_apart():
+            keep(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def print_our_lines(data: Mapping[str, Any]) -> None:

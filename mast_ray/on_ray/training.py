@@ -14,13 +14,14 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import ray
 import ray.train
 import ray.train.torch
 import torch
 
+from mast_ray.config.chatter import keep
 from mast_ray.config.errors import MastError, TemporaryError
 from mast_ray.config.signals import interruptible
 from mast_ray.config.tree import ClusterConfig
@@ -37,6 +38,8 @@ from mast_ray.training.worker import GroupWorker, Scorer, Worker
 log = logging.getLogger("mast.training")
 # of an OSError: another start on the same disk meets the same
 NO_CURE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+# where Ray Train writes the traceback of whatever ends a worker, also of what a restart cures or our error says
+RAYS_PAGES = "ray.train.v2._internal.util"
 TrainLoop = Callable[[Worker], object]  # importable, so that it travels
 
 
@@ -92,6 +95,7 @@ def train_on_workers(
             with interruptible():
                 trainer.fit()
         except Exception as error:
+            keep(str(error))
             _raise_heard(stage, heard)
             raise TemporaryError(
                 f"training stopped after {cluster.max_failures} restarts: {_last_line(error)}\n"
@@ -158,18 +162,25 @@ def run_worker(settings: dict[str, Any]) -> None:
     if heard.ask():
         return  # another worker met what a restart does not cure
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if not os.environ.get("MAST_DEBUG"):
+        logging.getLogger(RAYS_PAGES).setLevel(logging.CRITICAL)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit():  # Ray has set it: too late where torch was there before (worker_server.py)
         torch.set_num_threads(int(threads))
     worker = RayWorker(ray.train.torch.get_device(), settings["is_dealt"], settings["scorer"])
     try:
         settings["loop"](worker)
-    except (MastError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_CURE:
+    except Exception as error:
+        if not _has_no_cure(error):
+            log.warning("training interrupted: %s", _last_line(error))
             raise
         heard.tell(told(error))
         if worker.world_size > 1:
             raise  # the others wait for this one: Ray ends them, and the next start finds what was told
+
+
+def _has_no_cure(error: Exception) -> TypeGuard[MastError | OSError]:
+    return isinstance(error, MastError) or (isinstance(error, OSError) and error.errno in NO_CURE)
 
 
 def _raise_heard(stage: Storage, heard: Told) -> None:

@@ -11,19 +11,25 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
+from mast_ray.config.chatter import chatter_is_apart, keep
+from mast_ray.config.errors import MastError
 from mast_ray.config.tree import Config
-from mast_ray.on_ray.ray_folder import ray_storage
+from mast_ray.on_ray.ray_folder import clean_ray_folder, ray_storage
 from mast_ray.on_ray.session import cluster_resources
+from mast_ray.on_ray.units import worker_error
 from mast_ray.self_training.trial_records import (
     EPOCHS,
+    FOLDER,
     OBJECTIVE,
+    Diary,
     Report,
     TrialRecord,
     mark_stopped,
@@ -76,18 +82,59 @@ def run_trials(
             **ray_storage(stage),
         ),
     )
-    grid = tuner.fit()
-    return {
-        trial_name(result.config): result.error
-        for result in grid
-        if result.error is not None and result.config is not None
-    }
+    with _tunes_words_apart():
+        grid = tuner.fit()
+    clean_ray_folder(stage)
+    return broken_trials(grid, stage)
+
+
+def broken_trials(results: Iterable[Any], stage: Storage) -> dict[str, BaseException]:
+    """What broke, by trial. One that died before its first line has a diary too: the table of trials names all."""
+    broken = {}
+    for result in results:
+        if result.error is not None and result.config is not None:
+            name = trial_name(result.config)
+            broken[name] = result.error
+            Diary(stage.at(f"{FOLDER}/{name}"), result.config, lambda told: None)
+    return broken
 
 
 def _trainable(sample: dict[str, Any], trial: Trial, num_threads: int) -> None:
     """What Ray Tune runs: reports go to it, results to the trial's folder."""
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     trial(sample, lambda metrics: tune.report(dict(metrics)), num_threads)
+
+
+class _Kept(logging.Handler):
+    """Tracebacks for who looks closer."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        keep(self.format(record))
+
+
+@contextmanager
+def _tunes_words_apart() -> Iterator[None]:
+    """Tune writes a page for every trial that breaks, as often as it is begun again: our line says why it broke."""
+    if not chatter_is_apart():
+        yield
+        return
+    logger, kept = logging.getLogger("ray.tune"), _Kept()
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(kept)
+    try:
+        yield
+    finally:
+        logger.removeHandler(kept)
+        logger.propagate = before
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a trial broke, in a line."""
+    cause = None if error is None else worker_error(error)
+    lines = [line for line in str(cause or "").splitlines() if line.strip()]
+    if not lines:
+        return "no reason was given"
+    return (lines[0] if isinstance(cause, MastError) else lines[-1]).strip().rstrip(":")[:200]
 
 
 class _Progress(tune.Callback):
@@ -105,7 +152,7 @@ class _Progress(tune.Callback):
         self._say(trial, f"F1 {found:.4f}, best {self._best:.4f}")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._say(trial, "broke")
+        self._say(trial, f"broke ({reason_of(trial.get_pickled_error())})")
 
     def _say(self, trial: Any, what: str) -> None:
         self._num_ended += 1

@@ -34,9 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import logging
 
-    from mast_ray.config.errors import OK, PARTIAL
+    from mast_ray.config.errors import OK, PARTIAL, ConfigError
     from mast_ray.stages.self_train.pseudo_label import run_pseudo_label
 
+    if args.chunks_per_unit < 0:
+        raise ConfigError(
+            f"--chunks-per-unit {args.chunks_per_unit} is no number of chunks: give 1 or more, or leave it out"
+        )
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     manifest, was_done = run_pseudo_label(
         args.config,

@@ -116,6 +116,16 @@ def test_a_batch_that_cannot_be_split_over_workers_names_one_that_can():
     assert "--set detector.batch_size=48" in str(error.value)
 
 
+def test_more_workers_at_the_least_than_there_are_is_refused():
+    wanted = {"cluster.num_workers": 2, "cluster.min_workers": 3}
+    with pytest.raises(
+        ConfigError, match=r"cluster\.min_workers=3 is more than cluster\.num_workers=2"
+    ) as error:
+        apply_overrides(Config(), wanted)
+    assert "--set cluster.num_workers=3" in str(error.value)
+    assert apply_overrides(Config(), wanted | {"cluster.min_workers": 2}).cluster.min_workers == 2
+
+
 def test_test_sites_cannot_serve_for_model_selection():
     with pytest.raises(ConfigError, match="'S3' is in"):
         apply_overrides(Config(), {"split.ood_sites": ["S3"], "split.ood_dev_sites": ["S3"]})

@@ -1,10 +1,12 @@
 """What a user sees of the workers' output."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import ray
 
+from mast_ray.config.chatter import chatter_apart, chatter_file
 from mast_ray.config.errors import ConfigError, TemporaryError
 from mast_ray.on_ray import session
 from mast_ray.on_ray.session import TOKENS, print_our_lines, ray_session
@@ -27,6 +29,22 @@ def test_the_troubles_of_rays_own_controller_are_kept_apart(capsys):
     print_our_lines({"lines": lines, "is_err": True, "pid": 1, "actor_name": "TrainController"})
     print_our_lines({"lines": ["step 1/4"], "is_err": True, "pid": 2, "actor_name": "RayTrainWorker"})
     assert capsys.readouterr() == ("", "step 1/4\n")
+
+
+def test_what_ray_tells_of_a_process_that_died_is_kept_apart(capfd):
+    from ray._private import worker
+
+    before = worker.print_to_stdstream
+    try:
+        session._show_our_lines_only()
+        with chatter_apart():
+            worker.print_to_stdstream(
+                {"lines": ["A worker died"], "pid": "raylet", "is_err": False}, ignore_prefix=False
+            )
+            assert "A worker died" in Path(chatter_file()).read_text()
+    finally:
+        worker.print_to_stdstream = before
+    assert capfd.readouterr() == ("", "")
 
 
 def test_that_tokens_are_asked_for_is_no_warning_and_that_they_are_not_is_one(monkeypatch, caplog):

@@ -4,7 +4,7 @@ by short trainings on Ray Tune.
 OUT/evaluation                   the detector's figures on the held-out splits
 OUT/candidates, detections       its boxes in the split searched on before suppression, and in the pool after a loose one: inferred once
 OUT/post.json, post_trials.parquet, thresholds.csv    the first search
-OUT/trials/<sample>, ray         the second: a folder per trial with all that is known of it (killed, the same command goes on from these), and Tune's logs
+OUT/trials/<sample>              the second: a folder per trial with all that is known of it (killed, the same command goes on from these)
 OUT/trials.parquet, trials.csv   every trial with its sample and F1
 OUT/best.yaml                    what `mast self-train --config` takes
 DETECTOR/card.json               says the best post-processing with one threshold, or one for every site, from then on: whoever uses the model applies it
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides, config_to_yaml, flatten
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes
@@ -105,16 +105,36 @@ def run_tune(
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
             return _with_model(_read_result(stage), detector, stage, config, when="missing")
+        rounds = (
+            rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
+        )
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
-        rounds = open_storage(self_trained, config.storage) if self_trained else None
         doubts = is_doubted(card, config.evaluate.model_copy(update={"post": asked}))
         search = _Search(config, archive.storage.url, archive, model, stage, runner, rounds, doubts)
         found = _with_model(search.run(what), detector, stage, config)
         # whoever takes the settings hears the detector with what its card says from now on, as tuned here
         _finish(run, apply_overrides(config, {"evaluate.post": asked}), found)
         return found
+
+
+def rounds_of(self_trained: str, model: str, prepared: str, config: Config) -> Storage:
+    """A folder of self-training that began with this model on this archive: what it stored is used."""
+    rounds = open_storage(self_trained, config.storage)
+    made = read_manifest(rounds.at("round0/evaluation"))
+    if made is None:
+        raise DataError(
+            f"{rounds.url} holds no finished round 0 of `mast self-train`:\n"
+            "check --self-trained, or leave it out, and the detector is run again"
+        )
+    for name, what, own in (("model", "detector", model), ("prepared", "archive or other splits", prepared)):
+        if made.inputs.get(name) != own:
+            raise ConfigError(
+                f"{rounds.url} began with another {what}:\n"
+                "name that one, or leave --self-trained out, and the detector is run again"
+            )
+    return rounds
 
 
 def search_key(config: Config, what: What) -> str:
@@ -147,8 +167,7 @@ def run_tune_losses(
 
         with ON_RAY.session():
             rows = _write_trials(stage, search_losses(task))
-        sample, objective = _best_sample(rows)
-        log.info("loss weights: F1 %.4f with %s", objective, _text(sample))
+        sample, objective = _best_sample(rows, "loss weights", config.tune.objective_split)
         found = TuneResult(loss_overrides(config, sample), objective, rows)
         _finish(run, config, found)
         return found
@@ -164,10 +183,14 @@ def _finish(run: StageRun, config: Config, found: TuneResult) -> None:
     run.finish({"trials": len(found.trials), "objective": found.objective})
 
 
-def _best_sample(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], float]:
-    """(what the best trial was given, its F1)."""
+def _best_sample(rows: Sequence[Mapping[str, Any]], what: str, split: str) -> tuple[dict[str, float], float]:
+    """(what the best trial was given, its F1); nothing, where no trial finds a call: any of them would be as good."""
     top = max(rows, key=lambda row: row["objective"])
+    if not top["objective"]:
+        log.warning("no trial finds a call of %s: no setting is chosen by that", split)
+        return {}, 0.0
     sample = {name.removeprefix(SAMPLE): value for name, value in top.items() if name.startswith(SAMPLE)}
+    log.info("%s: F1 %.4f with %s", what, top["objective"], _text(sample))
     return sample, top["objective"]
 
 
@@ -227,9 +250,8 @@ class _Search:
         if what == "post":
             return TuneResult(best, objective, [], post=delivered)
         rows = self._search_training(apply_overrides(self.config, best), scores)
-        sample, objective = _best_sample(rows)
+        sample, objective = _best_sample(rows, "training", self.config.tune.objective_split)
         best |= sampled_overrides(self.config, sample)
-        log.info("training: F1 %.4f with %s", objective, _text(sample))
         return TuneResult(best, objective, rows, post=delivered)
 
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:

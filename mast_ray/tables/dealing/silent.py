@@ -1,9 +1,16 @@
-"""Splits that have no call in them: what nothing can be learnt from or chosen by, said before hours of training."""
+"""Splits that have no call in them, and held-out places that nobody annotated: what nothing can be learnt from, chosen by or
+tested on, said before hours of training.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mast_ray.config.tree import SplitConfig
+from mast_ray.tables.dealing.bonds import Recording
 
 NEEDED = {"train": "nothing can be learnt", "val": "weights and threshold cannot be chosen"}
 
@@ -35,6 +42,26 @@ def silence_text(silent: dict[str, int]) -> str:
         return ""
     return (
         "; ".join(parts) + "\nlabel more recordings, or deal them again with `mast split`, e.g. --set seed=1"
+    )
+
+
+def untested_text(recordings: Sequence[Recording], knobs: SplitConfig) -> str:
+    """A line for people about sites and dates that are held out without an annotated recording: their audio is kept from
+    training, and no figure comes of it. "" where all are tested, or nothing is annotated at all.
+    """
+    heard = [r for r in recordings if r.is_annotated]
+    sites, dates = {r.site for r in heard}, {r.local_date for r in heard}
+    wanted = (("ood_sites", knobs.ood_sites, sites), ("ood_dev_sites", knobs.ood_dev_sites, sites), ("ood_dates", knobs.ood_dates, dates))  # fmt: skip
+    idle = [
+        f"split.{key} {', '.join(missing)}"
+        for key, names, there in wanted
+        if (missing := [n for n in names if n not in there])
+    ]
+    if not idle or not heard:
+        return ""
+    return (
+        f"no recording is annotated of {'; '.join(idle)}: held out, they test nothing\n"
+        "annotate some (--listened TABLE names those without a call), or leave them out, and their audio joins the pool"
     )
 
 

@@ -28,6 +28,7 @@ from mast_ray.storage.units import Commit, Item, Outcome, num_passing, outcomes_
 from mast_ray.tables.backgrounds import TABLE as BACKGROUNDS_TABLE
 from mast_ray.tables.dealing.dealt_before import bring_back
 from mast_ray.tables.dealing.leaks import Leak, audit_leaks, heard_before, leakage_rate, with_paths
+from mast_ray.tables.dealing.silent import untested_text
 from mast_ray.tables.dealing.splits import (
     BlockRow,
     Recording,
@@ -179,6 +180,8 @@ def write_split(
             len(heard),
             path_of[heard[0]],
         )
+    if dealt is None and (untested := untested_text(dealt_from, config.split)):
+        log.warning("%s", untested)
     splits = splits_table(rows).replace_schema_metadata({SPLIT_KEY: sections_hash(config, *DEALT_BY)})
     moments = pool_moments(index, recordings, splits)
     above = None if backgrounds is None else pool_moments(backgrounds, recordings, splits)

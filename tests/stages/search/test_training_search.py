@@ -1,6 +1,7 @@
 """What a search that goes on tells its searcher and its scheduler."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 from small_archive import small_config
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
-from mast_ray.stages.search.tune import run_tune, search_key
+from mast_ray.stages.search.tune import _best_sample, rounds_of, run_tune, search_key
 from mast_ray.stages.self_train.operator_task import Teacher
+from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
 
 pytest.importorskip("ray.tune")
@@ -184,6 +186,27 @@ def test_a_trial_that_goes_on_remembers_its_best_of_the_stage(tmp_path):
     heard.clear()
     told_by("stage1", (12, 0.5))
     assert heard[0]["objective"] == 0.6  # as if it had never been killed
+
+
+def test_trials_that_find_nothing_choose_no_setting(caplog):
+    rows = [{"trial": "a", "config.lambda_cls": 1.0, "objective": 0.0}]
+    assert _best_sample(rows, "training", "val") == ({}, 0.0)
+    assert caplog.messages == ["no trial finds a call of val: no setting is chosen by that"]
+    rows += [{"trial": "b", "config.lambda_cls": 2.0, "objective": 0.1}]
+    assert _best_sample(rows, "training", "val") == ({"lambda_cls": 2.0}, 0.1)
+
+
+def test_stored_rounds_are_those_of_this_detector_and_archive(tmp_path):
+    config, folder = _config(), str(tmp_path / "rounds")
+    with pytest.raises(DataError, match="holds no finished round 0") as refused:
+        rounds_of(folder, "sha", "data", config)
+    assert "--self-trained" in str(refused.value) and not (tmp_path / "rounds").exists()
+    stage, now = open_storage(folder).at("round0/evaluation"), datetime.now(UTC)
+    write_manifest(stage, "evaluate", config, "key", {"model": "sha", "prepared": "data"}, {}, now)
+    assert rounds_of(folder, "sha", "data", config).url == folder
+    for model, data, word in (("other", "data", "another detector"), ("sha", "other", "another archive")):
+        with pytest.raises(ConfigError, match=word):
+            rounds_of(folder, model, data, config)
 
 
 def test_ranges_lie_around_the_threshold_of_validation():

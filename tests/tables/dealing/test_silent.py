@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mast_ray.tables.dealing.silent import silence_text, silent_splits
+from mast_ray.config.tree import SplitConfig
+from mast_ray.tables.dealing.bonds import Recording
+from mast_ray.tables.dealing.silent import silence_text, silent_splits, untested_text
 from mast_ray.tables.schemas import SPLITS
 
 
@@ -48,3 +50,16 @@ def test_the_line_says_what_to_do():
     text = silence_text({"val": 2})
     assert "weights and threshold cannot be chosen" in text and "mast split" in text
     assert len(text.splitlines()) <= 3
+
+
+def recording(site: str, date: str, is_annotated: bool) -> Recording:
+    return Recording(f"{site}{date}", site, date, 60.0, 11, is_annotated, f"{site}{date}")
+
+
+def test_places_and_dates_that_are_held_out_and_not_annotated_are_named():
+    heard = [recording("A", "2024-05-01", True), recording("B", "2024-05-02", False)]
+    knobs = SplitConfig(ood_sites=("A", "B"), ood_dates=("2024-05-02",))
+    text = untested_text(heard, knobs)
+    assert "split.ood_sites B; split.ood_dates 2024-05-02: held out" in text and len(text.splitlines()) <= 3
+    assert untested_text(heard, SplitConfig(ood_dev_sites=("A",), ood_dates=("2024-05-01",))) == ""
+    assert untested_text(heard[1:], knobs) == "", "a pool for pretraining alone"
