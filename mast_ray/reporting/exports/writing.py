@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -39,6 +40,7 @@ _ENDINGS = {
     "raven": ".Table.1.selections.txt", "audacity": ".txt", "csv": ".csv", "aoef": ".aoef.json", "coco": ".coco.json",
     "kaleidoscope": ".kaleidoscope.csv",
 }  # fmt: skip
+MOST_LISTED = 100_000  # files of a folder that are looked at for leftovers: it may be that of all the audio
 _KALEIDOSCOPE = (
     "INDIR", "OUTDIR", "FOLDER", "IN FILE", "CHANNEL", "OFFSET", "DURATION", "Fmin", "Fmean", "Fmax", "DATE", "TIME", "HOUR",
     "DATE-12", "TIME-12", "HOUR-12", "AUTO ID*", "TOP1MATCH", "TOP1DIST", "MANUAL ID",
@@ -205,7 +207,20 @@ def export_detections(
     notes = _notes(detections, facts)
     if num_silent and not are_tasks:
         notes = (*notes, f"{num_silent} sites without a detection have no table: it would name no recording")
-    return Exported(tuple(keys), len(detections), num_recordings, notes)
+    return Exported(
+        tuple(keys), len(detections), num_recordings, (*notes, *_left_beside(out, keys, _ENDINGS[to]))
+    )
+
+
+def _left_beside(out: Storage, keys: Iterable[str], ending: str) -> tuple[str, ...]:
+    """A note about files of this format that were there before: who reads the folder reads them too."""
+    there = (entry.key for entry in islice(out.list(), MOST_LISTED))
+    if left := sorted({key for key in there if key.endswith(ending)} - {*keys}):
+        return (
+            f"{out.url} holds {len(left)} other *{ending} that are not of this export (e.g. {left[0]}): who reads the folder reads "
+            "them too; take them away, or give a new --out",
+        )
+    return ()
 
 
 def kaleidoscope_text(rows: list[dict[str, Any]], facts: Mapping[str, AudioFacts]) -> str:

@@ -64,6 +64,16 @@ def two_files():
     )
 
 
+def test_tables_that_another_export_left_in_the_folder_are_told(two_files, tmp_path):
+    """Per site, then per recording: Danum's table of all three files would be read with theirs, every call twice."""
+    first = export_detections(*two_files, open_storage(tmp_path), "raven", "site")
+    again = export_detections(*two_files, open_storage(tmp_path), "raven", "site")
+    assert first.notes == again.notes == ()
+    other = export_detections(*two_files, open_storage(tmp_path), "raven", "recording")
+    assert "1 other *.Table.1.selections.txt" in other.notes[0] and "e.g. Danum.Table.1" in other.notes[0]
+    assert export_detections(*two_files, open_storage(tmp_path), "csv", "site").notes == ()
+
+
 def test_one_raven_table_per_site_runs_on_through_its_files(two_files, tmp_path):
     done = export_detections(*two_files, open_storage(tmp_path), "raven", "site")
     assert done.keys == ("Danum.Table.1.selections.txt",)
