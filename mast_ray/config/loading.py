@@ -250,15 +250,17 @@ def check_config(config: Config) -> None:
         "self_train.stage1": config.self_train.stage1,
         "self_train.stage2": config.self_train.stage2,
     }
+    uneven, fitting = [], []
     for name, knobs in batches.items():
         parts = workers * knobs.accumulate
         if knobs.batch_size % parts:
-            fits = max(parts, knobs.batch_size // parts * parts)
-            raise ConfigError(
-                f"{name}.batch_size={knobs.batch_size} cannot be split over cluster.num_workers={workers}"
-                + (f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else "")
-                + f":\nuse a multiple of {parts}, e.g. --set {name}.batch_size={fits}"
-            )
+            shared_by = f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else ""
+            uneven.append(f"{name}.batch_size={knobs.batch_size}{shared_by}")
+            fitting.append(f"--set {name}.batch_size={max(parts, knobs.batch_size // parts * parts)}")
+    if uneven:
+        raise ConfigError(
+            f"{', '.join(uneven)} cannot be split over cluster.num_workers={workers}:\nuse multiples of it, e.g. {' '.join(fitting)}"
+        )
     if config.cluster.min_workers > workers:
         raise ConfigError(
             f"cluster.min_workers={config.cluster.min_workers} is more than cluster.num_workers={workers}:\n"

@@ -88,7 +88,7 @@ MISTAKES = [
     (["config", "--set", "split.train=1.4"], CONFIG, ["split.train"]),
     (["config", "--set", "split.train=0.9", "--set", "split.val=0.3"], CONFIG, ["more than 1"]),
     (["config", "--set", "model.adapter=deconv"], CONFIG, ["model.adapter", "upsampling"]),
-    (["config", "--set", "cluster.num_workers=7"], CONFIG, ["multiple of 7"]),
+    (["config", "--set", "cluster.num_workers=7"], CONFIG, ["--set pretrain.batch_size=63 --set detector.batch_size=63"]),
     (["config", "--set", "storage.endpoint_url=https://me:secret@host"], CONFIG, ["credential", "environment"]),
     (["config", "--config", "{p}/nothing.yaml"], CONFIG, ["nothing.yaml"]),
     (["config", "--config", "{p}/typo.yaml"], CONFIG, ["did you mean detector.epochs"]),
