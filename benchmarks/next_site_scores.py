@@ -25,6 +25,7 @@ SPLITS = {"test": "in-domain", "temporal_ood": "unseen dates", "site_ood": "unse
 DURATION_EDGES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, np.inf)
 BANDWIDTH_EDGES_HZ = (0.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0, np.inf)
 CELLS_JOINED = 4  # neighbouring cells of the ranking that are stored as one: 512 at most
+SCORE_CELLS = 200  # of 0.005: other thresholds than the frozen one can be tried on what is stored
 NUM_DRAWS = 2000
 
 
@@ -49,6 +50,11 @@ def counts_of(scored: Any, threshold: float) -> dict[str, NDArray[Any]]:
         "hits": _joined(sums.ranked_hits),
         "alarms": _joined(sums.ranked_alarms),
     }
+    score_cell = np.minimum((scored.matches.score * SCORE_CELLS).astype(np.int64), SCORE_CELLS - 1)
+    place = scored.recording_of_group[scored.matches.group] * SCORE_CELLS + score_cell
+    for name, kept in (("found_at", place), ("hits_at", place[scored.matches.is_true_positive])):
+        counted = np.bincount(kept, minlength=sums.num_recordings * SCORE_CELLS)
+        arrays[name] = counted.reshape(sums.num_recordings, SCORE_CELLS).astype(np.uint16)
     for name, edges in (("duration", DURATION_EDGES_S), ("bandwidth", BANDWIDTH_EDGES_HZ)):
         size = (sums.num_recordings, len(edges) - 1)
         place = recording_of_truth * size[1] + cells[name]

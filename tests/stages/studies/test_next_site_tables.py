@@ -129,6 +129,13 @@ def test_calls_are_counted_by_duration_and_found_only_at_the_threshold():
     assert counts["duration_found"].tolist() == [[0, 0, 0, 1, 0, 0, 0]]
 
 
+def test_detections_and_hits_are_counted_by_score_for_thresholds_to_be_tried_later():
+    counts = counted((1.0, 1.3, 0.9), (5.0, 8.0, 0.4), (20.0, 20.5, 0.9))  # the last one is a false alarm
+    assert counts["found_at"].sum() == 3 and counts["hits_at"].sum() == 2
+    assert counts["found_at"][0, [80, 180]].tolist() == [1, 2]
+    assert counts["hits_at"][0, [80, 180]].tolist() == [1, 1]
+
+
 def test_a_detector_that_finds_nothing_is_counted_too():
     counts = counted()
     assert counts["duration_truth"].sum() == 2 and counts["duration_found"].sum() == 0
