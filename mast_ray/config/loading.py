@@ -254,12 +254,12 @@ def check_config(config: Config) -> None:
     for name, knobs in batches.items():
         parts = workers * knobs.accumulate
         if knobs.batch_size % parts:
-            shared_by = f" x {name}.accumulate={knobs.accumulate}" if knobs.accumulate > 1 else ""
-            uneven.append(f"{name}.batch_size={knobs.batch_size}{shared_by}")
+            in_parts = f" in {name}.accumulate={knobs.accumulate} parts" if knobs.accumulate > 1 else ""
+            uneven.append(f"{name}.batch_size={knobs.batch_size}{in_parts}")
             fitting.append(f"--set {name}.batch_size={max(parts, knobs.batch_size // parts * parts)}")
     if uneven:
         raise ConfigError(
-            f"{', '.join(uneven)} cannot be split over cluster.num_workers={workers}:\nuse multiples of it, e.g. {' '.join(fitting)}"
+            f"{', '.join(uneven)} cannot be split over cluster.num_workers={workers}:\nuse sizes that can, e.g. {' '.join(fitting)}"
         )
     if config.cluster.min_workers > workers:
         raise ConfigError(

@@ -11,6 +11,8 @@ from matplotlib.image import imread
 
 from mast_ray.verbs.main import main
 
+BOX = {"begin_s": 1.0, "end_s": 2.0, "low_hz": 1000.0, "high_hz": 2000.0, "score": 0.7}
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory) -> Path:
@@ -37,14 +39,7 @@ def test_show_draws_annotations_and_detections(archive, tmp_path, capsys):
     table = max((archive / "annotations").iterdir(), key=lambda path: path.stat().st_size)
     stem = table.name.removesuffix(".Table.1.selections.txt")
     recording = next((archive / "audio").rglob(f"{stem}.wav"))
-    row = {
-        "path": str(recording),
-        "begin_s": 1.0,
-        "end_s": 2.0,
-        "low_hz": 1000.0,
-        "high_hz": 2000.0,
-        "score": 0.7,
-    }
+    row = {"path": str(recording)} | BOX
     parquet.write_table(pa.Table.from_pylist([row, {**row, "score": 0.1}]), tmp_path / "found.parquet")
     picture = tmp_path / "x.png"
     plain = ["show", str(recording), "-o", str(picture)]
@@ -131,14 +126,7 @@ def test_show_writes_what_it_draws_as_sound(archive, tmp_path):
 )
 def test_boxes_that_cannot_be_drawn_are_told_by_their_column(archive, tmp_path, capsys, changed, says):
     recording = next((archive / "audio").rglob("*.wav"))
-    row = {
-        "path": str(recording),
-        "begin_s": 1.0,
-        "end_s": 2.0,
-        "low_hz": 1000.0,
-        "high_hz": 2000.0,
-        "score": 0.7,
-    }
+    row = {"path": str(recording)} | BOX
     table = tmp_path / "found.parquet"
     parquet.write_table(pa.Table.from_pylist([row | changed]), table)
     assert main(["show", str(recording), "-o", str(tmp_path / "x.png"), "--detections", str(table)]) == 3
