@@ -29,6 +29,7 @@ from mast_ray.verbs.main import config_of
 
 HIGHEST = "highest F1"
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.15)
+STANDARD_ERRORS = (1, 2, 3)
 SPLITS = {"test": "in-domain", "site_ood": "unseen site"}
 SYNTH = ("--hours", "0.4", "--sites", "4", "--labelled-share", "0.3", "--density", "24", "--snr-db", "18")
 ONE_PASS = (
@@ -46,6 +47,12 @@ def middle_threshold(matches: Matches, tolerance: float) -> float:
     first = int(low_enough[low_enough < best].max(initial=-1)) + 1
     last = int(low_enough[low_enough > best].min(initial=len(curve.f1))) - 1
     return float((curve.threshold[max(first - 1, 0)] + curve.threshold[last]) / 2)
+
+
+def standard_error_of(matches: Matches) -> float:
+    """Of the highest F1, as if it were a share of the labelled calls."""
+    f1 = float(np.nanmax(f1_over_thresholds(matches).f1))
+    return (f1 * (1 - f1) / matches.num_truth) ** 0.5
 
 
 def f1_at(matches: Matches, threshold: float) -> float:
@@ -73,6 +80,11 @@ def one_archive(work: Path, seed: int) -> dict[str, Any]:
         rules = {HIGHEST: best_threshold(own["val"])} | {
             f"middle of F1 within {tolerance}": middle_threshold(own["val"], tolerance)
             for tolerance in TOLERANCES
+        }
+        error = standard_error_of(own["val"])
+        rules |= {
+            f"middle of F1 within {count} standard errors": middle_threshold(own["val"], count * error)
+            for count in STANDARD_ERRORS
         }
         found[name] = {
             shown: {rule: f1_at(own[split], at) for rule, at in rules.items()}
@@ -110,11 +122,17 @@ def main() -> int:
     )
     parser.add_argument("--work", type=Path, required=True, help="folder of the archives and detectors")
     parser.add_argument("--archives", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     with ThreadPoolExecutor(args.parallel) as pool:
-        archives = list(pool.map(lambda seed: one_archive(args.work, seed), range(1, args.archives + 1)))
+        archives = list(
+            pool.map(
+                lambda seed: one_archive(args.work, seed),
+                range(args.first_seed, args.first_seed + args.archives),
+            )
+        )
     lines = summary(archives)
     for line in lines:
         error = "" if line["standard_error"] is None else f" +- {line['standard_error']:.3f}"

@@ -91,14 +91,17 @@ class ReaderFeed:
         """This rank's micro-batches of steps [first_step, num_steps),
         `accumulate` per step, on its device.
         """
-        for step, raw in enumerate(
-            on_device(self._raw(first_step, num_steps), self.worker.device, watch), first_step
-        ):
-            parts = parts_of(raw, self.schedule.accumulate)
-            batches = [self._labelled(step, part) for part in parts]
-            weights = self._weights(batches, parts)
+        beside = Beside(self.worker.device, self._can_work_beside)
+        raws = on_device(self._raw(first_step, num_steps), self.worker.device, watch, beside.stream)
+        for step, raw in enumerate(raws, first_step):
+            with beside:
+                parts = parts_of(raw, self.schedule.accumulate)
+                batches = [self._labelled(step, part) for part in parts]
+                weights = self._weights(batches, parts)
             for part, batch, weight in zip(parts, batches, weights, strict=True):
-                yield self._augmented(step, part, replace(batch, weight=weight))
+                with beside:
+                    made = self._augmented(step, part, replace(batch, weight=weight))
+                yield beside.handed_over(made)
 
     def notes(self, steps_done: int) -> FeedNotes:
         """None: the order of samples is computed from the step."""
@@ -106,6 +109,14 @@ class ReaderFeed:
 
     def resume(self, steps_done: int, seen: bytes) -> None:
         """Nothing to prepare."""
+
+    @property
+    def _can_work_beside(self) -> bool:
+        """Whether a batch can be made while the step before it runs: a teacher waits for that step's weights, and workers agree on
+        a mean in the order of their steps.
+        """
+        agrees = self.weighting.startswith("mean_one") and self.worker.world_size > 1
+        return self.labeller is None and not agrees
 
     def _labelled(self, step: int, raw: RawChunks) -> ChunkBatch:
         batch = batch_of(raw, self.normalisation, self.tail)
@@ -229,6 +240,38 @@ def _joined_rows(raw: RawChunks, expert: slice, other: slice) -> RawChunks:
     )
 
 
+class Beside:
+    """A stream of a GPU on which batches are made while the step before them runs: hundreds of small kernels, which fill what
+    that step leaves free. Elsewhere, and where that must not be, they are made in turn.
+    """
+
+    def __init__(self, device: torch.device, is_wanted: bool) -> None:
+        self._device = device
+        self.stream: torch.cuda.Stream | None = None
+        if is_wanted and device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)
+            self.stream.wait_stream(torch.cuda.current_stream(device))  # banks of backgrounds are there
+        self._context = torch.cuda.stream(self.stream)  # of no stream: it does nothing
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._context.__exit__(*exception)
+
+    def handed_over(self, made: MicroBatch) -> MicroBatch:
+        """The same batch, for which the present stream waits, and whose memory is not given away before that has used it."""
+        if self.stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self.stream)
+            batch, boxes = made.batch, made.batch.boxes
+            shared = (batch.logmel, batch.weight, batch.is_pseudo, made.rows)
+            for tensor in (*shared, boxes.corners, boxes.is_object, boxes.is_ignored):
+                if tensor is not None:
+                    tensor.record_stream(current)
+        return made
+
+
 class _Copied(NamedTuple):
     """Chunks on their way to the device, and when they are there."""
 
@@ -237,10 +280,13 @@ class _Copied(NamedTuple):
 
 
 def on_device(
-    source: Iterator[RawChunks], device: torch.device, watch: Stopwatch
+    source: Iterator[RawChunks],
+    device: torch.device,
+    watch: Stopwatch,
+    user: torch.cuda.Stream | None = None,
 ) -> Generator[RawChunks, None, None]:
     """Copy ahead in a thread (on its own stream for a GPU); waiting counts only while
-    the device has nothing left to do.
+    the device has nothing left to do. `user`: the stream that goes on with the copies, else the present one.
     """
 
     def copies() -> Generator[_Copied, None, None]:
@@ -256,10 +302,10 @@ def on_device(
         while (item := _waited(handover, done, watch)) is not None:
             raw, copied = item
             if copied is not None:
-                current = torch.cuda.current_stream(device)
-                current.wait_event(copied)
+                user_now = user or torch.cuda.current_stream(device)
+                user_now.wait_event(copied)
                 for tensor in _tensors(raw):
-                    tensor.record_stream(current)
+                    tensor.record_stream(user_now)
             yield raw
             if device.type == "cuda":
                 if done is not None:
