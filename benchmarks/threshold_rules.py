@@ -1,5 +1,5 @@
 """Which threshold is best read off a few labelled calls? The score of the highest F1, or the middle of all scores whose F1 is
-nearly as high.
+nearly as high: by a fixed amount, or by its standard error (two of them are what `best_threshold` takes).
 
     python benchmarks/threshold_rules.py --work DIR --archives 10 --out threshold_rules_two_cores.json
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from mast_ray.evaluation.matching import Matches
-from mast_ray.evaluation.metrics import best_threshold, f1_over_thresholds
+from mast_ray.evaluation.metrics import f1_over_thresholds
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.score.evaluate import evaluate_model
 from mast_ray.verbs.main import config_of
@@ -42,17 +42,23 @@ ONE_PASS = (
 def middle_threshold(matches: Matches, tolerance: float) -> float:
     """The middle of the scores around the best one whose F1 is at most so much lower."""
     curve = f1_over_thresholds(matches)
-    best = int(np.nanargmax(curve.f1))
+    best = int(np.flatnonzero(curve.f1 >= np.nanmax(curve.f1))[-1])
     low_enough = np.flatnonzero(curve.f1 < curve.f1[best] - tolerance)
     first = int(low_enough[low_enough < best].max(initial=-1)) + 1
     last = int(low_enough[low_enough > best].min(initial=len(curve.f1))) - 1
     return float((curve.threshold[max(first - 1, 0)] + curve.threshold[last]) / 2)
 
 
+def highest_threshold(matches: Matches) -> float:
+    """Half-way between the lowest score that is kept and the highest that is not, where F1 is highest."""
+    return middle_threshold(matches, 0.0)
+
+
 def standard_error_of(matches: Matches) -> float:
-    """Of the highest F1, as if it were a share of the labelled calls."""
-    f1 = float(np.nanmax(f1_over_thresholds(matches).f1))
-    return (f1 * (1 - f1) / matches.num_truth) ** 0.5
+    """Of the highest F1, as if it were a share of the labelled calls; not nothing where all of them are right."""
+    highest, count = float(np.nanmax(f1_over_thresholds(matches).f1)), matches.num_truth
+    share = (highest * count + 1) / (count + 2)
+    return (share * (1 - share) / count) ** 0.5
 
 
 def f1_at(matches: Matches, threshold: float) -> float:
@@ -77,7 +83,7 @@ def one_archive(work: Path, seed: int) -> dict[str, Any]:
             scores = evaluate_model(config, model, prepared, str(place / f"scores_{name}"), runner=HERE)
         own = {split: scored.matches for split, scored in scores.splits.items()}
         found["num_calls"] = own["val"].num_truth
-        rules = {HIGHEST: best_threshold(own["val"])} | {
+        rules = {HIGHEST: highest_threshold(own["val"])} | {
             f"middle of F1 within {tolerance}": middle_threshold(own["val"], tolerance)
             for tolerance in TOLERANCES
         }

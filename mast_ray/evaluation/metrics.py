@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 APName = Literal["area", "11_point", "101_point"]
 
+CHANCE = 2.0  # standard errors by which a lower F1 may be bad luck
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -147,20 +149,26 @@ def f1_over_thresholds(matches: Matches, thresholds: ArrayLike | None = None) ->
 
 
 def best_threshold(matches: Matches) -> float:
-    """Threshold of highest micro F1, to be tuned on validation and frozen elsewhere; the highest among equals.
+    """A threshold to be tuned on validation and frozen elsewhere: the middle of all scores around the one of highest micro F1 at which
+    F1 is no lower beyond chance. Without a single hit there is nothing to tune on: NaN.
 
-    It lies half-way between the lowest score that is kept and the highest that is not: any place
-    between them is as good here, and with few calls either end of the gap is far off elsewhere. Without a single hit there is
-    nothing to tune on: NaN.
+    The highest F1 of a few calls is at a lucky score, the middle of those as good is less so; of many calls they are
+    the same. Chance is two standard errors of a share of the labelled calls. Among scores of equal F1 the highest counts as the
+    best, and every score holds down to the next one below.
     """
     curve = f1_over_thresholds(matches)
     if len(curve.f1) == 0 or not curve.num_true_positives.any():
         return float("nan")
-    equals = np.flatnonzero(curve.f1 >= np.nanmax(curve.f1))
-    best = int(equals[np.argmax(curve.threshold[equals])])
-    if best == 0:
-        return float(curve.threshold[best])
-    return float((curve.threshold[best - 1] + curve.threshold[best]) / 2)
+    highest = float(np.nanmax(curve.f1))
+    best = int(np.flatnonzero(curve.f1 >= highest)[-1])
+    share = (highest * matches.num_truth + 1) / (
+        matches.num_truth + 2
+    )  # even where all is right it may be luck
+    chance = CHANCE * (share * (1 - share) / matches.num_truth) ** 0.5
+    lower = np.flatnonzero(curve.f1 < highest - chance)
+    below = int(lower[lower < best].max(initial=-1))
+    last = int(lower[lower > best].min(initial=len(curve.f1))) - 1
+    return float((curve.threshold[max(below, 0)] + curve.threshold[last]) / 2)
 
 
 def f1_macro(matches: Matches, threshold: float) -> float:

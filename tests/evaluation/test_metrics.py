@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from chunk_lists import evaluate_chunks, match_chunks
 
-from mast_ray.evaluation.matching import match
+from mast_ray.evaluation.matching import Matches, match
 from mast_ray.evaluation.metrics import (
     average_precision,
     best_threshold,
@@ -155,15 +155,26 @@ def test_counts_and_scores_of_two_chunks_worked_by_hand():
     assert metrics.mean_iou == pytest.approx(0.8)
 
 
-def test_threshold_with_the_best_f1_lies_half_way_between_the_hits_and_the_noise_below():
-    truth = [np.array([[10.0 * k, 0, 10.0 * k + 8, 4] for k in range(4)])]
-    noise = truth[0] + np.array([0, 50, 0, 50])
-    detections = [(np.concatenate([truth[0], noise]), np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]))]
-    matches = match_chunks(truth, detections)
-    assert best_threshold(matches) == pytest.approx(0.55)
-    only_hits = match_chunks(truth, [(truth[0], np.array([0.9, 0.8, 0.7, 0.6]))])
-    assert best_threshold(only_hits) == 0.6, "there is nothing below to keep away from"
-    assert np.isnan(best_threshold(match_chunks(truth, [(noise, np.full(4, 0.5))])))
+def many_calls(hits: dict[float, int], noise: dict[float, int], num_truth: int) -> Matches:
+    """Score -> how many detections of it; every call lies in a chunk of its own, and so does what is none."""
+    call, nowhere = [0.0, 0.0, 8.0, 4.0], [0.0, 50.0, 8.0, 54.0]
+    score = [s for scores in (hits, noise) for s, count in scores.items() for _ in range(count)]
+    num_hits = sum(hits.values())
+    boxes = [call] * num_hits + [nowhere] * (len(score) - num_hits)
+    return match(range(len(score)), boxes, score, range(num_truth), [call] * num_truth, 0.5)
+
+
+def test_the_threshold_of_few_calls_is_the_middle_of_all_that_are_as_good_that_of_many_is_the_best():
+    # F1 by score: 0.9 0.990, 0.7 1.0, 0.6 0.995, 0.1 0.663. Of 100 calls 0.980 is two standard errors from 1.
+    few = many_calls({0.9: 98, 0.7: 2}, {0.6: 1, 0.1: 100}, 100)
+    assert best_threshold(few) == pytest.approx((0.1 + 0.9) / 2)
+    many = many_calls({0.9: 3920, 0.7: 80}, {0.6: 40, 0.1: 4000}, 4000)
+    assert best_threshold(many) == pytest.approx((0.6 + 0.7) / 2)
+
+
+def test_there_may_be_nothing_below_to_keep_away_from_and_nothing_to_tune_on():
+    assert best_threshold(many_calls({0.9: 300, 0.6: 300}, {}, 600)) == 0.6
+    assert np.isnan(best_threshold(many_calls({}, {0.5: 4}, 4)))
 
 
 def test_without_truth_or_detections_figures_are_undefined_rather_than_flattering():
@@ -191,11 +202,8 @@ def test_a_thousand_thresholds_over_many_detections_agree_with_counting_one_by_o
 
 
 def test_of_thresholds_with_the_same_f1_the_highest_is_taken():
-    truth = [np.array([[0.0, 0, 8, 4], [20.0, 0, 28, 4]])]
-    noise = truth[0] + np.array([0, 50, 0, 50])
-    # F1 is 2 / 3 for the first hit alone, and for both hits with both false alarms between them.
-    boxes = np.stack([truth[0][0], noise[0], noise[1], truth[0][1]])
-    matches = match_chunks(truth, [(boxes, np.array([0.9, 0.5, 0.4, 0.3]))])
+    # F1 is 2 / 3 for the first hits alone, and for all hits with the false alarms between them.
+    matches = many_calls({0.9: 500, 0.3: 500}, {0.5: 500, 0.4: 500}, 1000)
     assert best_threshold(matches) == pytest.approx(0.7)
 
 
