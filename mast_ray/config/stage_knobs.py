@@ -224,7 +224,7 @@ class SelfTrainConfig(Section):
     policy: Literal[
         "fixed", "tuned", "per_group_mixture", "per_group_quantile", "precision", "precision_pool"
     ] = "tuned"
-    """How the confidence threshold q is chosen: fixed (paper), tuned on validation (best F1), per site and hour from
+    """How the confidence threshold q is chosen: fixed (paper), tuned on validation (for F1), per site and hour from
     the scores, or for precision: carried to every site by the share of detections kept, or one for the whole pool.
     """
     precision_target: Share = 0.85

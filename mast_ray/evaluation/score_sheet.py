@@ -37,7 +37,7 @@ class Threshold(NamedTuple):
         return {
             "given": "given",
             "model": "the model's own, frozen",
-            "tuned": f"best F1 on {self.tuned_on}, frozen",
+            "tuned": f"tuned for F1 on {self.tuned_on}, frozen",
             "fallback": "fallback: nothing right was found to tune on",
             "none": "all detections of the table; tune with --tune-on",
         }[self.source]
@@ -46,7 +46,7 @@ class Threshold(NamedTuple):
 def chosen_threshold(
     given: float | None, own: float | None, selection: Scored | None, tuned_on: str = ""
 ) -> Threshold:
-    """What the user gives, else the model's own, else that of best F1 where models may be chosen on, else 0.5."""
+    """What the user gives, else the model's own, else that tuned for F1 where models may be chosen on, else 0.5."""
     if given is not None:
         return Threshold(given, "given")
     if own is not None:

@@ -66,7 +66,7 @@ class MaskedErrorValidation:
 
 
 class DetectionValidation:
-    """Figures of detections on held-out chunks at the threshold of highest F1."""
+    """Figures of detections on held-out chunks at the threshold tuned for F1 on them."""
 
     metric: str = "f1"
     better: Literal["lower", "higher"] = "higher"

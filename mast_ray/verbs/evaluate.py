@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--tune-on",
         metavar="TABLE",
-        help="detections of validation material: its best F1 threshold is used, frozen",
+        help="detections of validation material: the threshold is tuned for F1 on them, and frozen",
     )
     add("--tune-annotations", metavar="TABLE", help="annotations for --tune-on (default --annotations)")
     add(

@@ -47,7 +47,7 @@ def teacher_of(held: HeldOut, scores: ModelScores, card: Card, number: int) -> T
     if np.isfinite(low):
         about = replace(about, saturated=low)
     if for_precision:
-        # Never below the best F1: where labels are of the same site, the target is met by less than that.
+        # Never below that for F1: where labels are of the same site, the target is met by less than that.
         threshold, is_reached = precision_threshold(score, is_hit, knobs.precision_target, threshold)
         if not is_reached:
             log.warning(
@@ -95,7 +95,7 @@ class HeldOut:
     doubts_nested: bool = False  # as the teacher does
 
     def tuned(self, scores: ModelScores, card: Card) -> tuple[float, float]:
-        """Threshold of best F1 on validation, and the share of validation candidates at or above it. It is tuned on this
+        """Threshold tuned for F1 on validation, and the share of validation candidates at or above it. It is tuned on this
         archive, wherever the teacher comes from, and on scores as pseudo-labels have them.
         """
         own = card.score_threshold or self.config.self_train.threshold

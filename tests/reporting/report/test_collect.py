@@ -255,7 +255,7 @@ def test_breakdowns_and_overlaps_are_those_of_evaluate_at_the_threshold(run, tmp
 
 
 def test_a_threshold_is_tuned_on_the_split_that_may_choose_as_everywhere(season):
-    """Detections of no known model: that of best F1 on ood_dev where it holds a call, else on val."""
+    """Detections of no known model: that tuned for F1 on ood_dev where it holds a call, else on val."""
     names = season.recordings.column("recording_id").to_pylist()
     for chosen, title in (("ood_dev", "OOD development"), ("test", "validation")):
         dealt = [("val", "test", chosen)[n % 3] for n in range(len(names))]
@@ -263,7 +263,7 @@ def test_a_threshold_is_tuned_on_the_split_that_may_choose_as_everywhere(season)
                 for name, split in zip(names, dealt, strict=True)]  # fmt: skip
         tables = (season.detections, season.labels, season.recordings)
         found = scores_of_table(*tables, pa.Table.from_pylist(rows, schema=SPLITS), None)
-        assert f"(best F1 on {title}, frozen)" in found.tables[0].note and not found.warnings
+        assert f"(tuned for F1 on {title}, frozen)" in found.tables[0].note and not found.warnings
 
 
 def test_what_is_counted_per_chunk_and_what_per_recording_is_said_in_one_place(run, season, tmp_path):
