@@ -248,6 +248,15 @@ ROWS |= _rows(
     ),
     # no pushing apart of boxes from what lies beside them: most of what it pushes away lies within a call
     Row("field_uncontrasted", ("detector.lambda_con=0",), with_rows=("field",)),
+    # how much the places of boxes weigh beside what is a call
+    *(
+        Row(
+            f"field_boxes_{name}",
+            (f"detector.lambda_box={box}", f"detector.lambda_iou={iou}"),
+            with_rows=("field",),
+        )
+        for name, box, iou in (("half", 0.125, 1.0), ("double", 0.5, 4.0))
+    ),
     # lessons that take calls under 0.1 s for calls
     Row(
         "field_lessons_short",
