@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 APName = Literal["area", "11_point", "101_point"]
 
 CHANCE = 2.0  # standard errors by which a lower F1 may be bad luck
+MOST_BY_CHANCE = 0.1  # of the highest F1: a detector that finds little is not given any threshold
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def best_threshold(matches: Matches) -> float:
     F1 is no lower beyond chance. Without a single hit there is nothing to tune on: NaN.
 
     The highest F1 of a few calls is at a lucky score, the middle of those as good is less so; of many calls they are
-    the same. Chance is two standard errors of a share of the labelled calls. Among scores of equal F1 the highest counts as the
+    the same. Chance is two standard errors of a share of the labelled calls, a tenth of the highest F1 at the most. Among scores of equal F1 the highest counts as the
     best, and every score holds down to the next one below.
     """
     curve = f1_over_thresholds(matches)
@@ -164,8 +165,9 @@ def best_threshold(matches: Matches) -> float:
     share = (highest * matches.num_truth + 1) / (
         matches.num_truth + 2
     )  # even where all is right it may be luck
-    chance = CHANCE * (share * (1 - share) / matches.num_truth) ** 0.5
-    lower = np.flatnonzero(curve.f1 < highest - chance)
+    error = (share * (1 - share) / matches.num_truth) ** 0.5
+    lowest = highest - min(CHANCE * error, MOST_BY_CHANCE * highest)
+    lower = np.flatnonzero(curve.f1 < lowest)
     below = int(lower[lower < best].max(initial=-1))
     last = int(lower[lower > best].min(initial=len(curve.f1))) - 1
     return float((curve.threshold[max(below, 0)] + curve.threshold[last]) / 2)

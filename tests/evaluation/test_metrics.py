@@ -172,6 +172,12 @@ def test_the_threshold_of_few_calls_is_the_middle_of_all_that_are_as_good_that_o
     assert best_threshold(many) == pytest.approx((0.6 + 0.7) / 2)
 
 
+def test_of_a_handful_of_calls_only_what_is_nearly_the_best_counts_as_good():
+    # F1 by score: 0.9 0.4, 0.8 0.667, 0.7 0.857, 0.6 1.0, 0.5 0.889
+    matches = many_calls({0.9: 1, 0.8: 1, 0.7: 1, 0.6: 1}, {0.5: 1, 0.4: 1}, 4)
+    assert best_threshold(matches) == pytest.approx(0.55)
+
+
 def test_there_may_be_nothing_below_to_keep_away_from_and_nothing_to_tune_on():
     assert best_threshold(many_calls({0.9: 300, 0.6: 300}, {}, 600)) == 0.6
     assert np.isnan(best_threshold(many_calls({}, {0.5: 4}, 4)))
