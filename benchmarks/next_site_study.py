@@ -12,6 +12,9 @@ can be compared with paired intervals.
 
 Finished runs are skipped and no run is started that cannot end before the deadline, so a study may be spread over sittings: run the same
 command again. Runs of several machines are joined by copying their DIR/results folders into one.
+
+Every run asks Ray for its share of a GPU (1 / --parallel; of the cores where there is none). After `ray start --head` several studies,
+and searches beside them, share the GPUs of that cluster (RAY_ADDRESS=auto); otherwise the study starts Ray for itself.
 """
 
 from __future__ import annotations
@@ -174,6 +177,9 @@ ROWS = _rows(
     Row("encoder_alone", ("pretrain.side_path=false",), "pretrain", with_rows=("field",)),
     Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
     Row("encoder_random", RANDOM, "pretrain", with_rows=("field",)),
+    Row(
+        "encoder_third", ("pretrain.epochs=20", "pretrain.warmup_epochs=1"), "pretrain", with_rows=("field",)
+    ),
     Row("field_pretrained", (), start="encoder", with_rows=("field",)),
     Row("field_pretrained_alone", (), start="encoder_alone", with_rows=("field",)),
     Row("field_pretrained_decay", DECAYED, start="encoder", with_rows=("field",)),
@@ -183,6 +189,8 @@ ROWS = _rows(
     Row("field_pretrained_frozen", ("detector.unfrozen_blocks=0",), start="encoder", with_rows=("field",)),
     Row("field_pretrained_normalised", (), start="encoder_normalised", with_rows=("field",)),
     Row("field_pretrained_random", (), start="encoder_random", with_rows=("field",)),
+    Row("field_pretrained_third", (), start="encoder_third", with_rows=("field",)),
+    Row("field_pretrained_long", (), start="encoder", with_rows=("field",)),
     *(
         Row(f"self_trained{name}", sets, "self-train", TEACHER, (TEACHER,))
         for name, sets in {
@@ -352,7 +360,7 @@ class Job:
     row: Row
     seed: int
     started_s: float = 0.0
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    task: Any = field(default=None, repr=False)  # of Ray: ends with the exit code
 
     @property
     def name(self) -> str:
@@ -402,7 +410,7 @@ def arguments() -> argparse.Namespace:
     )
     add("--seeds", type=int, nargs="+", default=[0, 1])
     add("--seconds", type=float, default=480.0, help="no run is started that cannot end within this time")
-    add("--parallel", type=int, default=6, help="runs side by side")
+    add("--parallel", type=int, default=6, help="runs side by side on a GPU")
     add("--resume-later", action="store_true",
         help="start runs that cannot end in time too: the next sitting goes on from their checkpoints")  # fmt: skip
     add("--guess", type=float, default=150.0, help="seconds of a run of which none was seen yet")
@@ -540,26 +548,82 @@ def timed(name: str, command: list[str]) -> None:
         sys.exit(code)
 
 
+# Runs side by side
+
+
+class Slots:
+    """Shares of the GPUs that Ray knows of, of the cores where it knows of none: `number` runs go on at once."""
+
+    def __init__(self, parallel: int) -> None:
+        import ray
+
+        ray.init(log_to_driver=False, include_dashboard=False, logging_level="warning")
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        share = {"num_gpus": 1 / parallel} if gpus else {"num_cpus": resources["CPU"] / parallel}
+        self.number = parallel * max(1, gpus)
+        self._ray = ray
+        self._task = ray.remote(**({"num_cpus": 0} | share), max_retries=0)(run_to_its_end)
+
+    def start(self, job: Job, command: list[str], log: Path) -> None:
+        environment = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+        for name in ("PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            environment |= {name: os.environ[name]} if name in os.environ else {}
+        job.task = self._task.remote(command, str(log.resolve()), os.getcwd(), environment)
+
+    def is_over(self, job: Job) -> bool:
+        return bool(self._ray.wait([job.task], timeout=0)[0])
+
+    def stop(self, jobs: Sequence[Job]) -> None:
+        """End them as Ctrl-C would: their newest checkpoints stay, and the same command goes on from there."""
+        tasks = [job.task for job in jobs if job.task is not None]
+        for task in tasks:
+            self._ray.cancel(task)
+        if tasks:
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=20.0)
+        self._ray.shutdown()
+
+
+def run_to_its_end(command: list[str], log: str, folder: str, environment: dict[str, str]) -> int:
+    """Run a command in a process of its own; if it is cancelled, the process is asked to stop."""
+    with Path(log).open("ab") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=os.environ | environment
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(0.2)  # a cancelled task hears of it between two steps of Python, not while it waits for a process
+            return process.returncode
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=15.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
 # The runs
 
 
 def run_all(args: argparse.Namespace) -> None:
     """Start jobs as slots come free, the most wanted first, until all are done or the deadline is near."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    slots = Slots(args.parallel)
     waiting = jobs_of(args)
     running: list[Job] = []
     failed: set[str] = set()
     seen_s = known_seconds(args)
     try:
         while waiting or running:
-            for job in [job for job in running if job.process is not None and job.process.poll() is not None]:
+            for job in [job for job in running if slots.is_over(job)]:
                 running.remove(job)
                 finish(job, args, failed, seen_s)
             for job in [job for job in waiting if (before := start_of(job, args)) and before.name in failed]:
                 waiting.remove(job)
                 failed.add(job.name)
                 print(f"-- {job.name}: left out, what it starts from failed", flush=True)
-            free = args.parallel - len(running)
+            free = slots.number - len(running)
             compiling = {one.row.name for one in running if is_compiling(one, args)}
             left_s = args.deadline_s - time.monotonic()
             for job in [
@@ -568,7 +632,7 @@ def run_all(args: argparse.Namespace) -> None:
                 if is_ready(job, args) and expected_s(job, args, seen_s) < left_s
             ][:free]:
                 waiting.remove(job)
-                start(job, args)
+                start(job, args, slots)
                 running.append(job)
             if not running and not any(
                 is_ready(j, args) and expected_s(j, args, seen_s) < left_s for j in waiting
@@ -579,16 +643,9 @@ def run_all(args: argparse.Namespace) -> None:
                 break
             time.sleep(0.5)
     finally:
+        slots.stop(running)
         for job in running:
-            if job.process is not None and job.process.poll() is None:
-                job.process.terminate()  # its newest checkpoint stays: the same command goes on from there
-        for job in running:
-            if job.process is not None:
-                try:
-                    job.process.wait(timeout=15.0)
-                except subprocess.TimeoutExpired:
-                    job.process.kill()
-                print(f"-- {job.name}: stopped after {time.monotonic() - job.started_s:.0f} s", flush=True)
+            print(f"-- {job.name}: stopped after {time.monotonic() - job.started_s:.0f} s", flush=True)
     for job in waiting:
         print(f"-- {job.name}: not started", flush=True)
 
@@ -746,7 +803,7 @@ def expected_s(job: Job, args: argparse.Namespace, seen_s: dict[str, float]) -> 
     return 1.1 * seen_s.get(job.row.name, max(same_verb, default=args.guess))
 
 
-def start(job: Job, args: argparse.Namespace) -> None:
+def start(job: Job, args: argparse.Namespace, slots: Slots) -> None:
     folder = folder_of(job, args)
     folder.mkdir(parents=True, exist_ok=True)
     order = folder / "job.json"
@@ -756,15 +813,8 @@ def start(job: Job, args: argparse.Namespace) -> None:
         "prepared": str(args.work / "prepared"), "result": str(result_of(job, args)), "sets": sets_of(job.row, job.seed, args),
         "recipe": args.recipe, "teachers": [model_of(one, args) for one in (start_of(job, args), *others_of(job, args)) if one],
     }, indent=1))  # fmt: skip
-    log = (folder / "log.txt").open("ab")
     job.started_s = time.monotonic()
-    environment = os.environ | {
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2"),
-    }
-    job.process = subprocess.Popen(
-        [sys.executable, __file__, "--job", str(order)], stdout=log, stderr=subprocess.STDOUT, env=environment
-    )
+    slots.start(job, [sys.executable, str(Path(__file__).resolve()), "--job", str(order)], folder / "log.txt")
     print(f"-- {job.name}: started", flush=True)
 
 
