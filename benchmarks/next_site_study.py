@@ -592,7 +592,7 @@ def run_to_its_end(command: list[str], log: str, folder: str, environment: dict[
         )
         try:
             while process.poll() is None:
-                time.sleep(0.2)  # a cancelled task hears of it between two steps of Python, not while it waits for a process
+                time.sleep(0.2)  # a cancelled task hears of it between two steps of Python
             return process.returncode
         finally:
             if process.poll() is None:
