@@ -73,6 +73,11 @@ class RecordingMetadata:
             return self.start_utc.replace(tzinfo=None) + timedelta(seconds=self.utc_offset_s)
         return self.clock if "zone_unknown" in self.time_flags else None
 
+    @property
+    def local_date(self) -> str:
+        """YYYY-MM-DD on that wall; "" where unknown."""
+        return self.local.date().isoformat() if self.local is not None else ""
+
 
 def parse_name_metadata(path: str, zone: str = "", site_from: SiteFrom = "auto") -> RecordingMetadata:
     """Time and site from a path (relative to the archive, forward slashes) alone."""
