@@ -58,7 +58,7 @@ def test_a_date_that_only_a_header_says_is_found(archive):
         file.comment = "Recorded at 23:00:00 06/05/2024 (UTC+2) by AudioMoth"
         file.write([0.1, -0.1] * 9000)
     assert planned(archive, **{"split.ood_dates": ["2024-05-06"]}) == 0
-    with pytest.raises(ConfigError, match="2024-05-07.*there are 2024-05-01, 2024-05-02, 2024-05-06"):
+    with pytest.raises(ConfigError, match=r"2024-05-07.*there are 2024-05-01, 2024-05-02, 2024-05-06"):
         planned(archive, **{"split.ood_dates": ["2024-05-07"]})
 
 
