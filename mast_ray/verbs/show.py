@@ -191,6 +191,11 @@ def _paths_of(recording: Path, paths: Collection[str], table: Path) -> set[str]:
         )
     same = {path for path, alike in likeness.items() if alike == max(likeness.values())}
     if len({path.removesuffix(place.suffix) for path in same}) <= 1:
+        for path in sorted(same)[:1]:
+            if not likeness[path][1]:  # written on another computer, or of another site
+                _note(
+                    f"{table} is of {path}, which is taken for {recording} by its name: its folders are others"
+                )
         return same
     raise DataError(
         f"{table} holds boxes of {len(same)} recordings called {recording.name} ({', '.join(sorted(same)[:3])}):\n"

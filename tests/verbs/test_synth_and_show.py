@@ -113,6 +113,7 @@ def test_show_leaves_boxes_of_the_same_name_at_another_site_out(archive, tmp_pat
         ("b.Table.1.selections.txt", "", 1, "names no recording and is not called like a.wav: is it of another?"),
         ("a.Table.1.selections.txt", "", 1, ""),
         ("many.txt", "a.wav b.wav", 1, ""),
+        ("many.txt", r"D:\river\a.wav", 1, "is of river/a.wav, which is taken for"),
     ],
 )  # fmt: skip
 def test_show_says_where_a_table_is_of_another_recording(tmp_path, capsys, table, rows, count, said):
