@@ -7,10 +7,11 @@ recipe; recipes.py derives the others.
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from mast_ray.config.stage_knobs import (
     AugmentConfig,
@@ -27,6 +28,14 @@ from mast_ray.config.stage_knobs import (
 def _on_or_off(value: Any) -> Any:
     """YAML reads a bare on as true, and configs and cards from before `auto` hold booleans."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _composed(names: tuple[str, ...]) -> tuple[str, ...]:
+    """As sites of recordings are written: macOS takes accents apart, others do not."""
+    return tuple(unicodedata.normalize("NFC", name) for name in names)
+
+
+Sites = Annotated[tuple[str, ...], AfterValidator(_composed)]
 
 
 class StorageConfig(Section):
@@ -139,17 +148,17 @@ class SplitConfig(Section):
     """Length of a time block when recordings are long."""
     guard_s: float = Field(10.24, ge=0)
     """Gap left between blocks of different splits."""
-    ood_sites: tuple[str, ...] = ()
+    ood_sites: Sites = ()
     """Sites held out whole as site_ood; BIRDeep: AM4, AM15."""
     ood_dates: tuple[str, ...] = ()
     """Local dates (YYYY-MM-DD) held out at seen sites as temporal_ood."""
-    ood_dev_sites: tuple[str, ...] = ()
+    ood_dev_sites: Sites = ()
     """Sites for model selection under shift, disjoint from ood_sites."""
     ood_test_dates: tuple[str, ...] = ()
     """Local dates of ood_sites that are tested; empty: all that is annotated there."""
     ood_pool: Literal["none", "untested"] = "none"
     """untested: recordings of ood_sites that are not tested join the pool, without labels; tested ones never do."""
-    ood_pool_sites: tuple[str, ...] = ()
+    ood_pool_sites: Sites = ()
     """Those of ood_sites that ood_pool=untested applies to; empty: all of them."""
     transductive: bool = False
     """True: audio of held-out recordings may enter the pool, without labels (the paper's way)."""

@@ -59,7 +59,10 @@ def _restated_row(row: dict[str, Any], zone: str, sites: SiteTable | None, given
     start = said.start or (_clock_of_name(row, given) if said.zone or zone else None) or _known_start(row)
     if start is None:
         return new
-    start_utc, offset_s, flags = to_utc(start, said.zone or zone, duration_s=row["duration_s"] or 0.0)
+    is_stated = said.start is not None or row["time_source"] == "table"
+    start_utc, offset_s, flags = to_utc(
+        start, said.zone or zone, duration_s=row["duration_s"] or 0.0, is_stated=is_stated
+    )
     if said.start is not None:
         new |= {"time_source": "table", "time_flags": ",".join(flags)}
     elif start.tzinfo is None or flags:

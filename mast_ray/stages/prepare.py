@@ -48,6 +48,7 @@ from mast_ray.tables.prepared import read_table
 from mast_ray.tables.preparing.birdeep import birdeep_labels
 from mast_ray.tables.preparing.birdset import birdset_archive, birdset_labels
 from mast_ray.tables.preparing.finishing import DECODE_KNOBS, SEALED, TABLE_KNOBS, SplitSummary, finish
+from mast_ray.tables.preparing.held_out import refuse_absent
 from mast_ray.tables.preparing.inventory import (
     SYNTHETIC_COPIES,
     Listing,
@@ -141,6 +142,7 @@ def prepare(
     ):
         print(f"already done, skipping: {stage.url} ({done.counts['recordings']:,} recordings)")
         return PARTIAL if done.counts["rejected"] else OK
+    refuse_absent(source, listing.items, annotations.annotated_paths, config, sites)
     if dry_run:
         _print_plan(source, stage, listing, sites, config)
         return OK

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.shown import shown
 from mast_ray.evaluation.review.corrections import checked_reviewer, corrections_folder, read_logs
 from mast_ray.recordings.annotations.tabular import decoded
 from mast_ray.stages.learn.places import ended_rounds
@@ -162,6 +163,8 @@ def _export(args: argparse.Namespace, session: ReviewSession) -> int:
         f"{args.export}: {out.num_calls} calls, {out.num_rejected} rejected, {out.num_disputed} disputed and left out; "
         f"{out.num_looked_at} recordings with stretches that were gone through"
     )
+    for note in out.name_notes:
+        print(shown(note))
     print(
         f"train on them: mast prepare AUDIO --annotations {quote(f'{args.export}/{TABLES}')} "
         f"--listened {quote(f'{args.export}/{LISTENED}')}"

@@ -8,14 +8,16 @@ import argparse
 import io
 import math
 import os
+import sys
 import wave
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.shown import shown
 from mast_ray.recordings.annotations.paths import num_shared_parts, own_stems
 from mast_ray.recordings.annotations.reading import read_annotations
 from mast_ray.recordings.decoding.faults import UnreadableRecording
@@ -92,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
     _write(args.out, png_bytes(figure))
     if args.sound:
         _write(args.sound, wav_bytes(samples))
-    shown = [
+    counts = [
         sum(box.begin_s < end_s and box.end_s > args.start for box in boxes) for boxes in (truth, detections)
     ]
-    print(f"{args.out}: {end_s - args.start:.2f} s, {shown[0]} annotated and {shown[1]} detected boxes")
+    print(f"{args.out}: {end_s - args.start:.2f} s, {counts[0]} annotated and {counts[1]} detected boxes")
     return 0
 
 
@@ -146,8 +148,15 @@ def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list
     else:
         read = read_annotations(table)
         annotations = read.annotations
+        if read.problems:
+            _note(f"of {table} {len(read.problems):,} rows are not drawn, e.g. {read.problems[0]}")
         if table.is_file() and {a.path for a in annotations} == {own_stems(table.name)[0]}:
             chosen = {a.path for a in annotations}  # names no file: it is of what is shown, whatever its name
+            own = {recording.name.lower(), recording.stem.lower()}
+            if own.isdisjoint(stem.lower() for stem in own_stems(table.name)):
+                _note(
+                    f"{table} names no recording and is not called like {recording.name}: is it of another?"
+                )
         else:
             chosen = _paths_of(recording, read.annotated_paths, table)
         found = [
@@ -158,7 +167,11 @@ def _boxes(table: Path | None, recording: Path, threshold: float | None) -> list
     return [box for box in found if threshold is None or box.score is None or box.score >= threshold]
 
 
-def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
+def _note(text: str) -> None:
+    print(f"note: {shown(text)}", file=sys.stderr)
+
+
+def _paths_of(recording: Path, paths: Collection[str], table: Path) -> set[str]:
     """The path of a table that means a recording: the one that has most of its folders, or its name where that is clear."""
     place = recording.resolve()
     likeness: dict[str, tuple[bool | int, ...]] = {}
@@ -169,8 +182,20 @@ def _paths_of(recording: Path, paths: Iterable[str], table: Path) -> set[str]:
             is_whole = shared == len(PurePosixPath(path).parts)
             is_same = name in (place.name, place.stem)  # x.flac is not x.wav, nor X.wav where both are there
             likeness[path] = (shared, is_whole, is_same)
+    if not likeness:
+        named = sorted(paths)
+        more = f" and {len(named) - 3:,} more" if len(named) > 3 else ""
+        _note(
+            f"{table} has no recording called {recording.name}, so no box of it is drawn: it is of "
+            f"{', '.join(named[:3]) or 'none'}{more}"
+        )
     same = {path for path, alike in likeness.items() if alike == max(likeness.values())}
     if len({path.removesuffix(place.suffix) for path in same}) <= 1:
+        for path in sorted(same)[:1]:
+            if not likeness[path][1]:  # written on another computer, or of another site
+                _note(
+                    f"{table} is of {path}, which is taken for {recording} by its name: its folders are others"
+                )
         return same
     raise DataError(
         f"{table} holds boxes of {len(same)} recordings called {recording.name} ({', '.join(sorted(same)[:3])}):\n"

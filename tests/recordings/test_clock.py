@@ -361,3 +361,22 @@ def test_rows_of_two_folders_that_fit_one_recording_are_said():
     assert "1 recordings are described by rows of several folders" in refuse_unclear(
         table, ["x.wav"], (), "t.csv"
     )
+
+
+def test_a_start_of_long_ago_stands_where_a_table_states_it_and_not_where_a_name_does():
+    stated = recording_metadata("tape.wav", row=TableRow(datetime(1998, 5, 3, 5, 0)))
+    assert stated.local == datetime(1998, 5, 3, 5, 0)
+    assert stated.time_flags == ("before_2005", "zone_unknown")
+    named = recording_metadata("A_19980503_050000.wav")
+    assert (named.local, named.time_flags) == (None, ("clock_reset",))
+
+
+def test_starts_of_a_table_that_a_wrong_clock_would_write_too_are_told():
+    table = parse_site_table("file,start_time\na.wav,1998-05-03T05:00\nb.wav,2222-01-01\nc.wav,2024-05-03\n")
+    said = refuse_unclear(table, ["a.wav", "b.wav", "c.wav"], (), "t.csv")
+    assert "1 of its starts are before 2005 and stand as written (e.g. a.wav, 1998-05-03 05:00:00)" in said
+    assert (
+        "1 of its starts are not used, for they are still to come (e.g. b.wav, 2222-01-01 00:00:00)" in said
+    )
+    with pytest.raises(DataError, match="of the year 24:\nwrite the year in four digits"):
+        parse_site_table("file,start_time\na.wav,0024-05-03\n")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -258,6 +259,22 @@ def test_channels_that_cancel_each_other_are_said():
     # a constant offset of the recorder is no sound that would be left
     assert mixed(0.01 * sound + 0.2, -0.01 * sound + 0.2).reason is Reason.CHANNELS_CANCEL
     assert mixed(sound, -sound, channel=0) is None
+
+
+def test_channels_that_cancel_each_other_in_a_part_are_said_with_the_part():
+    quiet, loud = 0.01 * noise(20.0, seed=1), noise(10.0, seed=2)
+    sound = np.vstack([loud, quiet, loud])  # 40 s; what is lost is faint beside the rest
+    sign = np.ones_like(sound)
+    sign[160_000:480_000] = -1
+    salvage = mixed(sound, sign * sound)
+    assert salvage is not None and salvage.reason is Reason.CHANNELS_CANCEL and salvage.readable_s == 40.0
+    seconds = re.search(r"in opposite phase in (\d+) of 40 s, from (\d+) s on", salvage.detail)
+    assert (
+        seconds and 14 <= int(seconds[1]) <= 20 and 10 <= int(seconds[2]) <= 15
+    )  # in stretches of five seconds
+    sign[:] = 1
+    sign[160_000:230_000] = -1  # four seconds
+    assert mixed(sound, sign * sound) is None
 
 
 def test_channels_that_leave_something_in_their_mean_are_not_flagged():

@@ -106,6 +106,41 @@ def test_show_leaves_boxes_of_the_same_name_at_another_site_out(archive, tmp_pat
     assert "2 recordings called" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "table, rows, count, said",
+    [
+        ("many.txt", "b.wav c.wav", 0, "many.txt has no recording called a.wav, so no box of it is drawn: it is of b.wav, c.wav"),
+        ("b.Table.1.selections.txt", "", 1, "names no recording and is not called like a.wav: is it of another?"),
+        ("a.Table.1.selections.txt", "", 1, ""),
+        ("many.txt", "a.wav b.wav", 1, ""),
+        ("many.txt", r"D:\river\a.wav", 1, "is of river/a.wav, which is taken for"),
+    ],
+)  # fmt: skip
+def test_show_says_where_a_table_is_of_another_recording(tmp_path, capsys, table, rows, count, said):
+    soundfile.write(tmp_path / "a.wav", 0.1 * np.sin(np.arange(16_000 * 3), dtype=np.float32), 16_000)
+    header, box = (
+        "Selection\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)",
+        "1\t1\t2\t1000\t2000",
+    )
+    lines = [f"{box}\t{name}\t1" for name in rows.split()] or [box]
+    named = "\tBegin File\tFile Offset (s)" * bool(rows)
+    (tmp_path / table).write_text("\n".join([header + named, *lines]) + "\n")
+    tables = ["--annotations", str(tmp_path / table)]
+    assert main(["show", str(tmp_path / "a.wav"), "-o", str(tmp_path / "x.png"), *tables]) == 0
+    out, err = capsys.readouterr()
+    assert f"{count} annotated" in out
+    assert said in err if said else "note" not in err
+
+
+def test_show_says_which_rows_of_a_table_it_cannot_draw(tmp_path, capsys):
+    soundfile.write(tmp_path / "a.wav", 0.1 * np.sin(np.arange(16_000 * 3), dtype=np.float32), 16_000)
+    (tmp_path / "a.csv").write_text("begin_s,end_s,label\n1,2,wren\nsoon,2,wren\n")
+    tables = ["--annotations", str(tmp_path / "a.csv")]
+    assert main(["show", str(tmp_path / "a.wav"), "-o", str(tmp_path / "x.png"), *tables]) == 0
+    out, err = capsys.readouterr()
+    assert "1 annotated" in out and "1 rows are not drawn, e.g." in err and "line 3" in err
+
+
 def test_show_writes_what_it_draws_as_sound(archive, tmp_path):
     recording = min((archive / "audio").rglob("*.wav"))
     sound = tmp_path / "heard" / "x.wav"

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from mast_ray.boxes.geometry import paired_iou
+from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.review.corrections import Action, standing
 
 Verdict = Literal["right", "wrong"]
@@ -78,6 +79,11 @@ class AgreedBox:
     def is_disputed(self) -> bool:
         """As many say right as wrong: not to be learned from, to be talked about."""
         return self.num_right == self.num_wrong
+
+    @property
+    def has_several_names(self) -> bool:
+        """A call that its reviewers name differently; where no name has most voices it goes without (`box.label` is "")."""
+        return self.box.verdict == "right" and not self.is_disputed and len(self.names) > 1
 
 
 def recording_key(record: Action | ReviewedBox) -> str:
@@ -191,15 +197,33 @@ def _agreed(voices: Sequence[ReviewedBox], num_silent_against: int) -> AgreedBox
     right = [box for box in voices if box.verdict == "right"]
     wrong = [box for box in voices if box.verdict == "wrong"]
     num_wrong = len(wrong) + num_silent_against
-    names = [name for name, _ in Counter(box.label for box in right if box.label).most_common()]
+    voices_for = Counter(box.label for box in right if box.label not in ("", UNKNOWN))
+    names = [name for name, _ in voices_for.most_common()]
     majority = right if right and (len(right) >= num_wrong or not wrong) else wrong
     box = max(majority, key=lambda box: box.time)
     queue = "random" if any(voice.queue == "random" for voice in voices) else box.queue
     verdict: Verdict = "right" if len(right) >= num_wrong else "wrong"
     label = names[0] if names and verdict == "right" else box.label
+    if verdict == "right" and len(names) > 1 and voices_for[names[0]] == voices_for[names[1]]:
+        label = ""  # as many for one as for another: nobody's word, as with verdicts
     return AgreedBox(
         replace(box, verdict=verdict, label=label, queue=queue), len(right), num_wrong, tuple(names)
     )
+
+
+def name_notes(agreed: Iterable[AgreedBox]) -> list[str]:
+    """What to say about calls that their reviewers name differently."""
+    several = [one for one in agreed if one.has_several_names]
+    kinds = (
+        ([one for one in several if not one.box.label], " or ",
+         "as many reviewers give one name as another: they go without a name until one more names them, or they agree"),
+        ([one for one in several if one.box.label], ", not ", "reviewers give different names: the one that most give is kept"),
+    )  # fmt: skip
+    return [
+        f"of {len(own):,} calls {what} (e.g. {own[0].box.path} at {own[0].box.begin_s:.2f} s: {word.join(own[0].names[:2])})"
+        for own, word, what in kinds
+        if own
+    ]
 
 
 def _same_calls(boxes: Sequence[ReviewedBox]) -> list[list[ReviewedBox]]:

@@ -4,8 +4,8 @@ never the file's mtime.
 Nothing is guessed: a clock reading without a known zone gives no `start_utc` and the flag `zone_unknown`; its hour and
 date are local all the same.
 A recorder that writes UTC has no local time of its own: a declared zone gives it, by the hour and the season.
-Flags: zone_unknown, clock_reset (before 2005: no start_utc either), clock_ahead (later than tomorrow: not used at
-all), dst_gap, dst_ambiguous, dst_change, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
+Flags: zone_unknown, clock_reset (before 2005: no start_utc either), before_2005 (so, but the user's table says it: used),
+clock_ahead (later than tomorrow: not used at all), dst_gap, dst_ambiguous, dst_change, sources_disagree, invalid_time, invalid_offset, date_only, two_digit_year,
 several_times, epoch_name, gps_synced, twelve_hour_clock.
 A recording keeps the offset of its start to its end, as the recorder's own clock does: where its zone puts clocks on or back
 meanwhile (dst_change), local times after the change are those of the clock before it; UTC is right throughout.
@@ -73,6 +73,11 @@ class RecordingMetadata:
             return self.start_utc.replace(tzinfo=None) + timedelta(seconds=self.utc_offset_s)
         return self.clock if "zone_unknown" in self.time_flags else None
 
+    @property
+    def local_date(self) -> str:
+        """YYYY-MM-DD on that wall; "" where unknown."""
+        return self.local.date().isoformat() if self.local is not None else ""
+
 
 def parse_name_metadata(path: str, zone: str = "", site_from: SiteFrom = "auto") -> RecordingMetadata:
     """Time and site from a path (relative to the archive, forward slashes) alone."""
@@ -108,7 +113,9 @@ def recording_metadata(
     source: TimeSource = readings[0][0] if readings else "none"
     start = readings[0][1] if readings else None
     start_utc, offset_s, flags = (
-        to_utc(start, row.zone or zone, duration_s=duration_s) if start is not None else (None, None, ())
+        to_utc(start, row.zone or zone, duration_s=duration_s, is_stated=source == "table")
+        if start is not None
+        else (None, None, ())
     )
     if source in ("filename", "none"):
         flags = (*name.flags, *flags)
@@ -131,26 +138,29 @@ def recording_metadata(
 
 
 def to_utc(
-    start: datetime, zone: str, duration_s: float = 0.0
+    start: datetime, zone: str, duration_s: float = 0.0, is_stated: bool = False
 ) -> tuple[datetime | None, int | None, tuple[str, ...]]:
     """(UTC time, offset of local time in seconds, flags) of a clock reading; its
     own offset outranks the zone.
 
-    A reading in UTC says when, not where: its local time is that of the declared zone.
+    A reading in UTC says when, not where: its local time is that of the declared zone. What a person has stated (in a table)
+    stands also where a recorder's clock would be taken for reset.
     """
-    if start.year < EARLIEST_PLAUSIBLE_YEAR:
-        return None, None, ("clock_reset",)
-    if start.replace(tzinfo=UTC) > datetime.now(UTC) + AHEAD:
-        return None, None, ("clock_ahead",)
     flags: tuple[str, ...] = ()
+    if start.year < EARLIEST_PLAUSIBLE_YEAR:
+        if not is_stated:
+            return None, None, ("clock_reset",)
+        flags = ("before_2005",)
+    if is_ahead(start):
+        return None, None, ("clock_ahead",)
     if start.tzinfo is None:
         if not zone:
-            return None, None, ("zone_unknown",)
+            return None, None, (*flags, "zone_unknown")
         start = start.replace(tzinfo=zone_named(zone))
         if start.astimezone(UTC).astimezone(start.tzinfo).replace(tzinfo=None) != start.replace(tzinfo=None):
-            flags = ("dst_gap",)
+            flags = (*flags, "dst_gap")
         elif start.utcoffset() != start.replace(fold=1).utcoffset():
-            flags = ("dst_ambiguous",)
+            flags = (*flags, "dst_ambiguous")
     elif zone and not start.utcoffset():
         start = start.astimezone(zone_named(zone))
     offset = start.utcoffset() or timedelta(0)
@@ -158,6 +168,11 @@ def to_utc(
     if end.utcoffset() != start.astimezone(UTC).astimezone(start.tzinfo).utcoffset():
         flags = (*flags, "dst_change")
     return start.astimezone(UTC), round(offset.total_seconds()), flags
+
+
+def is_ahead(start: datetime) -> bool:
+    """Whether nothing can have been recorded then, wherever on earth."""
+    return start.replace(tzinfo=UTC) > datetime.now(UTC) + AHEAD
 
 
 def zone_named(zone: str) -> tzinfo:

@@ -17,7 +17,8 @@ from pathlib import PurePosixPath
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.recordings.annotations.tabular import column_lookup, number, numbered, parse_table, pick
-from mast_ray.recordings.clock_and_site.clock import TableRow, zone_named
+from mast_ray.recordings.clock_and_site.clock import TableRow, is_ahead, zone_named
+from mast_ray.recordings.clock_and_site.names import EARLIEST_PLAUSIBLE_YEAR
 
 _ALIASES = {
     "file": ("file", "path", "filepath", "filename", "file_name", "recording", "recording_path"),
@@ -30,6 +31,7 @@ _ALIASES = {
     "group": ("group",),
 }
 STARTS = ("start", "start_utc")
+EARLIEST_YEAR = 1900  # of a recording; before it, a year was written with two digits or not at all
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,26 @@ def refuse_unclear(sites: SiteTable, paths: Sequence[str], at_sites: Collection[
         said.append(
             f"the start of {sites.num_site_starts} sites is not used: only a row with a file says when a recording began"
         )
+    said += _odd_starts(sites)
     return f"{source}: {'; '.join(said)}" if said else ""
+
+
+def _odd_starts(sites: SiteTable) -> list[str]:
+    """What to say about starts that a recorder with a wrong clock would write too."""
+    starts = {file: row.start for file, row in sites.by_path.items() if row.start is not None}
+    early = [file for file, start in starts.items() if start.year < EARLIEST_PLAUSIBLE_YEAR]
+    ahead = [file for file, start in starts.items() if is_ahead(start)]
+    said = []
+    if early:
+        said.append(
+            f"{len(early)} of its starts are before {EARLIEST_PLAUSIBLE_YEAR} and stand as written (e.g. {early[0]}, {starts[early[0]]}): "
+            "leave those out that a recorder with a reset clock wrote"
+        )
+    if ahead:
+        said.append(
+            f"{len(ahead)} of its starts are not used, for they are still to come (e.g. {ahead[0]}, {starts[ahead[0]]})"
+        )
+    return said
 
 
 def _nearest(site: str, at_sites: Collection[str]) -> str:
@@ -212,6 +233,11 @@ def _row(values: Mapping[str, str], columns: Mapping[str, str], where: str) -> T
             raise DataError(
                 f"{where}: {written!r} is not a time:\nwrite ISO 8601, e.g. 2023-05-31T09:20:00+02:00"
             ) from error
+        if start.year < EARLIEST_YEAR:
+            raise DataError(
+                f"{where}: {written!r} is of the year {start.year}:\n"
+                "write the year in four digits, or leave the start empty where it is not known"
+            )
         if start.tzinfo is None and not text("start"):
             start = start.replace(tzinfo=UTC)  # the column's name is the zone
     if text("zone"):

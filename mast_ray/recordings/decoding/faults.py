@@ -15,7 +15,7 @@ can be and ends with a `Salvage`.
 | ZERO_TAIL (space reserved on the card and never written) | salvaged: up to the last non-zero byte |
 | NON_FINITE (NaN, infinity, absurd amplitude) | salvaged: up to the first such sample |
 | CORRUPT_STREAM | salvaged: a damaged stretch of FLAC becomes zeros of the same length, other codecs end there |
-| CHANNELS_CANCEL (channels in opposite phase: next to nothing is left in their mean) | salvaged: the mean as it is, and said in a warning |
+| CHANNELS_CANCEL (channels in opposite phase, in all or for ten seconds and more: next to nothing is left in their mean) | salvaged: the mean as it is, and said in a warning |
 | CRASH, TIMEOUT | given by whoever runs the decoder in a process of its own, never raised here |
 
 A salvageable recording of which less than one analysis window is left is rejected with the same reason.
@@ -144,12 +144,15 @@ def reasons_text(counts: Mapping[str, int]) -> str:
 
 
 def cancelling_text(rejects: Iterable[Mapping[str, Any]]) -> str:
-    """How many recordings are next to silent because their channels cancel each other, and what to do; "" for none."""
+    """How many recordings are next to silent, if only in a part, because their channels cancel each other, and what to do;
+    "" for none.
+    """
     paths = [row["path"] for row in rejects if row["reason"] == Reason.CHANNELS_CANCEL]
     if not paths:
         return ""
     return (
-        f"{len(paths):,} recording{'s have' if len(paths) > 1 else ' has'} channels in opposite phase, whose mean holds "
-        f"next to nothing: calls there are not heard (e.g. {', '.join(paths[:EXAMPLES])})\n"
+        f"{len(paths):,} recording{'s have' if len(paths) > 1 else ' has'} channels in opposite phase, if only in a part "
+        "(rejects.parquet says which): their mean holds next to nothing, and calls there are not heard "
+        f"(e.g. {', '.join(paths[:EXAMPLES])})\n"
         "take the first channel alone, into another folder: --set audio.channel=first"
     )

@@ -32,6 +32,7 @@ Channel = Literal["mean"] | int
 SAMPLE_RATE_HZ = 16_000
 LOUDEST = 1e6  # beyond any scaling of real sound: such samples are garbage
 CANCELLED = 0.02  # of the energy that the mean of independent channels keeps
+STRETCH_S, LEAST_LOST_S = 5.0, 10.0  # what is judged at once, and what is lost before it is said
 AT_ONCE = 8192  # frames, of which offsets are taken
 FAINTEST = 2.0**-30  # mean square of one step of 16 bits: below it a channel is silent
 
@@ -82,11 +83,14 @@ def mean_of(piece: Samples) -> Samples:
 
 
 class _Mean:
-    """The mean of several channels, and how much of their sound it keeps. A constant offset is no sound."""
+    """The mean of several channels, and how much of their sound it keeps, over all and in stretches. A constant offset is no
+    sound.
+    """
 
-    def __init__(self, num_channels: int) -> None:
-        self._num_channels = num_channels
-        self._num_frames, self._of_channels, self._of_mean = 0, 0.0, 0.0
+    def __init__(self, num_channels: int, rate_hz: int) -> None:
+        self._num_channels, self._rate_hz = num_channels, rate_hz
+        self._all, self._here = np.zeros(3), np.zeros(3)  # frames, energy of the channels, of the mean
+        self._first_s, self._lost_s = 0.0, 0.0  # of stretches in which they cancel
 
     def listen(self, piece: Samples, mono: Samples) -> None:
         """Products alone, which take a tenth of what the mean does; few samples at once, for digits enough."""
@@ -98,16 +102,34 @@ class _Mean:
                 mean = mono[begin : begin + AT_ONCE]
                 channels = np.ascontiguousarray(piece[begin : begin + len(mean)])
                 flat, sums = channels.reshape(-1), (ones[: len(mean)] @ channels).astype(np.float64)
-                self._of_channels += float(flat @ flat) - float(sums @ sums) / len(mean)
-                self._of_mean += float(mean @ mean) - float(sums.mean()) ** 2 / len(mean)
-        self._num_frames += len(mono)
+                of_channels = float(flat @ flat) - float(sums @ sums) / len(mean)
+                of_mean = float(mean @ mean) - float(sums.mean()) ** 2 / len(mean)
+                self._here += (len(mean), of_channels, of_mean)
+                if self._here[0] >= STRETCH_S * self._rate_hz:
+                    self._end_stretch()
+
+    def _end_stretch(self) -> None:
+        if self._is_lost(self._here):
+            self._first_s = self._first_s if self._lost_s else float(self._all[0]) / self._rate_hz
+            self._lost_s += float(self._here[0]) / self._rate_hz
+        self._all += self._here
+        self._here[:] = 0
+
+    def _is_lost(self, sums: NDArray[np.float64]) -> bool:
+        num_frames, of_channels, of_mean = sums
+        each = of_channels / self._num_channels
+        return bool(each > FAINTEST * num_frames and of_mean <= CANCELLED / self._num_channels * each)
 
     def fault(self) -> Fault | None:
-        each = self._of_channels / self._num_channels
-        least = CANCELLED / self._num_channels
-        if not each > FAINTEST * self._num_frames or self._of_mean > least * each:
+        """Once all is listened to."""
+        self._end_stretch()
+        kept = f"under {100 * CANCELLED / self._num_channels:.2g} % of their sound is in their mean"
+        if self._is_lost(self._all):
+            return Fault(Reason.CHANNELS_CANCEL, f"{self._num_channels} channels in opposite phase: {kept}")
+        if self._lost_s < LEAST_LOST_S:
             return None
-        detail = f"{self._num_channels} channels in opposite phase: under {100 * least:.2g} % of their sound is in their mean"
+        all_s = self._all[0] / self._rate_hz
+        detail = f"{self._num_channels} channels in opposite phase in {self._lost_s:.0f} of {all_s:.0f} s, from {self._first_s:.0f} s on: {kept} there"
         return Fault(Reason.CHANNELS_CANCEL, detail)
 
 
@@ -131,7 +153,7 @@ class Reading:
         self._decoder, self._resources, self._limits, self._channel = decoder, resources, limits, channel
         self._digest = hashlib.sha1(usedforsecurity=False)
         self._fault = info.fault
-        self._mean = _Mean(info.num_channels)
+        self._mean = _Mean(info.num_channels, info.sample_rate_hz)
 
     def __enter__(self) -> Reading:
         return self

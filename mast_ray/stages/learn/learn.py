@@ -31,7 +31,7 @@ from mast_ray.evaluation.figure_tables import difference_text, interval_text, wi
 from mast_ray.evaluation.intervals import Difference, Interval, paired_differences, wilson_limits
 from mast_ray.evaluation.metrics import best_threshold
 from mast_ray.evaluation.review.corrections import line_of, log_files, read_logs
-from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at
+from mast_ray.evaluation.review.review_state import AgreedBox, agreed_boxes, fold_log, looked_at, name_notes
 from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.evaluation.review.taught import Taught, taught_by
 from mast_ray.evaluation.review.verdicts import verdicts_csv
@@ -174,6 +174,8 @@ def what_was_said(place: LearnedRun) -> tuple[list[AgreedBox], Taught]:
         log.warning("%s", problem)
     states = fold_log(found.actions)
     agreed, looked = last_words(agreed_boxes(states), place.rounds), looked_at(states)
+    for note in name_notes(agreed):
+        log.warning("%s", note)
     recordings = read_recordings(place.detections)
     ids, paths = (recordings.column(name).to_pylist() for name in ("recording_id", "path"))
     taught = taught_by(agreed, looked, dict(zip(ids, paths, strict=True)))

@@ -25,6 +25,7 @@ from mast_ray.evaluation.review.review_state import (
     ReviewState,
     agreed_boxes,
     looked_at,
+    name_notes,
 )
 from mast_ray.evaluation.review.rounds import last_words
 from mast_ray.recordings.annotations.model import (
@@ -57,6 +58,7 @@ class Exported(NamedTuple):
     num_rejected: int
     num_disputed: int  # left out
     num_looked_at: int  # recordings with stretches that were gone through
+    name_notes: tuple[str, ...] = ()  # on calls with several names
 
 
 def export_corrections(
@@ -100,7 +102,8 @@ def export_corrections(
     files = [file for part in parts for file in write_annotations(*part, format, facts=facts)]
     rows = [(path, span.begin_s, span.end_s) for path, spans in looked.items() for span in spans]
     open_storage(out).write_atomic(LISTENED, csv_bytes(("file", "begin_s", "end_s"), rows))
-    return Exported((*files, out / LISTENED), len(calls), len(rejected), num_disputed, len(looked))
+    notes = tuple(name_notes(kept))
+    return Exported((*files, out / LISTENED), len(calls), len(rejected), num_disputed, len(looked), notes)
 
 
 def _refuse_leftovers(tables: Path, files: Iterable[Path]) -> None:

@@ -9,8 +9,9 @@ come from the sums kept in the index.
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,8 +71,9 @@ def deal_splits(
     What was dealt `before` stays where it is, and new recordings fill up the shares: an archive may grow, and nothing that
     a model was trained on is ever tested.
     """
-    _check_names(recordings, knobs)
-    _check_tested(recordings, knobs)
+    check_settings(knobs)
+    check_sites({recording.site for recording in recordings}, knobs)
+    check_dates(recordings, knobs)
     fixed: dict[str, BlockRow] = {}
     free: list[Recording] = []
     for recording in recordings:
@@ -98,24 +100,8 @@ def deal_splits(
     return _without_copies_in_pool(rows, recordings, knobs)
 
 
-def _check_names(recordings: list[Recording], knobs: SplitConfig) -> None:
-    sites = {recording.site for recording in recordings}
-    dates = {recording.local_date for recording in recordings}
-    wanted = (
-        ("split.ood_sites", knobs.ood_sites, sites),
-        ("split.ood_dev_sites", knobs.ood_dev_sites, sites),
-        ("split.ood_dates", knobs.ood_dates, dates),
-        ("split.ood_test_dates", knobs.ood_test_dates, dates),
-    )
-    for key, names, present in wanted:
-        missing = sorted(set(names) - present)
-        if missing:
-            known = ", ".join(sorted(name for name in present if name)[:8]) or "none known"
-            raise ConfigError(f"{key} names {missing[0]!r}, which is not in the archive: there are {known}")
-
-
-def _check_tested(recordings: list[Recording], knobs: SplitConfig) -> None:
-    """Settings of held-out sites that would do nothing, or leave a site with labels untested, are mistakes."""
+def check_settings(knobs: SplitConfig) -> None:
+    """Settings of held-out sites that would do nothing are mistakes."""
     if knobs.ood_pool_sites and knobs.ood_pool == "none":
         raise ConfigError("split.ood_pool_sites does nothing by itself: add --set split.ood_pool=untested")
     if knobs.ood_test_dates and not knobs.ood_sites:
@@ -127,12 +113,33 @@ def _check_tested(recordings: list[Recording], knobs: SplitConfig) -> None:
         raise ConfigError(
             f"split.ood_pool_sites names {foreign[0]!r}, which is not in split.ood_sites: only those are held out"
         )
+
+
+def check_sites(present: set[str], knobs: SplitConfig) -> None:
+    """Held-out sites must be there."""
+    _refuse_absent("split.ood_sites", knobs.ood_sites, present)
+    _refuse_absent("split.ood_dev_sites", knobs.ood_dev_sites, present)
+
+
+def check_dates(recordings: Sequence[Recording], knobs: SplitConfig) -> None:
+    """Held-out dates must be there, and leave something to test of every held-out site that has labels."""
+    present = {recording.local_date for recording in recordings}
+    _refuse_absent("split.ood_dates", knobs.ood_dates, present)
+    _refuse_absent("split.ood_test_dates", knobs.ood_test_dates, present)
     for site in knobs.ood_sites:
         dates = {r.local_date for r in recordings if r.site == site and r.is_annotated}
         if dates and knobs.ood_test_dates and not dates & {*knobs.ood_test_dates, ""}:
             raise ConfigError(
                 f"split.ood_test_dates leaves nothing to test at {site}: its labels are of {', '.join(sorted(dates))}"
             )
+
+
+def _refuse_absent(key: str, names: Collection[str], present: Collection[str]) -> None:
+    missing = sorted(set(names) - set(present))
+    if missing:
+        likely = difflib.get_close_matches(missing[0], sorted(filter(None, present)), n=8, cutoff=0.0)
+        known = ", ".join(sorted(likely)) or "none known"
+        raise ConfigError(f"{key} names {missing[0]!r}, which is not in the archive: there are {known}")
 
 
 def _held_out(recording: Recording, name: str, knobs: SplitConfig) -> BlockRow:

@@ -73,7 +73,9 @@ def possible_boxes(annotations: Iterable[Annotation]) -> tuple[list[Annotation],
 
 
 def single_boxes(annotations: Sequence[Annotation]) -> tuple[list[Annotation], list[LabelNote]]:
-    """Every box once, in the order given; of the same box twice the one with a label, else the first, is kept."""
+    """Every box once, in the order given; of the same box twice the one with a label, else the first, is kept. Of two
+    names it has the first.
+    """
     sides = _sides(annotations).tolist()
     order = sorted(range(len(annotations)), key=lambda row: (annotations[row].path, sides[row][0], row))
     same_as: dict[int, int] = {}  # row -> row of the box that stands for it
@@ -89,13 +91,22 @@ def single_boxes(annotations: Sequence[Annotation]) -> tuple[list[Annotation], l
         else:
             same_as[row] = twin
     merged = [annotations[row] for row in order if row in same_as]
-    label_of = {twin: annotations[row].label for row, twin in same_as.items() if annotations[row].label}
+    label_of: dict[int, str] = {}
+    renamed: list[str] = []
+    for row, twin in same_as.items():
+        first = annotations[twin].label or label_of.setdefault(twin, annotations[row].label)
+        if annotations[row].label and annotations[row].label.strip().casefold() != first.strip().casefold():
+            renamed.append(f"{place_of(annotations[row])}: {first}, not {annotations[row].label}")
     kept = [
         replace(a, label=label_of[row]) if not a.label and row in label_of else a
         for row, a in enumerate(annotations)
         if row not in same_as
     ]
-    return kept, note_of("stand twice (same place within a frame and a bin) and are merged", merged)
+    notes = note_of("stand twice (same place within a frame and a bin) and are merged", merged)
+    if renamed:
+        what = "that stand twice have two names, of which the first is kept: take the row away that is wrong"
+        notes.append(LabelNote(len(renamed), what, renamed[0]))
+    return kept, notes
 
 
 def _sides(annotations: Sequence[Annotation]) -> NDArray[np.float64]:

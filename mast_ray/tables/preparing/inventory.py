@@ -124,7 +124,9 @@ def _is_hidden(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Probed:
+class Probed:
+    """What the header of a recording says; `reason` where it would be rejected."""
+
     hours: float = 0.0
     site: str = ""
     date: str = ""
@@ -148,9 +150,7 @@ def take_inventory(
     chosen = list(items)
     if sample and sample < len(items):
         chosen = [items[i] for i in np.linspace(0, len(items) - 1, sample).round().astype(int)]
-    is_local = archive.local_path("") is not None
-    with ThreadPoolExecutor(min(NUM_THREADS, 4 * (os.cpu_count() or 1)) if is_local else NUM_THREADS) as pool:
-        probed = list(pool.map(lambda item: _probed(archive, item, audio, sites), chosen))
+    probed = probe_all(archive, chosen, audio, sites)
     good = [one for one in probed if not one.reason]
     probed_bytes = sum(item.num_bytes for item in chosen)
     num_bytes = sum(item.num_bytes for item in items)
@@ -173,8 +173,17 @@ def take_inventory(
     )
 
 
+def probe_all(
+    archive: Storage, items: Sequence[Item], audio: AudioConfig, sites: SiteTable | None
+) -> list[Probed]:
+    """The headers of recordings, several at a time, in their order."""
+    is_local = archive.local_path("") is not None
+    with ThreadPoolExecutor(min(NUM_THREADS, 4 * (os.cpu_count() or 1)) if is_local else NUM_THREADS) as pool:
+        return list(pool.map(lambda item: _probed(archive, item, audio, sites), items))
+
+
 def _several_places(
-    items: Sequence[Item], probed: Sequence[_Probed], audio: AudioConfig, sites: SiteTable | None
+    items: Sequence[Item], probed: Sequence[Probed], audio: AudioConfig, sites: SiteTable | None
 ) -> dict[str, list[str]]:
     """Sites that are called like folders in several places, with those places: Wald/Süd and Moor/Süd. A site that the
     table names is meant.
@@ -190,23 +199,23 @@ def _several_places(
     return {site: sorted(of_site) for site, of_site in sorted(places.items()) if len(of_site) > 1}
 
 
-def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable | None) -> _Probed:
+def _probed(archive: Storage, item: Item, audio: AudioConfig, sites: SiteTable | None) -> Probed:
     try:
         with open_source(archive, item, whole=False) as source:
             info = probe(source, limits=limits_of(audio))
         duration_s = info.duration_s
         if duration_s is not None and duration_s < limits_of(audio).min_duration_s:
-            return _Probed(reason=str(info.fault.reason if info.fault else Reason.TOO_SHORT))
+            return Probed(reason=str(info.fault.reason if info.fault else Reason.TOO_SHORT))
     except Exception as error:  # what prepare would reject, or stop at
         fault = meaning_of_fault(error)
         if not isinstance(fault, UnreadableRecording):
             raise
-        return _Probed(reason=str(fault.reason))
+        return Probed(reason=str(fault.reason))
     place = metadata_of(item.path, info.header, audio, sites, duration_s or 0.0)
-    return _Probed(
+    return Probed(
         hours=(duration_s or 0.0) / 3600.0,
         site=place.site,
-        date=f"{place.clock:%Y-%m-%d}" if place.clock else "",
+        date=place.local_date,
         rate_hz=info.sample_rate_hz,
         num_channels=info.num_channels,
         container=info.container,

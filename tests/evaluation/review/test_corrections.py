@@ -27,6 +27,7 @@ from mast_ray.evaluation.review.review_state import (
     fold_log,
     looked_at,
     merged_spans,
+    name_notes,
     random_verdicts,
 )
 
@@ -239,6 +240,24 @@ def test_names_that_differ_are_told_and_the_most_frequent_is_taken():
            [(1, "Ana", "frog"), (2, "Bo", "toad"), (3, "Cy", "frog")]]  # fmt: skip
     (box,) = agreed_boxes(fold_log(log))
     assert (box.box.label, box.names) == ("frog", ("frog", "toad"))
+    (note,) = name_notes([box])
+    assert note.startswith("of 1 calls reviewers give different names: the one that most give is kept")
+    assert note.endswith("at 1.00 s: frog, not toad)")
+
+
+@pytest.mark.parametrize("names", [("toad", "frog"), ("frog", "toad")])
+def test_a_call_that_as_many_name_otherwise_has_no_name_whoever_comes_first_by_name(names):
+    log = [said(n, "name", who, label=label) for n, (who, label) in enumerate(zip(("Ana", "Bo"), names), 1)]
+    (box,) = agreed_boxes(fold_log(log))
+    assert (box.box.label, box.box.verdict, set(box.names)) == ("", "right", {"frog", "toad"})
+    (note,) = name_notes([box])
+    assert (
+        note.startswith("of 1 calls as many reviewers give one name as another")
+        and f"{names[0]} or {names[1]}" in note
+    )
+    unsure = said(3, "name", "Cy", label="unknown")  # no voice for any name
+    assert agreed_boxes(fold_log([*log, unsure]))[0].box.label == ""
+    assert name_notes(agreed_boxes(fold_log([log[0], unsure]))) == []
 
 
 def test_boxes_that_two_people_drew_around_one_call_are_one():

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from documented import documented_columns
 from study_archive import make_study_archive, study_config, write_fresh_detector
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -181,7 +182,7 @@ def test_the_whole_folder_with_detections_beside_labels(archive, model, tmp_path
     assert (
         table.column("origin").to_pylist().count("detection") == len(rows) - 1
     )  # the faint one is below the threshold
-    assert {"map_1", "map_2", "cluster"} <= set(table.column_names)
+    assert set(table.column_names) == documented_columns("Embeddings") - {"num_events"}  # that is of chunks
     told = list(csv.DictReader((tmp_path / "out/tentative_labels.csv").open()))
     assert len(told) == len(rows) - 1 and {row["nearest_label"] for row in told} <= {"low", "high"}
     assert (tmp_path / "out/map.png").read_bytes().startswith(b"\x89PNG")

@@ -134,6 +134,16 @@ def test_of_the_same_box_twice_the_label_is_kept_whichever_has_it():
     assert kept == [box(1, 2, 20000, 30000, "bat")] and notes[0].count == 1
 
 
+def test_two_names_of_the_same_box_are_told_with_the_one_that_stays():
+    twice = [box(1, 2, 1000, 2000, "frog"), box(1, 2, 1000, 2000, "toad"), box(1, 2, 1000, 2000, "Frog")]
+    kept, notes = single_boxes(twice)
+    assert [a.label for a in kept] == ["frog"] and [note.count for note in notes] == [2, 1]
+    assert "have two names, of which the first is kept" in str(notes[1])
+    assert str(notes[1]).endswith("1000 to 2000 Hz: frog, not toad)")
+    kept, notes = single_boxes([box(1, 2, 1000, 2000), *twice[:2]])  # the first has none
+    assert [a.label for a in kept] == ["frog"] and [note.count for note in notes] == [2, 1]
+
+
 def test_what_was_not_gone_through_at_all_is_not_counted_as_silent():
     boxes = (box(1, 2, 1000, 2000, "wren", path="part.wav"), box(1, 2, 1000, 2000, "tit", path="other.wav"))
     found = AnnotationSet(boxes, frozenset({"part.wav", "other.wav"}))
