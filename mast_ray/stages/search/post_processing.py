@@ -180,7 +180,7 @@ def search_post(
     matches = score_chunks(prepared, chunks, possible, config).matches
     sites = [site or "" for site in prepared.recordings.column("site").to_pylist()]
     recordings = chunks.recording.astype(np.int64)
-    by_site = thresholds_by_site(matches, recordings, sites, fixed["threshold"], thresholds)
+    by_site = thresholds_by_site(matches, recordings, sites, fixed["threshold"])
     return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict(), by_site)
 
 
