@@ -46,8 +46,8 @@ def search_figure(rows: Sequence[Mapping[str, Any]], objective: str) -> Figure:
     return figure
 
 
-def threshold_figure(curve: Mapping[str, NDArray[np.float64]], split: str) -> Figure:
-    """F1 over q with precision and recall beside it; the best F1 is marked."""
+def threshold_figure(curve: Mapping[str, NDArray[np.float64]], split: str, chosen: float) -> Figure:
+    """F1 over q with precision and recall beside it; the threshold of the curve that was chosen is marked."""
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -55,11 +55,11 @@ def threshold_figure(curve: Mapping[str, NDArray[np.float64]], split: str) -> Fi
     axes.plot(threshold, curve["f1"], color="#0072b2", linewidth=2.2, label="F1")
     axes.plot(threshold, curve["precision"], color="#d55e00", linestyle="--", label="precision")
     axes.plot(threshold, curve["recall"], color="#009e73", linestyle=":", label="recall")
-    best = int(np.argmax(f1))
-    axes.axvline(threshold[best], color="0.5", linewidth=0.8)
+    at = int(np.searchsorted(threshold, chosen))
+    axes.axvline(chosen, color="0.5", linewidth=0.8)
     axes.annotate(
-        f"q = {threshold[best]:.3f}, F1 = {f1[best]:.3f}",
-        (threshold[best], f1[best]),
+        f"q = {chosen:.3f}, F1 = {f1[at]:.3f}",
+        (chosen, f1[at]),
         (6, 6),
         textcoords="offset points",
     )

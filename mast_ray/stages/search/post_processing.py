@@ -3,8 +3,9 @@ stored detections and without new inference.
 
 The boxes are a model's candidates before any suppression, so that each setting suppresses once, as the detector itself
 would with it. A match made once holds at every threshold (evaluation/matching.py), so each suppression and validity
-costs one matching, and a thousand thresholds on top of it cost milliseconds. The objective is F1 on
-validation or `ood_dev`, never on a test split.
+costs one matching, and a thousand thresholds on top of it cost milliseconds. Settings are compared by their highest F1 on
+validation or `ood_dev`, never on a test split, and delivered with the threshold that is frozen everywhere
+(`chosen_threshold`): compared by F1 at that one they are worse elsewhere (docs/measured/first_minutes.md).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.metrics import f1_over_thresholds, summarise
+from mast_ray.evaluation.score_sheet import chosen_threshold
 from mast_ray.evaluation.scoring import score_chunks
 from mast_ray.evaluation.split_truth import scored_splits
 from mast_ray.self_training.operator import (
@@ -103,7 +105,11 @@ class PostSearch:
 def best_fixed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of all that was tried the best with one threshold for all."""
     fixed = [row for row in rows if row["policy"] == "fixed"]
-    return max(fixed, key=lambda row: float(np.nan_to_num(row["objective"], nan=-1.0)))
+    return max(fixed, key=_highest_f1)
+
+
+def _highest_f1(row: dict[str, Any]) -> float:
+    return float(np.nan_to_num(row["highest_f1"], nan=-1.0))
 
 
 def settings_grid() -> list[PostSetting]:
@@ -117,8 +123,8 @@ def search_post(
     found: PoolDetections,
     settings: Sequence[PostSetting] | None = None,
 ) -> PostSearch:
-    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on
-    chunks whose labels are known.
+    """Try every setting at `tune.thresholds` thresholds, and the policies by group, on chunks whose labels are known.
+    `objective` is F1 with the threshold of the row, by `highest_f1` rows are compared: one policy by group has one F1.
 
     How classification and centerness make a score, and doubt about boxes within better ones, are tried last, at the best suppression
     and validity: all of them together would take ten times as long.
@@ -130,7 +136,7 @@ def search_post(
     suppressed: dict[tuple[float, float, bool], PoolDetections] = {}
 
     def best_row() -> int:  # the first among equals: the simplest
-        return max(range(len(rows)), key=lambda n: float(np.nan_to_num(rows[n]["objective"], nan=-1.0)))
+        return max(range(len(rows)), key=lambda n: _highest_f1(rows[n]))
 
     def kept_by(setting: PostSetting) -> PoolDetections:
         place = (setting.nms_overlap, setting.score_weight, setting.doubts_nested)
@@ -145,17 +151,18 @@ def search_post(
     def attempt(setting: PostSetting) -> None:
         possible = kept_by(setting)
         scored = score_chunks(prepared, chunks, possible, config)
-        curve = f1_over_thresholds(scored.matches, thresholds)
-        at = int(np.nanargmax(np.nan_to_num(curve.f1, nan=-1.0)))
+        threshold = chosen_threshold(None, None, scored).value
+        curve = f1_over_thresholds(scored.matches, np.union1d(thresholds, threshold))
+        at = int(np.searchsorted(curve.threshold, threshold))
+        highest = float(np.nan_to_num(curve.f1, nan=-1.0).max())
         base = asdict(setting)
-        threshold = float(thresholds[at])
-        rows.append(base | {"policy": "fixed", "threshold": threshold, "objective": float(curve.f1[at]),
+        rows.append(base | {"policy": "fixed", "threshold": threshold, "objective": float(curve.f1[at]), "highest_f1": highest,
                             "precision": float(curve.precision[at]), "recall": float(curve.recall[at])})  # fmt: skip
         curves.append(curve)
         for policy in GROUP_POLICIES:
             kept = at_policy(policy, possible, groups, threshold, config.self_train.min_group_detections)
             metrics = summarise(score_chunks(prepared, chunks, kept, config).matches, 0.0)
-            rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1,
+            rows.append(base | {"policy": policy, "threshold": threshold, "objective": metrics.f1, "highest_f1": metrics.f1,
                                 "precision": metrics.precision, "recall": metrics.recall})  # fmt: skip
 
     for setting in settings or settings_grid():
@@ -173,7 +180,7 @@ def search_post(
     matches = score_chunks(prepared, chunks, possible, config).matches
     sites = [site or "" for site in prepared.recordings.column("site").to_pylist()]
     recordings = chunks.recording.astype(np.int64)
-    by_site = thresholds_by_site(matches, recordings, sites, fixed["threshold"], thresholds)
+    by_site = thresholds_by_site(matches, recordings, sites, fixed["threshold"])
     return PostSearch(rows, rows[number], curves[number // (1 + len(GROUP_POLICIES))]._asdict(), by_site)
 
 

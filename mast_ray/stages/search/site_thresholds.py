@@ -1,7 +1,8 @@
 """A threshold per site in place of one for all, where recordings that had no part in choosing them say it is better.
 
 Legend: D detections, G truths, R recordings. Each site's recordings are dealt into two halves by turns; thresholds of one
-half are tried on the other. In the half they were chosen on, more thresholds would always look better than one.
+half are tried on the other. In the half they were chosen on, more thresholds would always look better than one. Each is
+chosen by the rule for one threshold (`best_threshold`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mast_ray.evaluation.breakdown import subset
 from mast_ray.evaluation.matching import Matches
+from mast_ray.evaluation.metrics import best_threshold
 
 FEWEST_CALLS = 20  # in a half of a site: a threshold of fewer is noise
 
@@ -42,10 +45,9 @@ class SiteThresholds:
 
 
 class _Events(NamedTuple):
-    """Detections and truths as counting needs them."""
+    """Detections and truths with their site and half."""
 
-    score: Floats  # (D,)
-    is_hit: Bools  # (D,)
+    matches: Matches
     site: Ints  # (D,)
     half: Ints  # (D,)
     truth_site: Ints  # (G,)
@@ -53,15 +55,15 @@ class _Events(NamedTuple):
 
 
 def thresholds_by_site(
-    matches: Matches, recording_of_group: Ints, sites: list[str], threshold: float, grid: Floats
+    matches: Matches, recording_of_group: Ints, sites: list[str], threshold: float
 ) -> SiteThresholds:
-    """`sites` names the site of every recording; `threshold` is the one for all, and that of sites with few calls; `grid`
-    holds the thresholds to try.
+    """`sites` names the site of every recording; `threshold` is the one for all, and that of sites with few calls or
+    without a hit.
     """
     names, site_of = np.unique(np.array(sites, dtype=str), return_inverse=True)
     half_of = _halves(site_of, np.unique(recording_of_group))
     found, truth = recording_of_group[matches.group], recording_of_group[matches.truth_group]
-    events = _Events(matches.score, matches.is_true_positive, site_of[found], half_of[found], site_of[truth], half_of[truth])  # fmt: skip
+    events = _Events(matches, site_of[found], half_of[found], site_of[truth], half_of[truth])  # fmt: skip
     calls = np.array([np.bincount(events.truth_site[events.truth_half == half], minlength=len(names)) for half in (0, 1)])  # fmt: skip
     chosen = np.flatnonzero((calls.min(0) >= FEWEST_CALLS) & (names != ""))
     everything = np.full(len(names), threshold)
@@ -71,13 +73,15 @@ def thresholds_by_site(
     by_site, of_one = np.zeros(3), np.zeros(3)
     for half in (0, 1):
         other = 1 - half
-        single = np.full(len(names), _best(events, grid, events.half == other, events.truth_half == other))
+        single = np.full(
+            len(names), _best(events, threshold, events.half == other, events.truth_half == other)
+        )
         of_one += _counts(events, single, (half,))
-        by_site += _counts(events, _of_sites(events, grid, chosen, single, (other,)), (half,))
+        by_site += _counts(events, _of_sites(events, chosen, single, (other,)), (half,))
     halves, halves_of_one = _f1_of(by_site), _f1_of(of_one)
     if not halves > halves_of_one:
         return SiteThresholds({}, one, halves, halves_of_one)
-    best = _of_sites(events, grid, chosen, everything, (0, 1))
+    best = _of_sites(events, chosen, everything, (0, 1))
     thresholds = {str(names[site]): float(best[site]) for site in chosen}
     return SiteThresholds(thresholds, _f1(events, best, (0, 1)), halves, halves_of_one)
 
@@ -91,32 +95,27 @@ def _halves(site_of: Ints, looked_at: Ints) -> Ints:
     return half_of
 
 
-def _of_sites(
-    events: _Events, grid: Floats, chosen: Ints, otherwise: Floats, halves: tuple[int, ...]
-) -> Floats:
+def _of_sites(events: _Events, chosen: Ints, otherwise: Floats, halves: tuple[int, ...]) -> Floats:
     """(S,) thresholds: the best of every chosen site in some halves, those of `otherwise` elsewhere."""
     thresholds = otherwise.copy()
     for site in chosen:
         in_site = (events.site == site) & np.isin(events.half, halves)
         truth_in_site = (events.truth_site == site) & np.isin(events.truth_half, halves)
-        thresholds[site] = _best(events, grid, in_site, truth_in_site)
+        thresholds[site] = _best(events, otherwise[site], in_site, truth_in_site)
     return thresholds
 
 
-def _best(events: _Events, grid: Floats, among: Bools, truth_among: Bools) -> float:
-    """Threshold of the highest F1 among some events; the first among equals."""
-    score = np.sort(events.score[among])
-    hit_score = np.sort(events.score[among & events.is_hit])
-    kept = len(score) - np.searchsorted(score, grid)
-    hits = len(hit_score) - np.searchsorted(hit_score, grid)
-    return float(grid[np.argmax(2.0 * hits / np.maximum(kept + truth_among.sum(), 1))])
+def _best(events: _Events, otherwise: float, among: Bools, truth_among: Bools) -> float:
+    """Threshold to be frozen for some events; `otherwise` where none of them is a hit."""
+    found = best_threshold(subset(events.matches, among, truth_among))
+    return found if np.isfinite(found) else otherwise
 
 
 def _counts(events: _Events, threshold_of_site: Floats, halves: tuple[int, ...]) -> Floats:
     """Hits, kept detections and truths in some halves."""
-    kept = (events.score >= threshold_of_site[events.site]) & np.isin(events.half, halves)
+    kept = (events.matches.score >= threshold_of_site[events.site]) & np.isin(events.half, halves)
     truths = np.isin(events.truth_half, halves).sum()
-    return np.array([(kept & events.is_hit).sum(), kept.sum(), truths], np.float64)
+    return np.array([(kept & events.matches.is_true_positive).sum(), kept.sum(), truths], np.float64)
 
 
 def _f1_of(counts: Floats) -> float:

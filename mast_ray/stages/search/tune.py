@@ -237,7 +237,8 @@ class _Search:
             detect_chunks(task, self.runner)
             post = run_post_search(self.config, self.archive, found, self.stage)
             objective = post.best["objective"]
-            self.stage.write_atomic("thresholds.png", png_bytes(threshold_figure(post.curve, split)))
+            figure = threshold_figure(post.curve, split, post.best["threshold"])
+            self.stage.write_atomic("thresholds.png", png_bytes(figure))
             if objective > 0:
                 best, delivered = post.overrides(), post.delivered(split)
                 log.info("post-processing: F1 %.4f with %s", objective, _text(best))

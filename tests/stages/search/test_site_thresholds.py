@@ -7,21 +7,23 @@ from mast_ray.evaluation.matching import match
 from mast_ray.stages.search.site_thresholds import FEWEST_CALLS, thresholds_by_site
 from mast_ray.training.files.post_processing import PostProcessing
 
-GRID = np.linspace(0.0, 1.0, 101)
 CALLS = 10  # of a recording
 
 
-def matches_of(levels: list[tuple[float, float]]):
-    """A recording (= group) per pair: ten calls found with the first score, ten false alarms with the second."""
+def matches_of(levels: list[tuple[float | None, float]]):
+    """A recording (= group) per pair: ten calls found with the first score, or not at all, ten false alarms with the second."""
     group, boxes, score, truth_group, truth = [], [], [], [], []
     for recording, (hit, miss) in enumerate(levels):
         for number in range(CALLS):
             call = [10.0 * number, 20.0, 10.0 * number + 5, 30.0]
             truth_group.append(recording)
             truth.append(call)
-            group += [recording, recording]
-            boxes += [call, [call[0] + 1000.0, 20.0, call[2] + 1000.0, 30.0]]
-            score += [hit, miss]
+            nowhere = [call[0] + 1000.0, 20.0, call[2] + 1000.0, 30.0]
+            for box, its_score in ((call, hit), (nowhere, miss)):
+                if its_score is not None:
+                    group.append(recording)
+                    boxes.append(box)
+                    score.append(its_score)
     return match(group, boxes, score, truth_group, truth)
 
 
@@ -30,10 +32,11 @@ def test_sites_of_other_levels_get_thresholds_of_their_own():
     per_site = 2 * FEWEST_CALLS // CALLS
     levels = [(0.8, 0.5)] * per_site + [(0.4, 0.2)] * per_site
     found = thresholds_by_site(
-        matches_of(levels), np.arange(len(levels)), ["a"] * per_site + ["b"] * per_site, 0.6, GRID
+        matches_of(levels), np.arange(len(levels)), ["a"] * per_site + ["b"] * per_site, 0.6
     )
     assert found.f1 == found.halves_f1 == 1.0
-    assert 0.5 < found.thresholds["a"] <= 0.8 and 0.2 < found.thresholds["b"] <= 0.4
+    # F1 is 1 at the calls' score and 2/3 at that of the false alarms: half-way between them, as one threshold would be
+    assert found.thresholds == {"a": pytest.approx(0.65), "b": pytest.approx(0.3)}
     # one threshold: all calls and the false alarms of a (F1 2*80 / (120 + 80)), or the calls of a alone (2*40 / (40 + 80))
     assert found.halves_f1_of_one == pytest.approx(0.8)
 
@@ -42,14 +45,23 @@ def test_thresholds_that_hold_in_one_half_alone_are_not_taken():
     """What is right for the first and third recording of a site is wrong for the second and fourth."""
     levels = [(0.8, 0.5), (0.4, 0.2)] * FEWEST_CALLS
     sites = ["a"] * FEWEST_CALLS + ["b"] * FEWEST_CALLS
-    found = thresholds_by_site(matches_of(levels), np.arange(len(levels)), sites, 0.4, GRID)
+    found = thresholds_by_site(matches_of(levels), np.arange(len(levels)), sites, 0.4)
     assert found.thresholds == {} and found.halves_f1 <= found.halves_f1_of_one
     assert "one threshold for all sites" in found.text()
 
 
+def test_a_site_where_nothing_right_is_found_keeps_the_threshold_of_all():
+    """With the highest F1, 0 anywhere, it got the lowest threshold there is."""
+    per_site = 2 * FEWEST_CALLS // CALLS
+    levels = [(0.8, 0.5)] * per_site + [(0.4, 0.2)] * per_site + [(None, 0.1)] * per_site
+    sites = [site for site in "abc" for _ in range(per_site)]
+    found = thresholds_by_site(matches_of(levels), np.arange(len(levels)), sites, 0.6)
+    assert found.thresholds == {"a": pytest.approx(0.65), "b": pytest.approx(0.3), "c": 0.6}
+
+
 @pytest.mark.parametrize("sites", [["a"] * 8, ["a"] * 7 + ["b"], [""] * 8])
 def test_one_site_or_sites_of_few_calls_or_without_a_name_have_one_threshold(sites):
-    found = thresholds_by_site(matches_of([(0.8, 0.5)] * 8), np.arange(8), sites, 0.6, GRID)
+    found = thresholds_by_site(matches_of([(0.8, 0.5)] * 8), np.arange(8), sites, 0.6)
     assert found.thresholds == {} and found.f1 == 1.0 and np.isnan(found.halves_f1)
 
 
