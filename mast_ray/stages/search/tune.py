@@ -48,7 +48,12 @@ from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_ha
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
-from mast_ray.training.data.archive_inputs import as_trained, of_student, with_model_of
+from mast_ray.training.data.archive_inputs import (
+    as_trained,
+    of_student,
+    refuse_unfit_starts,
+    with_model_of,
+)
 from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.files.shipped import is_shipped
@@ -90,6 +95,7 @@ def run_tune(
             "a trial has no truth of the pool, which self_train.curriculum=ceiling trains on: tune with another curriculum"
         )
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, "", detector)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     asked = config.evaluate.post
@@ -101,13 +107,13 @@ def run_tune(
     key = search_key(config, what)
     knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
     settings = inputs | {"seed": config.seed} | knobs
+    rounds = (
+        rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
+    )
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
             return _with_model(_read_result(stage), detector, stage, config, when="missing")
-        rounds = (
-            rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
-        )
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
@@ -150,6 +156,7 @@ def run_tune_losses(
     nothing; always on Ray. Finished, it has nothing to do. OUT/best.yaml is for `mast train --config`.
     """
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, encoder, detector)
     archive = open_prepared(prepared, config.storage)
     if detector:
         config = with_model_of(config, read_card(detector, config.storage), detector)

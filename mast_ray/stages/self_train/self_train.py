@@ -58,7 +58,7 @@ from mast_ray.tables.joining import one_archive
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.training.data.archive_inputs import of_student, weights_named
+from mast_ray.training.data.archive_inputs import of_student, refuse_unfit_starts, weights_named
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 
@@ -104,8 +104,10 @@ def run_self_train(
             "pseudo-labels:\nleave --also out, or choose another curriculum"
         )
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, encoder, detector, *also)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     refuse_missing_experts(config, archive)
+    truth_table = _truth_table(truth, archive)
     card = read_card(detector, config.storage)
     config = with_fitting_teacher(of_student(config, card, detector), also)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
@@ -129,7 +131,7 @@ def run_self_train(
             model,
             stage,
             runner,
-            _truth_table(truth, archive),
+            truth_table,
             tuple(also),
             encoder,
         )
