@@ -37,7 +37,7 @@ from mast_ray.self_training.pool import has_parts
 from mast_ray.self_training.trial_records import SAMPLE, TRIALS
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
+from mast_ray.stages.score.evaluate import EVERYTHING, ModelScores, Wanted, evaluate_model
 from mast_ray.stages.search.loss_trial import LossTask, loss_overrides
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
@@ -226,13 +226,15 @@ class _Search:
         self.config, self.prepared, self.archive = config, prepared, archive
         self.detector, self.stage, self.runner = detector, stage, runner
         self.doubts_nested = doubts_nested  # as the rounds do that the settings are for
-        # What self-training has stored of this detector is taken up; a store of another model refuses to be.
-        self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
+        # What self-training has stored is taken up where it is just what is searched over, and never written to: its figures
+        # are those of the detector with what its card said then.
+        self.evaluation = stage.at("evaluation")
+        self.known = Wanted(known=(rounds.at("round0/evaluation").url,)) if rounds else EVERYTHING
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
 
     def run(self, what: What) -> TuneResult:
         places = (self.detector, self.prepared)
-        scores = evaluate_model(self.config, *places, self.evaluation.url, runner=self.runner)
+        scores = evaluate_model(self.config, *places, self.evaluation.url, self.known, runner=self.runner)
         best: dict[str, Any] = {}
         objective = None
         delivered = None
@@ -264,11 +266,11 @@ class _Search:
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
         own = self.stage.at("detections")
-        pool = usable_pool(self.pool, own, is_reweighed)
         card = read_card(self.detector, config.storage)
         inputs = {"model": card.weights_sha256, "prepared": data_hash(self.archive)}
         # self-training's are taken as they are, of the whole pool or of a part
-        if pool.url == own.url or not holds_detections(pool, inputs):
+        pool = usable_pool(self.pool, own, is_reweighed, inputs)
+        if pool.url == own.url:
             run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         held = HeldOut(config, self.archive, self.evaluation.at(CHUNKS), self.doubts_nested)
         again = self.stage.at("held_out")
@@ -334,11 +336,16 @@ def _deliver(model: Storage, post: PostProcessing) -> None:
     log.info("%s/card.json now says: %s", model.url, post.text())
 
 
-def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
-    """Where trials find detections of the pool: those of self-training, unless they lack what
-    another weight of the score needs.
+def usable_pool(stored: Storage, own: Storage, is_reweighed: bool, inputs: Mapping[str, str]) -> Storage:
+    """Where trials find detections of the pool: those of self-training, unless they are not whole, of others as well, or
+    lack what another weight of the score needs.
     """
-    if not is_reweighed or stored.url == own.url or has_parts(stored):
+    if stored.url == own.url:
+        return own
+    if not holds_detections(stored, inputs):
+        log.info("%s holds no finished detections by this detector alone: detecting again", stored.url)
+        return own
+    if not is_reweighed or has_parts(stored):
         return stored
     log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)
     return own

@@ -12,8 +12,16 @@ from small_archive import small_config
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
-from mast_ray.stages.search.tune import _best_sample, rounds_of, run_tune, search_key
+from mast_ray.stages.search.tune import (
+    _best_sample,
+    _Search,
+    rounds_of,
+    run_tune,
+    search_key,
+    usable_pool,
+)
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
@@ -194,6 +202,18 @@ def test_trials_that_find_nothing_choose_no_setting(caplog):
     assert caplog.messages == ["no trial finds a call of val: no setting is chosen by that"]
     rows += [{"trial": "b", "config.lambda_cls": 2.0, "objective": 0.1}]
     assert _best_sample(rows, "training", "val") == ({"lambda_cls": 2.0}, 0.1)
+
+
+def test_a_search_writes_nothing_into_the_rounds_whose_detections_it_takes_up(tmp_path):
+    """They were scored with what the detector's card said then, and are the record of that."""
+    rounds, stage = open_storage(tmp_path / "rounds"), open_storage(tmp_path / "tune")
+    search = _Search(_config(), "data", None, "model", stage, HERE, rounds, False)
+    assert search.evaluation.url == f"{stage.url}/evaluation"
+    assert search.known.known == (f"{rounds.url}/round0/evaluation",)
+    inputs = {"model": "sha", "prepared": "data"}
+    assert usable_pool(search.pool, stage.at("detections"), False, inputs).url == f"{stage.url}/detections"
+    write_manifest(search.pool, "pseudo-label", _config(), "key", inputs, {}, datetime.now(UTC))
+    assert usable_pool(search.pool, stage.at("detections"), False, inputs).url == search.pool.url
 
 
 def test_stored_rounds_are_those_of_this_detector_and_archive(tmp_path):
