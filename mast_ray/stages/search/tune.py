@@ -34,7 +34,7 @@ from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.curriculum import needs_truth
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
-from mast_ray.self_training.trial_records import SAMPLE, TRIALS
+from mast_ray.self_training.trial_records import SAMPLE, TRIALS, ended_rows
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
 from mast_ray.stages.score.evaluate import EVERYTHING, ModelScores, Wanted, evaluate_model
@@ -191,8 +191,14 @@ def _finish(run: StageRun, config: Config, found: TuneResult) -> None:
 
 
 def _best_sample(rows: Sequence[Mapping[str, Any]], what: str, split: str) -> tuple[dict[str, float], float]:
-    """(what the best trial was given, its F1); nothing, where no trial finds a call: any of them would be as good."""
-    top = max(rows, key=lambda row: row["objective"])
+    """(what the best trial was given, its F1), of those that came to their end: one that was stopped early has the F1 of the
+    stage it was in. Nothing, where no trial finds a call: any of them would be as good.
+    """
+    ended = ended_rows(rows)
+    if not ended:
+        log.warning("every trial was stopped early: no setting is chosen by that (--set tune.scheduler=none)")
+        return {}, 0.0
+    top = max(ended, key=lambda row: row["objective"])
     if not top["objective"]:
         log.warning("no trial finds a call of %s: no setting is chosen by that", split)
         return {}, 0.0
@@ -207,7 +213,7 @@ def _write_trials(stage: Storage, rows: list[dict[str, Any]]) -> list[dict[str, 
     write_table(stage, TRIALS, pa.table({n: [row.get(n) for row in rows] for n in names}))
     stage.write_atomic("trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows)))
     rows = [row for row in rows if row["objective"] is not None]
-    stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
+    stage.write_atomic("trials.png", png_bytes(search_figure(ended_rows(rows) or rows, "objective")))
     return rows
 
 
@@ -369,5 +375,6 @@ def _cell(value: Any) -> Any:
 
 
 def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The best trials, best first."""
-    return sorted(rows, key=lambda row: -row["objective"])[:5]
+    """The best trials, best first; those that were stopped early come last."""
+    ended = [row["trial"] for row in ended_rows(rows)]
+    return sorted(rows, key=lambda row: (row["trial"] not in ended, -row["objective"]))[:5]

@@ -17,6 +17,7 @@ from mast_ray.stages.search.trial import TrialTask, TrialWorker
 from mast_ray.stages.search.tune import (
     _best_sample,
     _Search,
+    best_rows,
     rounds_of,
     run_tune,
     search_key,
@@ -202,6 +203,28 @@ def test_trials_that_find_nothing_choose_no_setting(caplog):
     assert caplog.messages == ["no trial finds a call of val: no setting is chosen by that"]
     rows += [{"trial": "b", "config.lambda_cls": 2.0, "objective": 0.1}]
     assert _best_sample(rows, "training", "val") == ({"lambda_cls": 2.0}, 0.1)
+
+
+def test_a_trial_that_was_stopped_early_does_not_win_by_the_figure_of_another_stage(caplog):
+    """Its 0.7 is of stage 1, on pseudo-labels alone; the other's 0.6 is what its student ends with."""
+    stopped = {
+        "trial": "a",
+        "status": "stopped early",
+        "config.lambda_cls": 1.0,
+        "objective": 0.7,
+        "objective_of": "stage1",
+    }
+    done = {
+        "trial": "b",
+        "status": "done",
+        "config.lambda_cls": 2.0,
+        "objective": 0.6,
+        "objective_of": "final",
+    }
+    assert _best_sample([stopped, done], "training", "val") == ({"lambda_cls": 2.0}, 0.6)
+    assert [row["trial"] for row in best_rows([stopped, done])] == ["b", "a"]
+    assert _best_sample([stopped], "training", "val") == ({}, 0.0)
+    assert "every trial was stopped early" in caplog.messages[-1]
 
 
 def test_a_search_writes_nothing_into_the_rounds_whose_detections_it_takes_up(tmp_path):
