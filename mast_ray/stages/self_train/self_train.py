@@ -51,6 +51,7 @@ from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, 
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
+from mast_ray.storage.outputs import remove_scratch
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
@@ -178,6 +179,7 @@ class _SelfTraining:
     def rounds(self) -> dict[str, Any]:
         config = self.config
         self.stage.delete(MANIFEST)
+        remove_scratch(self.stage)  # of a run that was killed while it wrote
         seed = self._generation(0, self.detector)
         generations, rows, before = [seed], [round_row(config, 0, seed.scores, seed.scores)], None
         write_rounds(self.stage, rows)

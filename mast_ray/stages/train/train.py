@@ -37,6 +37,7 @@ from mast_ray.stages.train.work import (
     init_hash,
     run_identity,
 )
+from mast_ray.storage.outputs import remove_scratch
 from mast_ray.storage.spread import Resources
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
@@ -111,6 +112,7 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
             task, say=False
         )  # an older archive's backgrounds are measured here, not by every worker
         run.begin_anew()
+        remove_scratch(stage)  # of a run that was killed while it wrote
         stage.write_atomic(CONFIG, config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
         log.info("feed %s (%s)", *feed)

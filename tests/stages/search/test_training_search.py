@@ -175,8 +175,14 @@ def test_a_search_leaves_no_training_state_of_trials_that_were_stopped(tmp_path,
     sample = {"lambda_iou": 1.0, "threshold": 0.2}
     folder = open_storage(tmp_path).at(f"trials/{trial_name(sample)}")
     folder.at(training).write_atomic("checkpoints/step-0000000008/weights.safetensors", b"of a poor trial")
+    own = folder.local_path("")
+    for place in (own, own / training, own / training / "checkpoints"):  # killed while it wrote
+        (place / ".tmp-0123456789abcdef").write_bytes(b"half a file")
+    (own / ".tmp-notes").write_text("somebody's own")
     Diary(folder, sample, lambda metrics: None).tell({"objective": 0.5}, LAST)
     search_training(task, 0.2)
+    assert [path.name for path in own.rglob(".tmp*")] == [".tmp-notes"]
+    assert not (own / training / "checkpoints").exists()
     assert not list(folder.at(training).list("checkpoints"))
 
 

@@ -125,3 +125,12 @@ def test_a_run_that_is_refused_by_its_workers_leaves_no_record_to_go_on_from(arc
     with pytest.raises(ConfigError, match="planet"):
         run_train_detector(tiny(), archive.storage.url, str(tmp_path / "out"), runner=Refusing())
     assert not (tmp_path / "out" / "config.yaml").exists()
+
+
+def test_what_a_killed_training_was_writing_is_gone_when_it_goes_on(archive, tmp_path):
+    half = tmp_path / "out" / "checkpoints" / ".tmp-0123456789abcdef"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half a checkpoint")
+    with pytest.raises(ConfigError, match="planet"):
+        run_train_detector(tiny(), archive.storage.url, str(tmp_path / "out"), runner=Refusing())
+    assert not half.exists()
