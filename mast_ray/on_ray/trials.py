@@ -29,6 +29,7 @@ from mast_ray.self_training.trial_records import (
     EPOCHS,
     FOLDER,
     OBJECTIVE,
+    RESULT,
     Diary,
     Report,
     TrialRecord,
@@ -78,7 +79,7 @@ def run_trials(
             name=f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}",
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=2),
-            callbacks=[_Progress(config.tune.trials, known)],
+            callbacks=[_Progress(config.tune.trials, known, stage)],
             **ray_storage(stage),
         ),
     )
@@ -140,14 +141,19 @@ def reason_of(error: BaseException | None) -> str:
 class _Progress(tune.Callback):
     """A line for every trial that ends."""
 
-    def __init__(self, num_trials: int, known: Sequence[TrialRecord]) -> None:
+    def __init__(self, num_trials: int, known: Sequence[TrialRecord], stage: Storage) -> None:
         finished = [record for record in known if record.is_finished]
         self._num_trials, self._num_before, self._num_ended = num_trials, len(finished), 0
-        self._best = max((record.objective or 0.0 for record in finished), default=0.0)
+        ended = [record.objective or 0.0 for record in finished if record.status == "done"]
+        self._best, self._stage = max(ended, default=0.0), stage
         self._began_s = time.monotonic()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        found = float((trial.last_result or {}).get(OBJECTIVE) or 0.0)
+        last = trial.last_result or {}
+        found = float(last.get(OBJECTIVE) or 0.0)
+        if self._stage.stat(f"{FOLDER}/{trial_name(trial.config)}/{RESULT}") is None:
+            self._say(trial, f"stopped early at F1 {found:.4f} of {last.get('stage', 'its first stage')}")
+            return
         self._best = max(self._best, found)
         self._say(trial, f"F1 {found:.4f}, best {self._best:.4f}")
 

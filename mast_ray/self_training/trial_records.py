@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ FOLDER, DIARY, RESULT, STOPPED = "trials", "diary.json", "trial.json", "stopped.
 EPOCHS, OBJECTIVE = "epochs", "objective"
 TRIALS, SAMPLE = "trials.parquet", "config."  # the table of a search, and how its sampled columns begin
 LAST = "end"  # the report that is the result
+STOPPED_EARLY = "stopped early"
+FINAL = "final"  # an objective of a trial that came to its end; else that of the stage it was stopped in
 Status = Literal["done", "stopped early", "open"]
 Report = Callable[[dict[str, Any]], None]
 
@@ -54,9 +56,16 @@ class TrialRecord:
         row: dict[str, Any] = {"trial": self.name, "status": status or self.status}
         row |= {f"{SAMPLE}{name}": value for name, value in self.sample.items()}
         row[OBJECTIVE] = None if status == "error" else self.objective
+        stage = FINAL if self.status == "done" else self.result.get("stage")
+        row["objective_of"] = None if row[OBJECTIVE] is None else stage
         for name in ("stage1_f1", "stage2_f1", "score_threshold", "boxes_per_chunk"):
             row[name] = self.result.get(name)
         return row | {EPOCHS: len(self.objectives), "seconds": round(self.seconds, 1)}
+
+
+def ended_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of the trials that came to their end: only their objectives are of one kind."""
+    return [row for row in rows if row[OBJECTIVE] is not None and row.get("status") != STOPPED_EARLY]
 
 
 def trial_name(sample: Mapping[str, float]) -> str:

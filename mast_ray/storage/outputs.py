@@ -65,12 +65,18 @@ def remove_leftovers(stage: Storage, named: Iterable[str], folders: Iterable[str
             if entry.key not in keep:
                 stage.delete(entry.key)
                 removed += 1
-    root = stage.local_path("")
-    if root is not None:
-        for scratch in root.glob(".tmp-*"):
-            if _SCRATCH.fullmatch(scratch.name) and not is_being_written(scratch.name):
-                scratch.unlink(missing_ok=True)
+    remove_scratch(stage, ".tmp-*")
     return removed
+
+
+def remove_scratch(stage: Storage, pattern: str = "**/.tmp-*") -> None:
+    """What was being written when a process was killed, in a folder and below it. To be called by the holder of the lease, when
+    nobody else is at work there.
+    """
+    root = stage.local_path("")
+    for scratch in list(root.glob(pattern)) if root is not None else ():
+        if _SCRATCH.fullmatch(scratch.name) and not is_being_written(scratch.name):
+            scratch.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Storage) -> None:

@@ -14,6 +14,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.evaluation.figure_tables import csv_bytes, without_nan
 from mast_ray.evaluation.review.calibration import (
     Calibration,
+    doubts_of,
     expected_calibration_error,
     fit_calibration,
     reliability_curve,
@@ -150,6 +151,8 @@ def _report(args: argparse.Namespace, found: Detections) -> int:
         f"{len(verdicts.score)} verdicts ({verdicts.num_undecided} undecided) on {num_detections} detections"
     )
     print(_as_text(curve, calibration))
+    for doubt in doubts_of(calibration, verdicts.is_right):
+        print(f"note: {doubt}")
     recommended = float("nan")
     if args.precision is not None:
         recommended = threshold_for_precision(curve, args.precision)

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     from mast_ray.stages.train.train import run_train_detector
     from mast_ray.stages.train.work import DetectorTask
     from mast_ray.tables.joining import archive_to_plan, one_archive
-    from mast_ray.training.data.archive_inputs import with_model_of
+    from mast_ray.tables.prepared import open_prepared
+    from mast_ray.training.data.archive_inputs import refuse_unfit_starts, with_model_of
     from mast_ray.training.data.labels import LabelSource
     from mast_ray.training.files.model_files import read_card
     from mast_ray.training.files.shipped import SCRATCH
@@ -150,6 +151,9 @@ def run(args: argparse.Namespace) -> int:
             section,
             "" if args.section else ", as always where training goes on from a detector",
         )
+    refuse_unfit_starts(args.config, args.encoder, start)
+    if args.remember:  # a training later is too late to hear that it is not there
+        open_prepared(args.remember, args.config.storage)
     if args.dry_run:
         config = args.config
         if start and not has_lessons:

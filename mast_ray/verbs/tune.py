@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         sample = ", ".join(
             f"{k.removeprefix('config.')} {v:.3g}" for k, v in row.items() if k.startswith("config.")
         )
-        print(f"trial {row['trial']}: F1 {row['objective']:.4f} ({row['status']}) with {sample}")
+        of = "" if row.get("objective_of") in (None, "final") else f" of {row['objective_of']}"
+        print(f"trial {row['trial']}: F1 {row['objective']:.4f}{of} ({row['status']}) with {sample}")
     if found.post is not None:
         print(f"{found.model}/card.json: {found.post.text()}")
     print(f"best F1 on {split}: {found.objective:.4f}\nsettings: {args.out}/best.yaml")

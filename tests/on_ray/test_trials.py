@@ -12,19 +12,31 @@ pytest.importorskip("ray.tune")
 import ray
 
 from mast_ray.on_ray.trials import _Progress, _trainable, _tunes_words_apart, broken_trials, reason_of
-from mast_ray.self_training.trial_records import Diary, read_trials, trial_name
+from mast_ray.self_training.trial_records import LAST, Diary, read_trials, trial_name
 from mast_ray.storage.storage import open_storage
 
 
-def test_a_broken_trial_says_why_in_its_line(capsys):
+def test_a_broken_trial_says_why_in_its_line(capsys, tmp_path):
     sample = {"lambda_iou": 1.0}
     trial = SimpleNamespace(
         config=sample, get_pickled_error=lambda: DataError("a shard is damaged:\nprepare again")
     )
-    _Progress(2, []).on_trial_error(1, [], trial)
+    _Progress(2, [], open_storage(tmp_path)).on_trial_error(1, [], trial)
     assert capsys.readouterr().out.startswith(
         f"[1/2] trial {trial_name(sample)}: broke (a shard is damaged), "
     )
+
+
+def test_a_trial_that_is_stopped_early_is_said_to_be_and_is_not_the_best(capsys, tmp_path):
+    stage, told = open_storage(tmp_path), _Progress(3, [], open_storage(tmp_path))
+    for number, (f1, at) in enumerate([(0.7, "stage1:4"), (0.6, LAST)]):
+        sample = {"lambda_iou": float(number)}
+        folder = stage.at(f"trials/{trial_name(sample)}")
+        last = Diary(folder, sample, lambda metrics: None).tell({"objective": f1, "stage": "stage1"}, at)
+        told.on_trial_complete(number, [], SimpleNamespace(config=sample, last_result=last))
+    stopped, done = capsys.readouterr().out.splitlines()
+    assert "stopped early at F1 0.7000 of stage1" in stopped
+    assert "F1 0.6000, best 0.6000" in done
 
 
 @pytest.mark.parametrize(

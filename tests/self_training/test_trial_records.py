@@ -28,19 +28,23 @@ def test_a_trial_is_open_until_it_has_a_result_or_was_stopped(tmp_path):
         {"objective": 0.25, "stage": "stage1", "epochs": 1},
         {"objective": 0.5, "stage": "stage2", "stage2_f1": 0.5, "epochs": 2},
     ]
-    Diary(_folder(tmp_path, SECOND), SECOND, heard.append).tell({"objective": 0.125}, "stage1:4")
+    Diary(_folder(tmp_path, SECOND), SECOND, heard.append).tell(
+        {"objective": 0.125, "stage": "stage1"}, "stage1:4"
+    )
     mark_stopped(open_storage(tmp_path), SECOND)
     mark_stopped(open_storage(tmp_path), FIRST)  # it has its result: it is done
     done, stopped = read_trials(open_storage(tmp_path))
     assert (done.status, done.objectives, stopped.status, stopped.objectives) == (
         "done", (0.25, 0.5), "stopped early", (0.125,),
     )  # fmt: skip
+    assert stopped.row()["objective_of"] == "stage1"  # not of the kind of the other's
     row = done.row()
     assert row | {"seconds": 0} == {
         "trial": trial_name(FIRST), "status": "done", "config.lambda_iou": 2.0, "config.threshold": 0.25, "objective": 0.5,
+        "objective_of": "final",
         "stage1_f1": None, "stage2_f1": 0.5, "score_threshold": None, "boxes_per_chunk": None, "epochs": 2, "seconds": 0,
     }  # fmt: skip
-    assert stopped.row("error")["objective"] is None
+    assert stopped.row("error")["objective"] is None and stopped.row("error")["objective_of"] is None
 
 
 def test_a_killed_trial_goes_on_in_its_diary_and_a_repeated_epoch_counts_once(tmp_path):

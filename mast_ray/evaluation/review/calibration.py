@@ -17,6 +17,8 @@ from mast_ray.evaluation.intervals import wilson_limits
 Floats = NDArray[np.float64]
 NUM_BANDS = 10
 SMALLEST = 1e-6
+NEWTON_STEPS = 100  # a dozen are the rule
+FEWEST_FOR_STEPS = 100  # verdicts; isotonic steps of fewer follow single ones
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,25 @@ class Calibration:
         if not is_finite or not rises or not isinstance(found.num_examples, int) or found.num_examples < 0:
             raise ValueError("numbers that are no curve")
         return found
+
+
+def doubts_of(calibration: Calibration, is_right: ArrayLike) -> list[str]:
+    """For people: what speaks against taking the curve at its word."""
+    right = np.asarray(is_right, bool).reshape(-1)
+    doubts = []
+    if right.all() or not right.any():
+        doubts.append(
+            f"all {len(right)} verdicts say {'right' if right.all() else 'wrong'}: how the chance changes with the score is a guess"
+        )
+    elif calibration.method == "platt" and calibration.slope == 0:
+        doubts.append(
+            "detections of a high score are not right more often than those of a low one: all get the same probability"
+        )
+    if calibration.method == "isotonic" and len(right) < FEWEST_FOR_STEPS:
+        doubts.append(
+            f"{len(right)} verdicts are few for isotonic steps, which then follow single ones: use --method platt, or judge {FEWEST_FOR_STEPS}"
+        )
+    return doubts
 
 
 class Reliability(NamedTuple):
@@ -105,25 +126,46 @@ def fit_calibration(
 
 
 def _platt(logit: Floats, right: Floats, weight: Floats) -> tuple[float, float]:
-    """Slope and offset of largest likelihood, with Platt's softened targets: finite
-    even when all verdicts agree.
+    """Slope and offset of largest likelihood, with Platt's softened targets: finite even when all verdicts agree. The
+    slope is never negative: verdicts that fall with the score give all scores one probability.
     """
     num_right, num_wrong = float((weight * right).sum()), float((weight * (1 - right)).sum())
     target = np.where(right > 0, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
+    mean = float((weight * target).sum() / weight.sum())
+    level = float(np.log(mean / (1 - mean)))  # the best offset of slope 0
+    centre = float((weight * logit).sum() / weight.sum())
+    slope, height = _largest_likelihood(logit - centre, target, weight, level)
+    return (slope, height - slope * centre) if slope > 0 else (0.0, level)
 
-    def loss(parameters: Floats) -> tuple[float, Floats]:
-        line = parameters[0] * logit + parameters[1]
+
+def _largest_likelihood(x: Floats, target: Floats, weight: Floats, level: float) -> tuple[float, float]:
+    """(slope, height) of the line over x, by Newton's steps from the level line. The loss is convex, so a step is halved
+    until it helps, and where none does is the end.
+    """
+
+    def loss(line: Floats, slope: float) -> float:
         # One pseudo-verdict's worth of pull towards slope 1 keeps few or equal scores from running away.
-        value = (weight * (np.logaddexp(0, line) - target * line)).sum() + 0.5 * (parameters[0] - 1) ** 2
-        error = weight * (_expit(line) - target)
-        return value, np.array([(error * logit).sum() + parameters[0] - 1, error.sum()])
+        return float((weight * (np.logaddexp(0, line) - target * line)).sum() + 0.5 * (slope - 1) ** 2)
 
-    from scipy import optimize
-
-    found = optimize.minimize(
-        loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 50), (None, None)]
-    )
-    return float(found.x[0]), float(found.x[1])
+    at = np.array([0.0, level])
+    for _ in range(NEWTON_STEPS):
+        line = at[0] * x + at[1]
+        chance = _expit(line)
+        error, bend = weight * (chance - target), weight * chance * (1 - chance)
+        gradient = np.array([(error * x).sum() + at[0] - 1, error.sum()])
+        mixed = (bend * x).sum()
+        step = np.linalg.solve(np.array([[(bend * x * x).sum() + 1, mixed], [mixed, bend.sum()]]), gradient)
+        if float(gradient @ step) < 1e-12:
+            break
+        before, share = loss(line, at[0]), 1.0
+        while (
+            share > 1e-9
+            and loss((at[0] - share * step[0]) * x + at[1] - share * step[1], at[0] - share * step[0])
+            >= before
+        ):
+            share /= 2
+        at = at - share * step
+    return float(at[0]), float(at[1])
 
 
 def reliability_curve(probability: ArrayLike, is_right: ArrayLike) -> Reliability:

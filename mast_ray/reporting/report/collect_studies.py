@@ -21,7 +21,7 @@ from mast_ray.self_training.round_records import (
     score_column,
     splits_in,
 )
-from mast_ray.self_training.trial_records import OBJECTIVE, SAMPLE
+from mast_ray.self_training.trial_records import OBJECTIVE, SAMPLE, STOPPED_EARLY
 
 Rows = list[dict[str, Any]]
 ROUND_SCORES = "evaluation"  # folder of a round's sheet of scores: the table of rounds has them
@@ -90,7 +90,7 @@ def budget_series(curves: list[CurveRow]) -> tuple[Series, ...]:
 
 def trials_of(rows: Rows) -> Trials | None:
     """What was sampled, as far as it differs, and what came of it; nothing where no trial came to an end."""
-    kept = [row for row in rows if is_figure(row.get(OBJECTIVE))]
+    kept = [row for row in rows if is_figure(row.get(OBJECTIVE)) and row.get("status") != STOPPED_EARLY]
     sampled = [name for name in dict.fromkeys(n for row in kept for n in row) if name.startswith(SAMPLE)]
     names = [name for name in sampled if len({str(row.get(name)) for row in kept}) > 1][:MOST_AXES]
     if not names:

@@ -28,6 +28,7 @@ from mast_ray.stages.search.trial import (
     run_trial,
     trial_settings,
 )
+from mast_ray.storage.outputs import remove_scratch
 from mast_ray.storage.stage_run import refuse_other_settings
 from mast_ray.storage.storage import open_storage
 
@@ -68,6 +69,7 @@ def search_trials(
     """
     config, stage = task.config, open_storage(task.out, task.config.storage)
     refuse_other_settings(stage.at(FOLDER), settings)
+    remove_scratch(stage.at(FOLDER))  # of a search that was killed
     known = read_trials(stage)
     finished = [record for record in known if record.is_finished]
     if known:
@@ -76,6 +78,7 @@ def search_trials(
     broken: dict[str, BaseException] = {}
     if wanted:
         broken = run_trials(trial, ranges, first, wanted, known, stage, config)
+        remove_scratch(stage.at(FOLDER))  # of trials that were stopped while they wrote
     records = read_trials(stage)
     rows = [
         record.row("" if record.is_finished else "error")

@@ -34,10 +34,10 @@ from mast_ray.reporting.search_figures import search_figure, threshold_figure
 from mast_ray.self_training.curriculum import needs_truth
 from mast_ray.self_training.operator import EVEN_WEIGHT
 from mast_ray.self_training.pool import has_parts
-from mast_ray.self_training.trial_records import SAMPLE, TRIALS
+from mast_ray.self_training.trial_records import SAMPLE, TRIALS, ended_rows
 from mast_ray.stages.detect.chunks import ChunkTask, detect_chunks
 from mast_ray.stages.runner import ON_RAY, Runner
-from mast_ray.stages.score.evaluate import ModelScores, evaluate_model
+from mast_ray.stages.score.evaluate import EVERYTHING, ModelScores, Wanted, evaluate_model
 from mast_ray.stages.search.loss_trial import LossTask, loss_overrides
 from mast_ray.stages.search.post_processing import objective_chunks, run_post_search
 from mast_ray.stages.search.trial import TrialTask, sampled_overrides
@@ -48,7 +48,12 @@ from mast_ray.storage.stage_folders import read_manifest, sections_hash, text_ha
 from mast_ray.storage.stage_run import StageRun, open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url, open_storage
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared, write_table
-from mast_ray.training.data.archive_inputs import as_trained, of_student, with_model_of
+from mast_ray.training.data.archive_inputs import (
+    as_trained,
+    of_student,
+    refuse_unfit_starts,
+    with_model_of,
+)
 from mast_ray.training.files.model_files import CARD, WEIGHTS, read_card, write_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.files.shipped import is_shipped
@@ -90,6 +95,7 @@ def run_tune(
             "a trial has no truth of the pool, which self_train.curriculum=ceiling trains on: tune with another curriculum"
         )
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, "", detector)
     archive = open_prepared(prepared, config.storage)
     card = read_card(detector, config.storage)
     asked = config.evaluate.post
@@ -101,13 +107,13 @@ def run_tune(
     key = search_key(config, what)
     knobs = flatten({"tune": config.tune.model_dump(mode="json", exclude={"trials", "concurrent"})})
     settings = inputs | {"seed": config.seed} | knobs
+    rounds = (
+        rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
+    )
     with stage_run(stage, STAGE, config, key, inputs, settings) as run, ExitStack() as stack:
         if run.done is not None:
             log.info("%s is already tuned: nothing to do", stage.url)
             return _with_model(_read_result(stage), detector, stage, config, when="missing")
-        rounds = (
-            rounds_of(self_trained, card.weights_sha256, inputs["prepared"], config) if self_trained else None
-        )
         stack.enter_context((runner if what == "post" else ON_RAY).session())  # trials always run on Ray
         # absolute: trials run in folders of their own
         model = open_storage(detector, config.storage).url
@@ -150,6 +156,7 @@ def run_tune_losses(
     nothing; always on Ray. Finished, it has nothing to do. OUT/best.yaml is for `mast train --config`.
     """
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, encoder, detector)
     archive = open_prepared(prepared, config.storage)
     if detector:
         config = with_model_of(config, read_card(detector, config.storage), detector)
@@ -184,8 +191,14 @@ def _finish(run: StageRun, config: Config, found: TuneResult) -> None:
 
 
 def _best_sample(rows: Sequence[Mapping[str, Any]], what: str, split: str) -> tuple[dict[str, float], float]:
-    """(what the best trial was given, its F1); nothing, where no trial finds a call: any of them would be as good."""
-    top = max(rows, key=lambda row: row["objective"])
+    """(what the best trial was given, its F1), of those that came to their end: one that was stopped early has the F1 of the
+    stage it was in. Nothing, where no trial finds a call: any of them would be as good.
+    """
+    ended = ended_rows(rows)
+    if not ended:
+        log.warning("every trial was stopped early: no setting is chosen by that (--set tune.scheduler=none)")
+        return {}, 0.0
+    top = max(ended, key=lambda row: row["objective"])
     if not top["objective"]:
         log.warning("no trial finds a call of %s: no setting is chosen by that", split)
         return {}, 0.0
@@ -200,7 +213,7 @@ def _write_trials(stage: Storage, rows: list[dict[str, Any]]) -> list[dict[str, 
     write_table(stage, TRIALS, pa.table({n: [row.get(n) for row in rows] for n in names}))
     stage.write_atomic("trials.csv", csv_bytes(names, ([_cell(row.get(n)) for n in names] for row in rows)))
     rows = [row for row in rows if row["objective"] is not None]
-    stage.write_atomic("trials.png", png_bytes(search_figure(rows, "objective")))
+    stage.write_atomic("trials.png", png_bytes(search_figure(ended_rows(rows) or rows, "objective")))
     return rows
 
 
@@ -219,13 +232,15 @@ class _Search:
         self.config, self.prepared, self.archive = config, prepared, archive
         self.detector, self.stage, self.runner = detector, stage, runner
         self.doubts_nested = doubts_nested  # as the rounds do that the settings are for
-        # What self-training has stored of this detector is taken up; a store of another model refuses to be.
-        self.evaluation = rounds.at("round0/evaluation") if rounds else stage.at("evaluation")
+        # What self-training has stored is taken up where it is just what is searched over, and never written to: its figures
+        # are those of the detector with what its card said then.
+        self.evaluation = stage.at("evaluation")
+        self.known = Wanted(known=(rounds.at("round0/evaluation").url,)) if rounds else EVERYTHING
         self.pool = rounds.at("round1/detections") if rounds else stage.at("detections")
 
     def run(self, what: What) -> TuneResult:
         places = (self.detector, self.prepared)
-        scores = evaluate_model(self.config, *places, self.evaluation.url, runner=self.runner)
+        scores = evaluate_model(self.config, *places, self.evaluation.url, self.known, runner=self.runner)
         best: dict[str, Any] = {}
         objective = None
         delivered = None
@@ -258,11 +273,11 @@ class _Search:
     def _search_training(self, config: Config, scores: ModelScores) -> list[dict[str, Any]]:
         is_reweighed = config.self_train.score_weight != EVEN_WEIGHT
         own = self.stage.at("detections")
-        pool = usable_pool(self.pool, own, is_reweighed)
         card = read_card(self.detector, config.storage)
         inputs = {"model": card.weights_sha256, "prepared": data_hash(self.archive)}
         # self-training's are taken as they are, of the whole pool or of a part
-        if pool.url == own.url or not holds_detections(pool, inputs):
+        pool = usable_pool(self.pool, own, is_reweighed, inputs)
+        if pool.url == own.url:
             run_pseudo_label(config, self.detector, self.prepared, pool.url, runner=self.runner)
         held = HeldOut(config, self.archive, self.evaluation.at(CHUNKS), self.doubts_nested)
         again = self.stage.at("held_out")
@@ -328,11 +343,16 @@ def _deliver(model: Storage, post: PostProcessing) -> None:
     log.info("%s/card.json now says: %s", model.url, post.text())
 
 
-def usable_pool(stored: Storage, own: Storage, is_reweighed: bool) -> Storage:
-    """Where trials find detections of the pool: those of self-training, unless they lack what
-    another weight of the score needs.
+def usable_pool(stored: Storage, own: Storage, is_reweighed: bool, inputs: Mapping[str, str]) -> Storage:
+    """Where trials find detections of the pool: those of self-training, unless they are not whole, of others as well, or
+    lack what another weight of the score needs.
     """
-    if not is_reweighed or stored.url == own.url or has_parts(stored):
+    if stored.url == own.url:
+        return own
+    if not holds_detections(stored, inputs):
+        log.info("%s holds no finished detections by this detector alone: detecting again", stored.url)
+        return own
+    if not is_reweighed or has_parts(stored):
         return stored
     log.info("%s holds scores only, another weight needs their parts: detecting again", stored.url)
     return own
@@ -356,5 +376,6 @@ def _cell(value: Any) -> Any:
 
 
 def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The best trials, best first."""
-    return sorted(rows, key=lambda row: -row["objective"])[:5]
+    """The best trials, best first; those that were stopped early come last."""
+    ended = [row["trial"] for row in ended_rows(rows)]
+    return sorted(rows, key=lambda row: (row["trial"] not in ended, -row["objective"]))[:5]

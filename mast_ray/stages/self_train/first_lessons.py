@@ -20,6 +20,7 @@ from mast_ray.stages.train.pieces import NAME as PIECES
 from mast_ray.stages.train.pieces import has_enough_boxes, run_teach_pieces
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.prepared import read_table
+from mast_ray.training.data.archive_inputs import refuse_unfit_starts
 from mast_ray.training.data.labels import PSEUDO_LABELS, has_object
 from mast_ray.training.files.model_files import read_card
 
@@ -73,6 +74,7 @@ def learn_first_lessons(
 
     `teacher` itself teaches where it was taught before, or where the experts' boxes are too few to teach one that finds any.
     """
+    refuse_unfit_starts(config, encoder)
     folder = open_storage(out, config.storage).at(FOLDER)
     log.info("first lessons: what stands out in the pool, before the experts' boxes")
     is_taught = read_card(teacher, config.storage).model["name"] == PIECES

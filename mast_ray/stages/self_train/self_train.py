@@ -51,6 +51,7 @@ from mast_ray.stages.self_train.settings import key_of, refuse_missing_experts, 
 from mast_ray.stages.self_train.teacher_thresholds import HeldOut, as_the_pool_is_heard, teacher_of
 from mast_ray.stages.train.adapting import FOLDER as ADAPTATION
 from mast_ray.stages.train.train import run_train_detector
+from mast_ray.storage.outputs import remove_scratch
 from mast_ray.storage.stage_folders import MANIFEST
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, open_storage
@@ -58,7 +59,7 @@ from mast_ray.tables.joining import one_archive
 from mast_ray.tables.labels.tables import labels_table
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
 from mast_ray.tables.reading.chunk_sets import ChunkSet, chunks_of_split
-from mast_ray.training.data.archive_inputs import of_student, weights_named
+from mast_ray.training.data.archive_inputs import of_student, refuse_unfit_starts, weights_named
 from mast_ray.training.data.labels import LabelSource
 from mast_ray.training.files.model_files import Card, read_card, read_model, write_model
 
@@ -104,8 +105,10 @@ def run_self_train(
             "pseudo-labels:\nleave --also out, or choose another curriculum"
         )
     stage = open_output(out, STAGE, config.storage)
+    refuse_unfit_starts(config, encoder, detector, *also)
     archive = open_prepared(one_archive(prepared, out, STAGE, config), config.storage)
     refuse_missing_experts(config, archive)
+    truth_table = _truth_table(truth, archive)
     card = read_card(detector, config.storage)
     config = with_fitting_teacher(of_student(config, card, detector), also)
     inputs = {"prepared": data_hash(archive), "detector": card.weights_sha256}
@@ -129,7 +132,7 @@ def run_self_train(
             model,
             stage,
             runner,
-            _truth_table(truth, archive),
+            truth_table,
             tuple(also),
             encoder,
         )
@@ -176,6 +179,7 @@ class _SelfTraining:
     def rounds(self) -> dict[str, Any]:
         config = self.config
         self.stage.delete(MANIFEST)
+        remove_scratch(self.stage)  # of a run that was killed while it wrote
         seed = self._generation(0, self.detector)
         generations, rows, before = [seed], [round_row(config, 0, seed.scores, seed.scores)], None
         write_rounds(self.stage, rows)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
 
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides, config_to_yaml
 from mast_ray.config.tree import Config
 from mast_ray.stages.runner import ON_RAY, Runner
@@ -36,13 +37,14 @@ from mast_ray.stages.train.work import (
     init_hash,
     run_identity,
 )
+from mast_ray.storage.outputs import remove_scratch
 from mast_ray.storage.spread import Resources
 from mast_ray.storage.stage_folders import text_hash
 from mast_ray.storage.stage_run import open_output, stage_run
 from mast_ray.storage.storage import Storage, full_url
 from mast_ray.tables.joining import one_archive
 from mast_ray.tables.prepared import Prepared, data_hash, open_prepared
-from mast_ray.training.data.archive_inputs import with_model_of
+from mast_ray.training.data.archive_inputs import refuse_unfit_starts, with_model_of
 from mast_ray.training.data.labels import LabelSource, with_content
 from mast_ray.training.files.checkpoints import refuse_another_run
 from mast_ray.training.files.model_files import read_card
@@ -54,6 +56,7 @@ def run_pretrain(
     config: Config, prepared: str | Sequence[str], out: str, *, runner: Runner = ON_RAY
 ) -> TrainSummary:
     """Masked pretraining of the pool of a prepared archive, or of several, into a model folder."""
+    refuse_unfit_starts(config, config.pretrain.init)
     archive = one_archive(prepared, out, "pretrain", config)
     task = PretrainTask(config, archive, full_url(out), init_encoder=full_url(config.pretrain.init))
     return run_task(task, "pretrain", runner)
@@ -74,6 +77,7 @@ def run_train_detector(
 
     From another detector: of its architecture, and with its statistics, whatever the archive.
     """
+    refuse_unfit_starts(config, init_encoder, init_detector)
     if init_detector:
         config = with_model_of(config, read_card(init_detector, config.storage), init_detector)
     labels = with_content(replace(labels, folder=full_url(labels.folder)), config.storage)
@@ -108,11 +112,17 @@ def run_task(task: Task, stage_name: str, runner: Runner) -> TrainSummary:
             task, say=False
         )  # an older archive's backgrounds are measured here, not by every worker
         run.begin_anew()
+        remove_scratch(stage)  # of a run that was killed while it wrote
         stage.write_atomic(CONFIG, config_to_yaml(task.config).encode())
         stage.delete(SUMMARY)
         log.info("feed %s (%s)", *feed)
         pool = TaskPool(task) if feed.name == "ray_data" else None
-        runner.train(task.run, stage, task.config.cluster, pool, task.scorer)
+        try:
+            runner.train(task.run, stage, task.config.cluster, pool, task.scorer)
+        except (ConfigError, DataError):
+            if not any(checkpoints.storage.list()):  # refused: nothing goes on as that command said
+                stage.delete(CONFIG)
+            raise
         summary = read_summary(stage)
         run.finish(summary.counts())
         return summary

@@ -14,10 +14,10 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.storage.storage import open_beside
+from mast_ray.storage.storage import Storage, open_beside, open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared
-from mast_ray.training.files.model_files import Card, read_card
+from mast_ray.training.files.model_files import WEIGHTS, Card, read_card, refuse_other_kind
 
 log = logging.getLogger("mast.training")
 
@@ -139,6 +139,30 @@ def of_student(config: Config, card: Card, where: str) -> Config:
     return config
 
 
+def refuse_unfit_starts(config: Config, encoder: str, *detectors: str) -> None:
+    """What a training cannot begin with, told before it has written anything; "" for none."""
+    for source in filter(None, detectors):
+        folder = open_storage(source, config.storage)
+        refuse_other_kind(read_card(folder), "detector", folder.url)
+        _refuse_card_alone(folder)
+    if encoder.endswith(PUBLIC_WEIGHTS):
+        refuse_other_divisor(encoder, config)
+    refuse_no_encoder(encoder, config)
+
+
+def _refuse_card_alone(storage: Storage) -> None:
+    if storage.stat(WEIGHTS) is None:
+        raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
+
+
+def refuse_other_divisor(source: str, config: Config) -> None:
+    if config.spectrogram.divisor != 2.0:
+        raise ConfigError(
+            f"{source} looks like AudioMAE's public weights, which expect division by 2 std: "
+            "add --set spectrogram.divisor=2"
+        )
+
+
 def refuse_no_encoder(source: str, config: Config) -> None:
     """What trainings are to start from and cannot, told before the first of them."""
     if not source:
@@ -148,11 +172,10 @@ def refuse_no_encoder(source: str, config: Config) -> None:
         if storage.stat(name) is None:
             raise DataError(f"{source} is not there: give the file of AudioMAE's public weights")
         return
-    card = read_card(source, config.storage)
-    if card.kind != "autoencoder":
-        raise ConfigError(
-            f"{source} holds {card.kind} weights, not autoencoder: give a folder written by `mast pretrain`"
-        )
+    folder = open_storage(source, config.storage)
+    card = read_card(folder)
+    refuse_other_kind(card, "autoencoder", folder.url)
+    _refuse_card_alone(folder)
     refuse_other_size(card, source, config)
 
 

@@ -137,6 +137,12 @@ def fault_of(card: Card) -> str:
     return ""
 
 
+def refuse_other_kind(card: Card, kind: Literal["autoencoder", "detector"], where: str) -> None:
+    if card.kind != kind:
+        verb = {"autoencoder": "mast pretrain", "detector": "mast train"}[kind]
+        raise ConfigError(f"{where} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`")
+
+
 def read_model(
     folder: str | Path | Storage,
     kind: Literal["autoencoder", "detector"],
@@ -147,11 +153,7 @@ def read_model(
     """
     storage = folder if not isinstance(folder, str | Path) else open_storage(folder, settings)
     card = read_card(storage)
-    if card.kind != kind:
-        verb = {"autoencoder": "mast pretrain", "detector": "mast train"}[kind]
-        raise ConfigError(
-            f"{storage.url} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`"
-        )
+    refuse_other_kind(card, kind, storage.url)
     if storage.stat(WEIGHTS) is None:
         raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
     data = storage.read_bytes(WEIGHTS)

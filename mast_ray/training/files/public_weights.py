@@ -11,22 +11,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from torch import Tensor, nn
 
-from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.errors import DataError
 from mast_ray.config.tree import Config
 from mast_ray.models.audiomae import import_encoder, import_state, is_public_layout
 from mast_ray.models.autoencoder import MaskedAutoencoder
 from mast_ray.storage.storage import open_beside
+from mast_ray.training.data.archive_inputs import refuse_other_divisor
 
 log = logging.getLogger("mast.training")
 
 
 def load_public(network: nn.Module, source: str, config: Config) -> None:
     """Give an autoencoder, or the encoder of a detector, AudioMAE's public weights (.pth, or safetensors)."""
-    if config.spectrogram.divisor != 2.0:
-        raise ConfigError(
-            f"{source} looks like AudioMAE's public weights, which expect division by 2 std: "
-            "add --set spectrogram.divisor=2"
-        )
+    refuse_other_divisor(source, config)
     folder, name = open_beside(source, config.storage)
     state = _public_state(folder.read_bytes(name), source)
     if not is_public_layout(state):

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from mast_ray.evaluation.review.calibration import (
     Calibration,
+    doubts_of,
     expected_calibration_error,
     fit_calibration,
     reliability_curve,
@@ -95,3 +97,75 @@ def test_reliability_leaves_out_empty_bands_and_counts_the_others():
     np.testing.assert_allclose(curve.predicted, [0.055, 0.975])
     np.testing.assert_allclose(curve.observed, [0.5, 1.0])
     assert curve.num_examples.tolist() == [2, 2]
+
+
+def slowly_fitted(score, right, weight):
+    """An oracle of its own: the same loss, by a search that knows no slopes, over the offset of every slope."""
+    logit = np.log(score) - np.log1p(-score)
+    weight = weight * len(score) / weight.sum()
+    num_right, num_wrong = weight[right].sum(), weight[~right].sum()
+    target = np.where(right, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
+
+    def best_of(slope):
+        def loss(offset):
+            line = slope * logit + offset
+            return (weight * (np.logaddexp(0, line) - target * line)).sum() + (slope - 1) ** 2 / 2
+
+        found = optimize.minimize_scalar(loss, bracket=(-1, 1), tol=1e-12)
+        return found.fun, found.x
+
+    slope = optimize.minimize_scalar(
+        lambda s: best_of(s)[0], bounds=(0, 30), method="bounded", options={"xatol": 1e-9}
+    ).x
+    return slope, best_of(slope)[1]
+
+
+@pytest.mark.parametrize("verdicts", ["right", "wrong", "rising", "falling", "mixed"])
+@pytest.mark.parametrize("scores", ["wide", "low", "narrow"])
+def test_odd_verdicts_are_fitted_as_an_independent_search_fits_them(scores, verdicts):
+    rng = np.random.default_rng(5)
+    score = {
+        "wide": rng.uniform(0.02, 0.98, 40),
+        "low": 10 ** rng.uniform(-5, -0.1, 40),
+        "narrow": rng.uniform(0.9, 0.91, 40),
+    }[scores]
+    low = score < np.median(score)
+    right = {
+        "right": low | True,
+        "wrong": low & False,
+        "rising": ~low,
+        "falling": low,
+        "mixed": rng.random(40) < 0.6,
+    }[verdicts]
+    weight = rng.uniform(0.1, 10, 40)
+    fitted = fit_calibration(score, right, "platt", weight)
+    slope, offset = slowly_fitted(score, right, weight)
+    if slope < 1e-6:
+        assert fitted.slope == 0
+    expected = 1 / (1 + (1 / score - 1) ** slope * np.exp(-offset))
+    np.testing.assert_allclose(fitted.probability(score), expected, atol=1e-5)
+
+
+def test_verdicts_that_fall_with_the_score_give_all_scores_their_mean():
+    """Nine right of twenty, the lowest: targets 10/11 and 1/13, (9 * 10/11 + 11 * 1/13) / 20 = 0.4514."""
+    score = np.linspace(0.3, 0.95, 20)
+    fitted = fit_calibration(score, np.arange(20) < 9, "platt")
+    assert fitted.slope == 0
+    np.testing.assert_allclose(fitted.probability([0.01, 0.5, 0.999]), 0.4514, atol=1e-4)
+    # halves of twenty: one in two, whatever the scores; the search for a slope had ended early, at 0.58
+    for low, high in ((0.04, 0.09), (0.88, 0.98), (0.9, 0.95)):
+        fitted = fit_calibration(np.linspace(low, high, 20), np.arange(20) < 10, "platt")
+        np.testing.assert_allclose(fitted.probability([0.001, 0.9]), 0.5, atol=1e-6)
+
+
+def test_a_curve_that_verdicts_hardly_support_is_doubted():
+    score = np.linspace(0.3, 0.95, 20)
+
+    def doubts(right, method="platt"):
+        return " ".join(doubts_of(fit_calibration(score, right, method), right))
+
+    assert "all 20 verdicts say right" in doubts(np.ones(20, bool))
+    assert "all 20 verdicts say wrong" in doubts(np.zeros(20, bool))
+    assert "not right more often" in doubts(score < 0.6)
+    assert "20 verdicts are few for isotonic" in doubts(score > 0.6, "isotonic")
+    assert doubts(score > 0.6) == ""

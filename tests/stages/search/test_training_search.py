@@ -12,8 +12,17 @@ from small_archive import small_config
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.self_training.trial_records import LAST, Diary, TrialRecord, read_trials, trial_name
+from mast_ray.stages.runner import HERE
 from mast_ray.stages.search.trial import TrialTask, TrialWorker
-from mast_ray.stages.search.tune import _best_sample, rounds_of, run_tune, search_key
+from mast_ray.stages.search.tune import (
+    _best_sample,
+    _Search,
+    best_rows,
+    rounds_of,
+    run_tune,
+    search_key,
+    usable_pool,
+)
 from mast_ray.stages.self_train.operator_task import Teacher
 from mast_ray.storage.stage_folders import write_manifest
 from mast_ray.storage.storage import open_storage
@@ -166,8 +175,14 @@ def test_a_search_leaves_no_training_state_of_trials_that_were_stopped(tmp_path,
     sample = {"lambda_iou": 1.0, "threshold": 0.2}
     folder = open_storage(tmp_path).at(f"trials/{trial_name(sample)}")
     folder.at(training).write_atomic("checkpoints/step-0000000008/weights.safetensors", b"of a poor trial")
+    own = folder.local_path("")
+    for place in (own, own / training, own / training / "checkpoints"):  # killed while it wrote
+        (place / ".tmp-0123456789abcdef").write_bytes(b"half a file")
+    (own / ".tmp-notes").write_text("somebody's own")
     Diary(folder, sample, lambda metrics: None).tell({"objective": 0.5}, LAST)
     search_training(task, 0.2)
+    assert [path.name for path in own.rglob(".tmp*")] == [".tmp-notes"]
+    assert not (own / training / "checkpoints").exists()
     assert not list(folder.at(training).list("checkpoints"))
 
 
@@ -194,6 +209,40 @@ def test_trials_that_find_nothing_choose_no_setting(caplog):
     assert caplog.messages == ["no trial finds a call of val: no setting is chosen by that"]
     rows += [{"trial": "b", "config.lambda_cls": 2.0, "objective": 0.1}]
     assert _best_sample(rows, "training", "val") == ({"lambda_cls": 2.0}, 0.1)
+
+
+def test_a_trial_that_was_stopped_early_does_not_win_by_the_figure_of_another_stage(caplog):
+    """Its 0.7 is of stage 1, on pseudo-labels alone; the other's 0.6 is what its student ends with."""
+    stopped = {
+        "trial": "a",
+        "status": "stopped early",
+        "config.lambda_cls": 1.0,
+        "objective": 0.7,
+        "objective_of": "stage1",
+    }
+    done = {
+        "trial": "b",
+        "status": "done",
+        "config.lambda_cls": 2.0,
+        "objective": 0.6,
+        "objective_of": "final",
+    }
+    assert _best_sample([stopped, done], "training", "val") == ({"lambda_cls": 2.0}, 0.6)
+    assert [row["trial"] for row in best_rows([stopped, done])] == ["b", "a"]
+    assert _best_sample([stopped], "training", "val") == ({}, 0.0)
+    assert "every trial was stopped early" in caplog.messages[-1]
+
+
+def test_a_search_writes_nothing_into_the_rounds_whose_detections_it_takes_up(tmp_path):
+    """They were scored with what the detector's card said then, and are the record of that."""
+    rounds, stage = open_storage(tmp_path / "rounds"), open_storage(tmp_path / "tune")
+    search = _Search(_config(), "data", None, "model", stage, HERE, rounds, False)
+    assert search.evaluation.url == f"{stage.url}/evaluation"
+    assert search.known.known == (f"{rounds.url}/round0/evaluation",)
+    inputs = {"model": "sha", "prepared": "data"}
+    assert usable_pool(search.pool, stage.at("detections"), False, inputs).url == f"{stage.url}/detections"
+    write_manifest(search.pool, "pseudo-label", _config(), "key", inputs, {}, datetime.now(UTC))
+    assert usable_pool(search.pool, stage.at("detections"), False, inputs).url == search.pool.url
 
 
 def test_stored_rounds_are_those_of_this_detector_and_archive(tmp_path):

@@ -166,12 +166,11 @@ def test_classification_and_centerness_are_stored_where_a_search_may_ask_for_the
     again = read_pool(open_storage(str(tmp_path / "pool")), prepared, pool, with_parts=True)
     assert has_parts(open_storage(str(tmp_path / "pool")))
     own, scores_only, whole = (open_storage(str(p)) for p in (tmp_path / "own", labelled, tmp_path / "pool"))
-    assert (
-        usable_pool(scores_only, own, is_reweighed=True) is own
-    )  # of a search by `mast tune --self-trained`
-    assert usable_pool(scores_only, own, is_reweighed=False) is scores_only
-    assert usable_pool(whole, own, is_reweighed=True) is whole
-    assert usable_pool(own, own, is_reweighed=True) is own
+    inputs = {"model": read_card(detector).weights_sha256, "prepared": data_hash(prepared)}
+    assert usable_pool(scores_only, own, True, inputs) is own  # of a search by `mast tune --self-trained`
+    assert usable_pool(scores_only, own, False, inputs) is scores_only
+    assert usable_pool(whole, own, True, inputs) is whole
+    assert usable_pool(own, own, True, inputs) is own
     assert again.parts is not None and len(again.score) == len(
         read_pool(open_storage(str(labelled)), prepared, pool).score
     )

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from small_archive import make_prepared
 
+from mast_ray.config.errors import ConfigError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import paper, tiny
+from mast_ray.stages.runner import Here
 from mast_ray.stages.train.box_checks import warn_of_random_encoder, warn_of_unlearned_boxes
 from mast_ray.stages.train.summary import TrainSummary, result_text
+from mast_ray.stages.train.train import run_train_detector
 from mast_ray.stages.train.work import DetectorTask, identity_of
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import BoxTable
@@ -107,3 +110,27 @@ def test_an_encoder_that_stays_as_it_was_drawn_is_said_with_what_to_do(caplog, k
         warn_of_random_encoder(detection(config, config.detector), config.detector, config.model, "detector")
     assert ("stay as they were drawn (detector.unfrozen_blocks=1)" in caplog.text) == is_said
     assert ("--set detector.unfrozen_blocks=99" in caplog.text) == is_said
+
+
+class Refusing(Here):
+    """A worker that is given what it cannot train on."""
+
+    def train(self, loop, stage, *given):
+        assert stage.stat("config.yaml") is not None
+        raise ConfigError("its boxes are of another planet")
+
+
+def test_a_run_that_is_refused_by_its_workers_leaves_no_record_to_go_on_from(archive, tmp_path):
+    """The next command's feed would be that of the refused one."""
+    with pytest.raises(ConfigError, match="planet"):
+        run_train_detector(tiny(), archive.storage.url, str(tmp_path / "out"), runner=Refusing())
+    assert not (tmp_path / "out" / "config.yaml").exists()
+
+
+def test_what_a_killed_training_was_writing_is_gone_when_it_goes_on(archive, tmp_path):
+    half = tmp_path / "out" / "checkpoints" / ".tmp-0123456789abcdef"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half a checkpoint")
+    with pytest.raises(ConfigError, match="planet"):
+        run_train_detector(tiny(), archive.storage.url, str(tmp_path / "out"), runner=Refusing())
+    assert not half.exists()
