@@ -140,7 +140,9 @@ def _paths_of(prepared: Prepared) -> dict[str, str]:
 
 
 def _groups_of(prepared: Prepared) -> dict[str, str]:
-    """path -> group, of the recordings that have one."""
+    """path -> group, of the recordings that have one; archives of early releases know none."""
+    if "group" not in prepared.recordings.column_names:
+        return {}
     columns = (prepared.recordings.column(name).to_pylist() for name in ("path", "group"))
     return {path: group for path, group in zip(*columns, strict=True) if group}
 
