@@ -48,7 +48,7 @@ def detections(tmp_path):
 
 def test_every_file_that_is_read_in_r_is_known_here():
     assert set(r_tables()) == {"OUT/detections", "OUT/embeddings.parquet"}
-    assert sum(line.startswith("boxes <-") or line.startswith("calls <-") for line in lines_of_r()) == 2
+    assert sum(line.startswith("boxes <-") or line.startswith("calls <-") for line in lines_of_r()) == 3
 
 
 def test_columns_of_detections_are_the_documented_ones_and_r_takes_no_other(detections):
@@ -69,3 +69,20 @@ def test_r_is_told_of_clocks_without_a_zone_and_meets_no_half_floats(detections)
         assert "half" not in str(field.type)
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             assert f'attr({name}${field.name}, "tzone") <- "UTC"' in told
+
+
+def test_pandas_and_r_take_rows_from_the_models_threshold_on(tmp_path, monkeypatch):
+    """All scores are stored: counted without it, a table had ten times as many calls as `mast summarise` counts in it."""
+    page = next(page for page in PAGES if page.name == "data_formats.md").read_text()
+    (lines,) = [
+        block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "calls =" in block
+    ]
+    (tmp_path / "OUT" / "detections").mkdir(parents=True)
+    table = pa.table({"score": pa.array([0.1, 0.5, 0.523, 0.6])})
+    pq.write_table(table, tmp_path / "OUT" / "detections" / "x.parquet")
+    (tmp_path / "OUT" / "manifest.json").write_text('{"counts": {"model_threshold": 0.523}}')
+    monkeypatch.chdir(tmp_path)
+    variables = {}
+    exec(lines, variables)
+    assert variables["calls"].score.tolist() == [0.523, 0.6]
+    assert any(line.startswith("calls <-") and "$counts$model_threshold" in line for line in lines_of_r())

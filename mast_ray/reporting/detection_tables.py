@@ -188,7 +188,7 @@ def chosen_threshold(wanted: float | None, uri: str) -> float | None:
         return wanted
     threshold = model_threshold(uri)
     if threshold is not None:
-        print(f"scores of at least {threshold:.3f}, the model's own threshold (--threshold 0 keeps all)")
+        print(f"scores of at least {threshold:.4f}, the model's own threshold (--threshold 0 keeps all)")
     elif "model_threshold" in _manifest(uri).get("counts", {}):
         print(
             "all scores: the model has no threshold of its own, because none could be tuned on validation "

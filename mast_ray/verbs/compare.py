@@ -8,6 +8,7 @@ import argparse
 
 USES_CONFIG = USES_RUNNER = True
 HELP = """Train and score several methods with the same data, augmentation, samples and evaluation, over several seeds.
+(Two finished models: `mast evaluate MODEL PREPARED --against OTHER`.)
 
 Writes the paper's tables (in-domain, temporal, cross-site) as Markdown, CSV and LaTeX with 95 % intervals; differences within noise are
 marked. Interrupted, the same command goes on where it was. Methods, in the order of the tables:

@@ -5,10 +5,12 @@ verdicts alone. Which of them is said by the arguments, never guessed from what 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -38,6 +40,7 @@ same command goes on. Its threshold is its own, tuned on validation and frozen f
 annotation files of any format. `--by label` gives precision, recall and F1 of every species and a table of who was called what, where detections have
 names (`mast classify`); recall alone where they have none."""
 USES_CONFIG = USES_RUNNER = True
+AGAINST = "against"  # folder in OUT of the model that is compared with
 FORMS = (
     "mast evaluate MODEL PREPARED   or   mast evaluate --detections TABLE --annotations TABLE   or   "
     "mast evaluate --verdicts CSV"
@@ -88,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--known", action="append", default=[], metavar="DIR",
         help="with MODEL: folder of an earlier evaluation, training or self-training; what the same model found in the same "
         "chunks there is used again instead of detecting it; repeatable")  # fmt: skip
+    add("--against", metavar="OTHER",
+        help="with MODEL: a second model, scored on the same splits; the difference of both with its paired interval")  # fmt: skip
     tables = parser.add_argument_group("only with --detections")
     add = tables.add_argument
     add(
@@ -125,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
         from mast_ray.verbs.gpu import folder_of_model
 
         args.model = folder_of_model(args.model, args)
+        args.against = folder_of_model(args.against, args) if args.against else None
     match chosen_form(args):
         case "model":
             return _score_model(args)
@@ -162,9 +168,15 @@ def chosen_form(args: argparse.Namespace) -> str:
             f"{missing} is missing: mast evaluate --detections TABLE --annotations TABLE\n"
             "for a model: mast evaluate MODEL PREPARED"
         )
-    if form != "model" and args.known:
-        raise ConfigError(
-            "--known belongs to a model against a prepared archive: mast evaluate MODEL PREPARED"
+    for name in ("known", "against"):
+        if form != "model" and getattr(args, name):
+            raise ConfigError(
+                f"--{name} belongs to a model against a prepared archive: mast evaluate MODEL PREPARED"
+            )
+    if args.against and open_storage(args.against, args.config.storage).stat("card.json") is None:
+        raise DataError(
+            f"{args.against} is no model folder (it has no card.json):\n"
+            "--against takes a second model, scored on the same splits"
         )
     alien = [name for name in OF_TABLES if getattr(args, name) is not None]
     if form != "tables" and alien:
@@ -182,14 +194,24 @@ def chosen_form(args: argparse.Namespace) -> str:
 def _score_model(args: argparse.Namespace) -> int:
     from mast_ray.stages.runner import HERE
     from mast_ray.stages.score.evaluate import UNREAD, Wanted, evaluate_model
+    from mast_ray.stages.train.adapting import adaptation_text, compared
 
     wanted = Wanted(_names(args.split), args.threshold, _breakdowns(args.by), tuple(args.known))
     config = _config(args)
-    if args.out:
-        scores = evaluate_model(config, args.model, args.prepared, args.out, wanted, runner=args.runner)
-    else:
-        with tempfile.TemporaryDirectory() as folder:  # no node but this one could see it
-            scores = evaluate_model(config, args.model, args.prepared, folder, wanted, runner=HERE)
+    gained = ""
+    with contextlib.ExitStack() as stack:
+        # no node but this one could see a temporary folder
+        out = args.out or stack.enter_context(tempfile.TemporaryDirectory())
+        runner = args.runner if args.out else HERE
+        scores = evaluate_model(config, args.model, args.prepared, out, wanted, runner=runner)
+        if args.against and scores.sheet.rows:
+            other = evaluate_model(
+                config, args.against, args.prepared, f"{out}/{AGAINST}", replace(wanted, by=()), runner=runner
+            )
+            place = f"{args.against} -> {args.model}"
+            gained = adaptation_text(
+                [compared(place, split, other, scores, config) for split in scores.splits]
+            )
     if not scores.sheet.rows:
         raise DataError(
             f"{args.prepared} holds out nothing to score on:\ndeal the recordings again with `mast split`"
@@ -201,6 +223,8 @@ def _score_model(args: argparse.Namespace) -> int:
     )
     for table in scores.confusion:
         print(confusion_text(table))
+    if gained:
+        print(gained)
     if args.out:
         names = ", confusion.csv" if scores.confusion else ""
         print(f"wrote metrics.json, figures.csv, outcomes.parquet{names} and the detections in {args.out}")

@@ -10,7 +10,12 @@ from mast_ray.reporting.detection_tables import chosen_threshold
 @pytest.mark.parametrize(
     ("counts", "wanted", "threshold", "said"),
     [
-        ({"model_threshold": 0.25}, None, 0.25, "scores of at least 0.250, the model's own threshold"),
+        (
+            {"model_threshold": 0.52394488},
+            None,
+            0.52394488,
+            "scores of at least 0.5239, the model's own threshold",
+        ),
         ({"model_threshold": None}, None, None, "all scores: the model has no threshold of its own"),
         ({"model_threshold": None}, 0.4, 0.4, ""),
         ({}, None, None, ""),  # another program's

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_archive import make_prepared
+from synthetic_model import write_tiny_detector
 
 from mast_ray.evaluation.score_sheet import ScoreSheet
 from mast_ray.tables.schemas import DETECTIONS, IGNORED, LABELS, RECORDINGS
@@ -197,6 +199,8 @@ def test_events_without_a_band_are_said_to_be_in_no_line_of_the_bandwidths(tmp_p
             "model and tables cannot be scored in one command",
         ),
         (["model", "prepared", "--verdicts", "v.csv"], 2, "mast evaluate --verdicts CSV"),
+        (["{d}", "{found}", "{a}", "{truth}", "--against", "model"], 2, "--against belongs to a model"),
+        (["shipped:energy", "prepared", "--against", "{truth}"], 3, "--against takes a second model"),
         (["--verdicts", "{truth}"], 2, "no column `verdict`"),
         (["{d}", "{found}", "{a}", "{truth}", "--by", "colour"], 2, "choose from"),
         (["{d}", "{found}", "{a}", "{truth}", "--iou", "2"], 2, "--iou"),
@@ -444,3 +448,29 @@ def test_how_tables_are_compared_is_refused_for_detections_of_chunks(tmp_path, c
     assert main(["evaluate", *typed]) == 2
     said = capsys.readouterr().err.strip()
     assert "single chunks" in said and said.endswith(f"leave out {idle[0]}")
+
+
+@pytest.mark.slow  # runs a network
+def test_two_models_are_compared_over_the_same_recordings(tmp_path, capsys):
+    """`mast compare` trains methods anew; of two finished models there were two sets of intervals and no difference."""
+    prepared = make_prepared(tmp_path)
+    model = str(write_tiny_detector(tmp_path / "model"))
+    argv = [
+        "shipped:energy",
+        str(prepared),
+        "--against",
+        model,
+        "--out",
+        str(tmp_path / "o"),
+        "--runner",
+        "here",
+    ]
+    assert run_verb("evaluate", argv) == 0
+    sheets = [json.loads((tmp_path / place / "metrics.json").read_text()) for place in ("o/against", "o")]
+    one, other = ({row["split"]: row for row in sheet["rows"] if row["unit"] == "chunk"} for sheet in sheets)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{model} -> ")]
+    assert len(lines) == len(one) > 0
+    for line, split in zip(lines, one, strict=True):
+        f1 = [row[split]["figures"]["f1"]["estimate"] for row in (one, other)]
+        assert f"({split}, {one[split]['num_truth']} calls): F1 {f1[0]:.3f} -> {f1[1]:.3f}, AP" in line
+        assert f"; F1 {f1[1] - f1[0]:+.3f}" in line

@@ -117,12 +117,27 @@ def _cells(row: ScoreRow) -> tuple[Cell, ...]:
     return (split_name(row.split), row.unit, row.cell, *counts, *map(cell_of, row.figures.values()))
 
 
+def _name_of(folder: str) -> str:
+    """What a scored model is called beside others: never the same for two; "" for figures that a stage chose by, and for
+    those of another archive, whose calls are others.
+    """
+    model, _, last = folder.rpartition("/")
+    if (
+        last in ("", ROUND_SCORES)
+        or last.startswith("there-")
+        or (model.endswith("pieces") and "scores" in last)
+    ):
+        return ""
+    owner = model.removesuffix("/adaptation")
+    if owner != model:
+        return f"{owner}, {'as it began' if last == 'here-before' else 'as it was trained'}"
+    return folder.removeprefix("scores/")
+
+
 def models_table(sheets: Mapping[str, ScoreSheet]) -> tuple[ResultTable, ...]:
     """Models that were scored (folder -> sheet) side by side, split by split; nothing where fewer than two were."""
     scored = {
-        folder.rpartition("/")[2]: sheet
-        for folder, sheet in sheets.items()
-        if sheet.model_sha and folder.rpartition("/")[2] not in ("", ROUND_SCORES)
+        name: sheet for folder, sheet in sheets.items() if sheet.model_sha and (name := _name_of(folder))
     }
     if len(scored) < 2:
         return ()

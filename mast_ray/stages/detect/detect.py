@@ -287,7 +287,7 @@ class Sweep:
             (row["reason"] for row in found.rejects), f"{self.stage.url}/rejects.parquet"
         ):
             print(line)
-        print(f"detections: {self.stage.url}")
+        print(place_line(self.stage.url, float(self.settings.get("threshold", 0.0)), self.model_threshold))
         return PARTIAL if counted.rejected else OK
 
 
@@ -303,3 +303,10 @@ def summary_line(counts: dict[str, Any], num_new: int) -> str:
         f"{counts['rejected']:,} rejected; {counts['hours']:,.2f} h, {counts['detections']:,} detections in "
         f"{counts['files']:,} files; {num_new:,} recordings were worked on in this run"
     )
+
+
+def place_line(url: str, stored_from: float, model_threshold: float | None) -> str:
+    """Where the table is, and which of its rows are calls: most are below the model's threshold."""
+    if model_threshold is None or stored_from >= model_threshold:
+        return f"detections: {url}"
+    return f"detections: {url}; calls are those of at least {model_threshold:.4f}, the model's own threshold"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,12 +45,20 @@ class Lesson:
 
     annotations: AnnotationSet
     sides: Mapping[str, str]  # path -> train or val, where an earlier deal has said so
-    num_tested: int  # corrections left out: they lie in recordings of test splits
+    num_tested: (
+        int  # corrections left out: they lie in recordings of test splits, or in others of their groups
+    )
+    groups: Mapping[str, str] = field(
+        default_factory=dict
+    )  # path -> group, whose recordings are never parted
 
 
 def lesson_of(taught: Taught, labels: Prepared | None, dealt: Prepared | None = None) -> Lesson:
     """Corrections, beside the labels that the run was trained on; `dealt` is the archive of the round before."""
     known, sides, tested = _labelled_before(labels) if labels is not None else (AnnotationSet(), {}, set())
+    groups = _groups_of(labels) if labels is not None else {}
+    held = {groups[path] for path in tested if path in groups}
+    tested |= {path for path, group in groups.items() if group in held and path not in sides}
     if dealt is not None:
         sides = _sides_of(dealt)[0] | sides
     corrected = AnnotationSet(
@@ -61,7 +69,7 @@ def lesson_of(taught: Taught, labels: Prepared | None, dealt: Prepared | None = 
     )
     num_tested = sum(one.path in tested for one in taught.calls)
     rejected = [_annotation(one) for one in taught.rejected]
-    return Lesson(_together(known, corrected, rejected), sides, num_tested)
+    return Lesson(_together(known, corrected, rejected), sides, num_tested, groups)
 
 
 def _annotation(one: Region, said: str = "call") -> Annotation:
@@ -131,6 +139,14 @@ def _paths_of(prepared: Prepared) -> dict[str, str]:
     return dict(zip(prepared.recording_ids, prepared.recordings.column("path").to_pylist(), strict=True))
 
 
+def _groups_of(prepared: Prepared) -> dict[str, str]:
+    """path -> group, of the recordings that have one; archives of early releases know none."""
+    if "group" not in prepared.recordings.column_names:
+        return {}
+    columns = (prepared.recordings.column(name).to_pylist() for name in ("path", "group"))
+    return {path: group for path, group in zip(*columns, strict=True) if group}
+
+
 def _sides_of(prepared: Prepared) -> tuple[dict[str, str], set[str]]:
     """(path -> train or val, paths of recordings that are tested on)"""
     path_of, chooses = _paths_of(prepared), selection_split(prepared)
@@ -179,9 +195,13 @@ def dealt_rows(archive: Prepared, lesson: Lesson, seed: int) -> list[BlockRow]:
     """Blocks around what was looked at, on the side of their recording."""
     ids, paths = archive.recording_ids, archive.recordings.column("path").to_pylist()
     durations = archive.recordings.column("duration_s").to_pylist()
-    sides = dict(lesson.sides) | sides_by_name(
-        [path for path in paths if path not in lesson.sides], seed, set(lesson.sides.values())
-    )
+    by_group = {lesson.groups[path]: side for path, side in lesson.sides.items() if path in lesson.groups}
+    sides = {path: by_group[lesson.groups[path]] for path in paths if lesson.groups.get(path) in by_group}
+    sides |= lesson.sides
+    new = [path for path in paths if path not in sides]
+    names = {path: lesson.groups.get(path, path) for path in new}
+    by_name = sides_by_name(list(dict.fromkeys(names.values())), seed, set(sides.values())) if new else {}
+    sides |= {path: by_name[name] for path, name in names.items()}
     spans: dict[str, list[Stretch]] = defaultdict(list)
     for span in lesson.annotations.spans:
         spans[span.path].append((span.begin_s, span.end_s))

@@ -52,11 +52,12 @@ def adaptations(
             )
             for when, model in (("before", before), ("after", after))
         }
-        found += [_compared(place, split, scores["before"], scores["after"], config) for split in splits]
+        found += [compared(place, split, scores["before"], scores["after"], config) for split in splits]
     return found
 
 
-def _compared(place: str, split: str, before: ModelScores, after: ModelScores, config: Config) -> Adaptation:
+def compared(place: str, split: str, before: ModelScores, after: ModelScores, config: Config) -> Adaptation:
+    """Two models on a split."""
     old, new = before.sheet.whole(split), after.sheet.whole(split)
     assert old is not None and new is not None, f"{split} was asked for and has no row"
     gain = after.gains_over(before, config)[split]["f1"]

@@ -290,6 +290,19 @@ def test_one_model_alone_and_rounds_do_not_stand_side_by_side():
     assert models_table({"scores/fcos": one, "self_trained/round1/evaluation": one, "": one}) == ()
 
 
+def test_models_side_by_side_are_called_by_what_they_are_and_none_hides_another():
+    """A row was called by the last folder alone (here-before, scores_with_doubt), and of two with one name the last stood."""
+    folders = ["scores/fcos", "detector/adaptation/here-before", "detector/adaptation/there-before", "pieces/scores",
+               "old/scores/fcos", "pieces/scores_with_doubt", "detector/adaptation/here-after"]  # fmt: skip
+    (shown,) = models_table({folder: sheet(0.5, "sha") for folder in folders})
+    assert [row[0] for row in shown.rows] == [
+        "fcos",
+        "detector, as it began",
+        "old/scores/fcos",
+        "detector, as it was trained",
+    ]
+
+
 def test_a_file_called_metrics_that_is_no_sheet_is_left_out_with_a_word(run, tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps({"splits": {"test": {"f1": [0.5, 0.4, 0.6]}}}))
     assert any("metrics.json is no table of scores" in word for word in collect_run(run, now=NOW).warnings)

@@ -11,7 +11,14 @@ from mast_ray.config.recipes import tiny
 from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
-from mast_ray.stages.learn.archive import HELD_OUT_SHARE, _neighbourhoods, _together, lesson_of, sides_by_name
+from mast_ray.stages.learn.archive import (
+    HELD_OUT_SHARE,
+    _neighbourhoods,
+    _together,
+    dealt_rows,
+    lesson_of,
+    sides_by_name,
+)
 from mast_ray.stages.learn.changes import changes_between, is_found
 from mast_ray.stages.learn.learn import fitted_epochs, num_held_out
 from mast_ray.stages.learn.places import next_name
@@ -169,3 +176,34 @@ def test_where_nothing_is_held_out_the_recording_is_that_a_larger_share_would_ta
     taught = [path for path, side in sides_by_name(names, seed=0).items() if side == "train"]
     (held,) = [path for path, side in sides_by_name(taught, seed=0).items() if side == "val"]
     assert held == min(taught, key=lambda path: hashlib.sha256(f"0:{path}".encode()).digest())
+
+
+def test_recordings_of_one_group_are_on_one_side_and_with_what_is_tested_left_out(monkeypatch):
+    """One bird on several microphones (prepare --group) was learned from on one and judged by on the other."""
+    paths = [f"m{mic}/{song}.wav" for song in range(20) for mic in range(3)]
+    group_of = {path: path[3:] for path in paths}
+    known = {"m0/0.wav": "train", "m0/1.wav": "val", "m0/2.wav": "test"}
+    labels = SimpleNamespace(
+        recording_ids=paths,
+        recordings=pa.table({"path": paths, "duration_s": [10.0] * 60, "group": list(group_of.values())}),
+        labels=pa.table({"recording_id": pa.array([], pa.string())}),
+        ignored=pa.table({"recording_id": pa.array([], pa.string()), "why": pa.array([], pa.string())}),
+        splits=pa.table({"recording_id": list(known), "split": list(known.values())}),
+    )
+    calls = tuple(Region(path, 1.0, 2.0, 1000.0, 2000.0, "") for path in paths if path not in known)
+    taught = Taught(calls, (), tuple((one.path, 1.0, 2.0) for one in calls), len(calls), 0, 0)
+    monkeypatch.setattr("mast_ray.stages.learn.archive.selection_split", lambda prepared: "val")
+    lesson = lesson_of(taught, labels)
+    assert lesson.num_tested == 2 and lesson.annotations.annotated_paths.isdisjoint(
+        {"m0/2.wav", "m1/2.wav", "m2/2.wav"}
+    )
+    used = sorted(lesson.annotations.annotated_paths)
+    archive = SimpleNamespace(
+        recording_ids=used, recordings=pa.table({"path": used, "duration_s": [10.0] * len(used)})
+    )
+    sides = {row.recording_id: row.split for row in dealt_rows(archive, lesson, seed=0)}
+    assert len({(group_of[path], side) for path, side in sides.items()}) == 19
+    assert {sides["m1/0.wav"], sides["m2/1.wav"]} == {"train", "val"} and sides["m1/0.wav"] == "train"
+    assert set(sides.values()) == {"train", "val"}
+    labels.recordings = labels.recordings.drop_columns("group")  # as early releases wrote it
+    assert lesson_of(taught, labels).groups == {}
