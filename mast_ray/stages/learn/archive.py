@@ -45,12 +45,8 @@ class Lesson:
 
     annotations: AnnotationSet
     sides: Mapping[str, str]  # path -> train or val, where an earlier deal has said so
-    num_tested: (
-        int  # corrections left out: they lie in recordings of test splits, or in others of their groups
-    )
-    groups: Mapping[str, str] = field(
-        default_factory=dict
-    )  # path -> group, whose recordings are never parted
+    num_tested: int  # corrections left out: in recordings of test splits, or of their groups
+    groups: Mapping[str, str] = field(default_factory=dict)  # path -> group; its recordings are never parted
 
 
 def lesson_of(taught: Taught, labels: Prepared | None, dealt: Prepared | None = None) -> Lesson:
