@@ -54,9 +54,11 @@ class UnitProgress:
             print(self.line(), file=self.out, flush=True)
 
     def seconds_left(self) -> float:
-        """By bytes, because recordings differ in length."""
+        """By bytes, because recordings differ in length; by their number while only empty files are done."""
         passed_s = self.now() - self._started_s
-        return passed_s * (self.num_bytes - self.bytes_done) / max(1, self.bytes_done)
+        if not self.bytes_done:
+            return passed_s * (self.num_items - self.items_done) / max(1, self.items_done)
+        return passed_s * (self.num_bytes - self.bytes_done) / self.bytes_done
 
     def line(self) -> str:
         passed_s = max(1e-9, self.now() - self._started_s)

@@ -30,3 +30,11 @@ def test_a_log_has_a_line_every_minute_where_a_tenth_takes_hours():
     lines = out.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["1,000", "2,000", "3,000", "4,000", "5,000"]
     assert lines[0].startswith("detect: 1,000 of 10,000,000 recordings, 100.0 h, 6,000 x real time, 2 rejected, 166:")
+
+
+def test_empty_files_first_do_not_make_the_rest_last_for_ever():
+    now = [0.0]
+    progress = UnitProgress("detect", 40, 10**12, io.StringIO(), lambda: now[0])
+    now[0] = 10.0
+    progress.add(report(4, 0, num_rejected=4))
+    assert progress.seconds_left() == 90.0  # it was ten thousand million hours
