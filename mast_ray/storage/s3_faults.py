@@ -72,7 +72,9 @@ def error_code(error: Exception) -> str | None:
         return code
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return "NoCredentials"
-    if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):  # botocore has no name for it
+    if isinstance(error, ValueError) and str(error).startswith(
+        "Invalid endpoint"
+    ):  # botocore has no name for it
         return "InvalidEndpoint"
     if isinstance(error, (boto.BotoCoreError, ConnectionError, TimeoutError, *S3_RETRYABLE_ERRORS)):
         return type(error).__name__

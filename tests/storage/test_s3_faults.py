@@ -18,7 +18,9 @@ def test_an_endpoint_of_the_environment_without_its_scheme_is_refused_with_an_ex
     monkeypatch.setenv("AWS_ENDPOINT_URL", address)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
-    with pytest.raises(DataError, match=r"(?s)InvalidEndpoint.*AWS_ENDPOINT_URL.*http://127\.0\.0\.1") as refused:
+    with pytest.raises(
+        DataError, match=r"(?s)InvalidEndpoint.*AWS_ENDPOINT_URL.*http://127\.0\.0\.1"
+    ) as refused:
         list(open_storage("s3://archive/x").list())
     assert len(str(refused.value).splitlines()) == 2
 
@@ -31,4 +33,7 @@ def test_a_full_scratch_folder_is_told_from_a_full_output(capsys):
         raise OSError(errno.ENOSPC, "No space left on device")  # as a write says it: without a name
     assert _report_os_error(full.value) == TEMPORARY
     said = capsys.readouterr().err
-    assert f"scratch folder {tempfile.gettempdir()} (TMPDIR) on {socket.gethostname()}" in said and "output" not in said
+    assert (
+        f"scratch folder {tempfile.gettempdir()} (TMPDIR) on {socket.gethostname()}" in said
+        and "output" not in said
+    )

@@ -29,7 +29,9 @@ def test_a_log_has_a_line_every_minute_where_a_tenth_takes_hours():
         progress.add(report(500, 500, 500 * 360.0, num_rejected=1))
     lines = out.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["1,000", "2,000", "3,000", "4,000", "5,000"]
-    assert lines[0].startswith("detect: 1,000 of 10,000,000 recordings, 100.0 h, 6,000 x real time, 2 rejected, 166:")
+    assert lines[0].startswith(
+        "detect: 1,000 of 10,000,000 recordings, 100.0 h, 6,000 x real time, 2 rejected, 166:"
+    )
 
 
 def test_empty_files_first_do_not_make_the_rest_last_for_ever():
