@@ -340,7 +340,9 @@ def _try_storage(url: str, knobs: StorageConfig) -> StorageFacts:
 
 
 def _skew(endpoint: str) -> float | None:
-    request = urllib.request.Request(endpoint or "https://s3.amazonaws.com", method="HEAD")
+    """Seconds that this clock is ahead of the store's, wherever the store is named: in a setting or in the environment."""
+    named = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    request = urllib.request.Request(named or "https://s3.amazonaws.com", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             date = answer.headers.get("Date")

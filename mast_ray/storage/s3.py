@@ -7,11 +7,13 @@ code, never a header, signature or key.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import random
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -110,11 +112,17 @@ class S3Storage:
 
     @contextmanager
     def scratch_file(self) -> Iterator[Path]:
-        """A path in the machine's scratch folder to write to; gone after the block."""
+        """A path in the machine's scratch folder to write to; gone after the block. A full disk is that of this folder, on
+        whichever machine of a cluster, and never the output's.
+        """
         handle, name = tempfile.mkstemp(prefix="mast-")
         os.close(handle)
         try:
             yield Path(name)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename in (None, name):
+                error.filename = f"the scratch folder {Path(name).parent} (TMPDIR) on {socket.gethostname()}"
+            raise
         finally:
             Path(name).unlink(missing_ok=True)
 

@@ -29,6 +29,7 @@ REFUSED = {
     "ConfigParseError": "the AWS config file cannot be parsed: correct it, or set AWS_CONFIG_FILE to another",
     "NoRegionError": "no region is known: set storage.region",
     "InvalidRegionError": "storage.region is not the name of a region",
+    "InvalidEndpoint": "AWS_ENDPOINT_URL (or endpoint_url of the AWS config file) needs its scheme, e.g. http://127.0.0.1:8333",
 }
 # what a store says of one object while its neighbours can be read
 OF_ONE_OBJECT = {"AccessDenied", "AllAccessDisabled", "403", "Forbidden", "InvalidObjectState"}
@@ -71,6 +72,10 @@ def error_code(error: Exception) -> str | None:
         return code
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return "NoCredentials"
+    if isinstance(error, ValueError) and str(error).startswith(
+        "Invalid endpoint"
+    ):  # botocore has no name for it
+        return "InvalidEndpoint"
     if isinstance(error, (boto.BotoCoreError, ConnectionError, TimeoutError, *S3_RETRYABLE_ERRORS)):
         return type(error).__name__
     return None

@@ -1,8 +1,8 @@
 """The progress line of a job over units: recordings, hours of audio, times real
 time, time left, failures so far.
 
-On a terminal it is rewritten in place; elsewhere a line is printed every tenth
-of the work. Time is handed in.
+On a terminal it is rewritten in place; elsewhere, as in the log of a submitted job, a line is printed every tenth of the
+work and whenever a minute has passed: a tenth of ten million recordings takes hours. Time is handed in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from mast_ray.storage.unit_runner import UnitReport
+
+EVERY_S = 60.0
 
 
 @dataclass
@@ -34,6 +36,7 @@ class UnitProgress:
     def __post_init__(self) -> None:
         self._started_s = self.now()
         self._next_share = 0.1
+        self._printed_s = self._started_s
 
     def add(self, report: UnitReport) -> None:
         self.items_done += report.num_items
@@ -45,14 +48,17 @@ class UnitProgress:
         share = self.items_done / max(1, self.num_items)
         if self.out.isatty():
             print(f"\r{self.line()}\x1b[K", end="", file=self.out, flush=True)
-        elif share >= self._next_share:
+        elif share >= self._next_share or self.now() - self._printed_s >= EVERY_S:
             self._next_share = int(share * 10 + 1.000001) / 10
+            self._printed_s = self.now()
             print(self.line(), file=self.out, flush=True)
 
     def seconds_left(self) -> float:
-        """By bytes, because recordings differ in length."""
+        """By bytes, because recordings differ in length; by their number while only empty files are done."""
         passed_s = self.now() - self._started_s
-        return passed_s * (self.num_bytes - self.bytes_done) / max(1, self.bytes_done)
+        if not self.bytes_done:
+            return passed_s * (self.num_items - self.items_done) / max(1, self.items_done)
+        return passed_s * (self.num_bytes - self.bytes_done) / self.bytes_done
 
     def line(self) -> str:
         passed_s = max(1e-9, self.now() - self._started_s)

@@ -44,7 +44,8 @@ class Archive:
 
     @property
     def num_chunks(self) -> int:
-        return round(float(fractional_hops(self.hours * 3600)))
+        """A recording has one chunk at the least, however short it is."""
+        return max(self.num_recordings, round(float(fractional_hops(self.hours * 3600))))
 
     @property
     def labelled_chunks(self) -> int:

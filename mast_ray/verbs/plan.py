@@ -59,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
     hardware = Hardware(args.gpus, args.cores_per_gpu)
     rates = _rates(args)
     stages = plan_stages(archive, args.config, hardware, rates)
+    among = f" in {archive.num_recordings:,} recordings" if archive.num_recordings else ""
     print(
-        f"{archive.hours:,.1f} h in {archive.num_recordings:,} recordings ({archive.num_bytes / 1e9:,.1f} GB), "
+        f"{archive.hours:,.1f} h{among} ({archive.num_bytes / 1e9:,.1f} GB), "
         f"{archive.num_chunks:,} chunks; {args.gpus} GPUs at {rates.scale:g} x {rates.device}, {hardware.num_cores} cores"
     )
     print("\n".join(plan_lines(stages, hardware, args.price)))

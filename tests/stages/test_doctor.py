@@ -5,6 +5,7 @@ import importlib.metadata
 import sys
 import threading
 import time
+from email.utils import formatdate
 
 import pytest
 from s3_server import free_port
@@ -15,6 +16,7 @@ from mast_ray.stages.doctor import (
     PACKAGES,
     Facts,
     StorageFacts,
+    _skew,
     _status_without_token,
     diagnose,
     gather_facts,
@@ -137,3 +139,21 @@ def test_an_open_dashboard_is_told_from_one_that_asks_for_a_token(status):
             assert _status_without_token(f"{written}:{server.server_port}") == status
         server.shutdown()
     assert _status_without_token(f"http://127.0.0.1:{server.server_port}") is None
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+def test_the_clock_is_that_of_the_store_that_the_environment_names(name, monkeypatch):
+    class AnHourAgo(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response_only(200)
+            self.send_header("Date", formatdate(time.time() - 3600, usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), AnHourAgo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}")
+        assert _skew("") == pytest.approx(3600, abs=60)
+        server.shutdown()

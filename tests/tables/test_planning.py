@@ -20,6 +20,14 @@ def test_the_papers_pool_has_its_size():
     assert Archive(661.7, 1, 1).num_chunks == pytest.approx(481_245, rel=0.04)
 
 
+def test_ten_million_clips_of_a_second_are_ten_million_chunks():
+    clips = Archive(hours=10_000_000 / 3600, num_recordings=10_000_000, num_bytes=10**12)
+    assert clips.num_chunks == 10_000_000  # a chunk is padded: by their hours they would be 1,953,125
+    assert Archive(hours=clips.hours, num_recordings=1, num_bytes=1).num_chunks == 1_953_125
+    # 2,000 a second on one GPU
+    assert stages(clips)["detect"].hours == pytest.approx(10_000_000 / 2000 / 3600)
+
+
 def test_stages_are_as_slow_as_their_slowest_part():
     archive = Archive(hours=1000.0, num_recordings=10_000, num_bytes=345_600_000_000, labelled_hours=10.24)
     found = stages(archive)

@@ -30,6 +30,13 @@ def test_a_negative_price_is_refused(capsys):
     assert "--price -1 must be 0 or more" in capsys.readouterr().err
 
 
+def test_a_plan_names_no_number_of_recordings_that_it_was_not_told(capsys):
+    assert run_verb("plan", ["--hours", "10"]) == 0
+    assert "10.0 h (3.5 GB)" in capsys.readouterr().out
+    assert run_verb("plan", ["--hours", "10", "--recordings", "1200"]) == 0
+    assert "10.0 h in 1,200 recordings (3.5 GB)" in capsys.readouterr().out
+
+
 STEPS = [
     Step("prepare", "prepare", ()),
     Step("train a detector", "train", (), expected_s=1800.0),
