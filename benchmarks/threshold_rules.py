@@ -122,6 +122,17 @@ def summary(archives: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
+def tell(lines: list[dict[str, Any]], archives: list[dict[str, Any]], out: Path | None) -> None:
+    """Print the lines, and write them with the archives behind them."""
+    for line in lines:
+        error = "" if line["standard_error"] is None else f" +- {line['standard_error']:.3f}"
+        print(
+            f"{line['detector']}, {line['split']}: {line['rule']}: {line['f1']:.3f} ({line['gain']:+.3f}{error})"
+        )
+    if out:
+        out.write_text(json.dumps({"lines": lines, "archives": archives}, indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -139,14 +150,7 @@ def main() -> int:
                 range(args.first_seed, args.first_seed + args.archives),
             )
         )
-    lines = summary(archives)
-    for line in lines:
-        error = "" if line["standard_error"] is None else f" +- {line['standard_error']:.3f}"
-        print(
-            f"{line['detector']}, {line['split']}: {line['rule']}: {line['f1']:.3f} ({line['gain']:+.3f}{error})"
-        )
-    if args.out:
-        args.out.write_text(json.dumps({"lines": lines, "archives": archives}, indent=1))
+    tell(summary(archives), archives, args.out)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from threshold_rules import SPLITS, f1_at
+from threshold_rules import SPLITS, f1_at, tell
 
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.matching import Matches
@@ -171,14 +170,7 @@ def main() -> int:
     places = sorted(args.work.glob("archive*"))[: args.archives]
     with ProcessPoolExecutor(args.parallel) as pool:
         archives = list(pool.map(one_archive, places))
-    lines = summary(archives)
-    for line in lines:
-        error = "" if line["standard_error"] is None else f" +- {line['standard_error']:.3f}"
-        print(
-            f"{line['detector']}, {line['split']}: {line['rule']}: {line['f1']:.3f} ({line['gain']:+.3f}{error})"
-        )
-    if args.out:
-        args.out.write_text(json.dumps({"lines": lines, "archives": archives}, indent=1))
+    tell(summary(archives), archives, args.out)
     return 0
 
 

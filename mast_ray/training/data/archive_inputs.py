@@ -14,10 +14,10 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, ModelConfig, StorageConfig
 from mast_ray.spectrogram.chunking import Tail
 from mast_ray.spectrogram.normalisation import Normalisation
-from mast_ray.storage.storage import Storage, open_beside, open_storage
+from mast_ray.storage.storage import open_beside, open_storage
 from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import Prepared
-from mast_ray.training.files.model_files import WEIGHTS, Card, read_card, refuse_other_kind
+from mast_ray.training.files.model_files import Card, read_card, refuse_card_alone, refuse_other_kind
 
 log = logging.getLogger("mast.training")
 
@@ -144,15 +144,10 @@ def refuse_unfit_starts(config: Config, encoder: str, *detectors: str) -> None:
     for source in filter(None, detectors):
         folder = open_storage(source, config.storage)
         refuse_other_kind(read_card(folder), "detector", folder.url)
-        _refuse_card_alone(folder)
+        refuse_card_alone(folder)
     if encoder.endswith(PUBLIC_WEIGHTS):
         refuse_other_divisor(encoder, config)
     refuse_no_encoder(encoder, config)
-
-
-def _refuse_card_alone(storage: Storage) -> None:
-    if storage.stat(WEIGHTS) is None:
-        raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
 
 
 def refuse_other_divisor(source: str, config: Config) -> None:
@@ -175,7 +170,7 @@ def refuse_no_encoder(source: str, config: Config) -> None:
     folder = open_storage(source, config.storage)
     card = read_card(folder)
     refuse_other_kind(card, "autoencoder", folder.url)
-    _refuse_card_alone(folder)
+    refuse_card_alone(folder)
     refuse_other_size(card, source, config)
 
 

@@ -143,6 +143,11 @@ def refuse_other_kind(card: Card, kind: Literal["autoencoder", "detector"], wher
         raise ConfigError(f"{where} holds {card.kind} weights, not {kind}: give a folder written by `{verb}`")
 
 
+def refuse_card_alone(storage: Storage) -> None:
+    if storage.stat(WEIGHTS) is None:
+        raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
+
+
 def read_model(
     folder: str | Path | Storage,
     kind: Literal["autoencoder", "detector"],
@@ -154,8 +159,7 @@ def read_model(
     storage = folder if not isinstance(folder, str | Path) else open_storage(folder, settings)
     card = read_card(storage)
     refuse_other_kind(card, kind, storage.url)
-    if storage.stat(WEIGHTS) is None:
-        raise DataError(f"{storage.url} has no {WEIGHTS}, only its card: copy the whole model folder again")
+    refuse_card_alone(storage)
     data = storage.read_bytes(WEIGHTS)
     if hashlib.sha256(data).hexdigest() != card.weights_sha256:
         raise DataError(
