@@ -108,6 +108,7 @@ TEACHER = "field"
 UNLIKE = ("field_bend", "resnet_fpn_field")  # other augmentation, other network
 DECAYED = ("detector.backbone_multiplier=1.0", "detector.layer_decay=0.75")
 RESNET = ("model.name=resnet_fpn", "detector.backbone_multiplier=1.0")
+RAW = ("pretrain.target=raw",)  # until rows with normalised patches showed in detection
 RANDOM = ("pretrain.target=patch_normalised", "pretrain.masking=random")
 
 LESSONS = ("detector.backbone_multiplier=1.0",)
@@ -173,12 +174,15 @@ ROWS = _rows(
     Row("formulas", epochs(20), with_rows=("field",), trains_on=(FORMULAS,)),
     Row("field_from_formulas", ("detector.backbone_multiplier=1.0",), start="formulas", with_rows=("field",)),
     Row("field_with_formulas", epochs(15), with_rows=("field",), trains_on=("prepared", FORMULAS)),
-    Row("encoder", (), "pretrain", with_rows=("field",)),
-    Row("encoder_alone", ("pretrain.side_path=false",), "pretrain", with_rows=("field",)),
+    Row("encoder", RAW, "pretrain", with_rows=("field",)),
+    Row("encoder_alone", (*RAW, "pretrain.side_path=false"), "pretrain", with_rows=("field",)),
     Row("encoder_normalised", ("pretrain.target=patch_normalised",), "pretrain", with_rows=("field",)),
     Row("encoder_random", RANDOM, "pretrain", with_rows=("field",)),
     Row(
-        "encoder_third", ("pretrain.epochs=20", "pretrain.warmup_epochs=1"), "pretrain", with_rows=("field",)
+        "encoder_third",
+        (*RAW, "pretrain.epochs=20", "pretrain.warmup_epochs=1"),
+        "pretrain",
+        with_rows=("field",),
     ),
     Row("field_pretrained", (), start="encoder", with_rows=("field",)),
     Row("field_pretrained_alone", (), start="encoder_alone", with_rows=("field",)),
@@ -292,13 +296,13 @@ ROWS |= _rows(
         inside=LEARNED,
     ),
     # all that the pool can teach: masked pretraining, then first lessons, then the experts' boxes
-    Row("pretrained_lessons", LESSONS, start="energy", with_rows=("field",), encoder="encoder"),
+    Row("pretrained_lessons", LESSONS, start="energy", with_rows=("field",), encoder="encoder_normalised"),
     Row(
         "pretrained_lessons_full",
         (*LESSONS, *epochs(200)),
         start="energy",
         with_rows=("field",),
-        encoder="encoder",
+        encoder="encoder_normalised",
     ),
     # as many passes over the experts' boxes as the recipe makes by itself
     Row("field_full", epochs(200), with_rows=("field",)),

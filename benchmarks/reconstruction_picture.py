@@ -33,8 +33,12 @@ def draw_reconstruction(encoder: str, prepared_folder: str, out: str) -> None:
         result = model(logmel, mask)
     hidden = mask.is_masked.reshape(-1, NUM_TOKENS, 1)
     patches = patches_of(logmel)
+    predicted = result.prediction.float()
+    if model.architecture.target == "patch_normalised":  # level and contrast of a patch are not predicted: the true ones
+        variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+        predicted = predicted * variance.sqrt() + mean
     shown = [logmel, spectrogram_of(torch.where(hidden, patches.min(), patches)),
-             spectrogram_of(torch.where(hidden, result.prediction.float(), patches), TOKEN_GRID)]  # fmt: skip
+             spectrogram_of(torch.where(hidden, predicted, patches), TOKEN_GRID)]  # fmt: skip
     figure, axes = plt.subplots(3, len(logmel), figsize=(5 * len(logmel), 6.5), sharex=True, sharey=True)
     for row, (title, pictures) in enumerate(
         zip(("input", "what is left", "reconstruction"), shown, strict=True)

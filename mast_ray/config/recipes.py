@@ -31,6 +31,7 @@ def paper() -> Config:
             "spectrogram.background": "none",
             "model.decoder": "local",
             "pretrain.side_path": False,
+            "pretrain.target": "raw",
             "detector.min_steps": 0,
             "detector.unfrozen_blocks": 4,
             "detector.backbone_multiplier": 0.1,

@@ -95,8 +95,8 @@ class PretrainConfig(Section):
     """Share of frequency rows masked (paper: 0.3)."""
     random_mask: Share = 0.75
     """Share of tokens masked when masking is random (paper: 0.75)."""
-    target: Literal["raw", "patch_normalised"] = "raw"
-    """What is reconstructed."""
+    target: Literal["raw", "patch_normalised"] = "patch_normalised"
+    """What is reconstructed: every patch with mean 0 and deviation 1, or as it is (paper: raw)."""
     side_path: bool = True
     """Pretrain the side path of model.adapter=hybrid too (paper: no such path)."""
     init: str = ""

@@ -187,6 +187,7 @@ def test_the_paper_recipe_holds_the_printed_values():
         0.2,
     )
     assert (config.self_train.policy, config.self_train.threshold) == ("fixed", 0.10)
+    assert config.pretrain.target == "raw"  # its equation: squared differences of the spectrogram itself
 
 
 def test_epochs_that_a_user_sets_count_as_they_are():
