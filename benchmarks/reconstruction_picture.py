@@ -13,6 +13,7 @@ import torch
 
 from mast_ray.models.encoder import NUM_TOKENS, TOKEN_GRID, patches_of, spectrogram_of
 from mast_ray.models.masking import Masking
+from mast_ray.tables.backgrounds import with_background
 from mast_ray.tables.prepared import open_prepared
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.tables.reading.reader import ChunkReader
@@ -24,17 +25,18 @@ def draw_reconstruction(encoder: str, prepared_folder: str, out: str) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, card = load_autoencoder(encoder)
     model = model.to(device).eval()
-    prepared = open_prepared(prepared_folder)
+    normaliser = card.normaliser()
+    prepared = with_background(open_prepared(prepared_folder), normaliser.background)
     reader = ChunkReader(prepared, chunks_of_split(prepared, "val"), batch_size=16)
     raw = next(reader.sequential()).to(device)
-    logmel = card.normaliser()(raw.values, raw.scale, raw.offset)[::5][:3]
+    logmel = normaliser(raw.values, raw.scale, raw.offset, raw.valid_frames, raw.background)[::5][:3]
     mask = Masking().draw(len(logmel), torch.Generator(device).manual_seed(0))
     with torch.no_grad():
         result = model(logmel, mask)
     hidden = mask.is_masked.reshape(-1, NUM_TOKENS, 1)
     patches = patches_of(logmel)
     predicted = result.prediction.float()
-    if model.architecture.target == "patch_normalised":  # level and contrast of a patch are not predicted: the true ones
+    if model.architecture.target == "patch_normalised":  # level and contrast are not predicted: the true ones
         variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
         predicted = predicted * variance.sqrt() + mean
     shown = [logmel, spectrogram_of(torch.where(hidden, patches.min(), patches)),
