@@ -17,7 +17,7 @@ from mast_ray.evaluation.review.corrections import checked_reviewer, corrections
 from mast_ray.recordings.annotations.tabular import decoded
 from mast_ray.stages.learn.places import ended_rounds
 from mast_ray.stages.review.asked import AskedQueues
-from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections
+from mast_ray.stages.review.exchange import LISTENED, TABLES, export_corrections, import_corrections, told_new
 from mast_ray.stages.review.found_boxes import FoundBoxes, audio_of, channel_of, detections_of, load_boxes
 from mast_ray.stages.review.pictures import WindowPictures
 from mast_ray.stages.review.queues import Task, plan_tasks
@@ -144,8 +144,8 @@ def _import(args: argparse.Namespace, session: ReviewSession) -> int:
         print(f"left out: {problem}")
     if len(read.problems) > SHOWN_PROBLEMS:
         print(f"left out: {len(read.problems) - SHOWN_PROBLEMS} more")
-    num_new = session.add(read.actions)
-    print(f"{num_new} new of {len(read.actions)} corrections in {args.imported} are {session.reviewer}'s now")
+    new = session.add(read.actions)
+    print(f"{args.imported}: {told_new(new, read.actions)} are {session.reviewer}'s now")
     return 0
 
 

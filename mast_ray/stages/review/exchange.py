@@ -153,6 +153,22 @@ class Imported(NamedTuple):
     problems: tuple[str, ...]
 
 
+def told_new(new: Iterable[Action], read: Iterable[Action]) -> str:
+    """How many of the boxes and stretches that were read are new: a box that is judged and named is two actions and one box."""
+    counts = zip(_about(new), _about(read), ("boxes", "stretches"))
+    told = (f"{len(own)} new of {len(every)} {what}" for own, every, what in counts if every)
+    return " and ".join(told) or "0 boxes"
+
+
+def _about(actions: Iterable[Action]) -> tuple[set[tuple], set[tuple]]:
+    """What actions are about: boxes, and stretches that were gone through."""
+    about: tuple[set[tuple], set[tuple]] = (set(), set())
+    for a in actions:
+        corners = (a.begin_s, a.end_s, a.low_hz, a.high_hz, a.label)
+        about[a.action == "looked"].add((a.path, a.box_id) if a.box_id else (a.path, *corners))
+    return about
+
+
 def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Imported:
     """What a folder that `export_corrections` wrote, or any annotation table, says about these detections.
 

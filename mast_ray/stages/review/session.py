@@ -200,14 +200,14 @@ class ReviewSession:
             last = self._presses[-1]
         return self._changed(last)
 
-    def add(self, actions: Sequence[Action]) -> int:
-        """Write down what was read elsewhere, as one press; what is known already is left out. Returns how many."""
+    def add(self, actions: Sequence[Action]) -> list[Action]:
+        """Write down what was read elsewhere, as one press; what is known already is left out. Returns what is new."""
         with self._lock:
             new = [action for action in actions if not self._is_known(action)]
             now = self._now()
             self._put([stamped(action, now, new_action_id()) for action in new])
             self._undone.clear()
-        return len(new)
+        return new
 
     def undo(self) -> list[dict[str, Any]]:
         """Take back what the last key press did; the boxes it was about."""

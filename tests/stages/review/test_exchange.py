@@ -57,9 +57,9 @@ def test_out_and_in_again_nothing_is_lost_and_twice_is_once(reviewed, found, tmp
     other = ReviewSession(found, tmp_path / "two", "Ana")
     read = import_corrections(tmp_path / "out", found, "Ana")
     assert read.problems == ()
-    assert other.add(read.actions) == len(read.actions)
+    assert other.add(read.actions) == list(read.actions)
     assert told(other) == told(reviewed)
-    assert other.add(import_corrections(tmp_path / "out", found, "Ana").actions) == 0
+    assert other.add(import_corrections(tmp_path / "out", found, "Ana").actions) == []
     other.undo()
     assert not other.boxes  # an import is one press
 
@@ -199,6 +199,25 @@ def test_what_mast_export_wrote_can_be_corrected_and_imported(tmp_path, monkeypa
     assert {a.label for a in actions} == {"", "Rana"}  # `call` is no name
 
 
+def test_a_row_that_was_named_anew_is_told_as_one_box(place, found, tmp_path, capsys):
+    """It is accepted and named: two actions, and 32 rows were told as 64 corrections."""
+    run, audio = place
+    tables, path = tmp_path / "tables", PATHS[2]
+    assert run_verb("export", [str(run), "--threshold", "0.5", "--to", "raven", "--out", str(tables)]) == 0
+    for table in tables.rglob("*.txt"):
+        table.write_text(table.read_text().replace("\tRana\t", "\tBufo\t"))  # the five boxes of one recording
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "drawn/tables").symlink_to(tables)
+    (tmp_path / "drawn/listened.csv").write_text(f"file,begin_s,end_s\n{path},0,10\n{path},20,30\n")
+    argv = [str(run), "--audio", str(audio), "--threshold", "0.5", "--corrections", str(tmp_path / "c"), "--reviewer", "Bo"]  # fmt: skip
+    capsys.readouterr()
+    assert run_verb("review", [*argv, "--import", str(tables)]) == 0
+    assert ": 15 new of 15 boxes are Bo's now" in capsys.readouterr().out
+    assert run_verb("review", [*argv, "--import", str(tmp_path / "drawn")]) == 0
+    assert ": 0 new of 15 boxes and 2 new of 2 stretches are Bo's now" in capsys.readouterr().out
+    assert len((tmp_path / "c/Bo.jsonl").read_text().splitlines()) == 15 + 5 + 2
+
+
 @pytest.mark.parametrize("format", ["raven", "aoef"])
 def test_a_box_without_a_name_comes_back_without_one(tmp_path, monkeypatch, format):
     monkeypatch.setattr(review_run, "LABELS", (None, None, None))
@@ -236,7 +255,7 @@ def test_a_box_moved_in_frequency_alone_is_moved_when_it_was_moved_before(found,
     export_corrections(session.states(), found, tmp_path / "out", "raven")
     (table,) = (tmp_path / "out" / TABLES).rglob("*.txt")
     table.write_text(table.read_text().replace("\t3000.000\t", "\t5000.000\t"))
-    assert session.add(import_corrections(tmp_path / "out", found, "Ana").actions) == 1
+    assert len(session.add(import_corrections(tmp_path / "out", found, "Ana").actions)) == 1
     assert [box.high_hz for box in session.boxes.values()] == [5000.0]
 
 
@@ -288,7 +307,7 @@ def test_boxes_that_cannot_be_are_left_out_by_their_reason_and_the_others_are_ta
     lines = [f"{PATHS[0]},{row},wren" for row in rows]
     table.write_text("\n".join(("file,begin_s,end_s,low_hz,high_hz,label", *lines)))
     session, read = ReviewSession(found, tmp_path / "c", "Ana"), import_corrections(table, found, "Ana")
-    assert session.add(read.actions) == 2
+    assert len(session.add(read.actions)) == 2
     assert {(b.begin_s, b.low_hz, b.high_hz) for b in session.boxes.values()} == {(6, 0, 900), (10, 500, 900)}
     assert [problem.split(" (e.g.")[0] for problem in read.problems[:2]] == [
         "1 boxes have no length and are left out",
