@@ -3,14 +3,16 @@ every label where detections have names, with intervals.
 
 Every rate is a ratio of two sums over recordings (calls over recorded hours, occupied over recorded seconds).
 Its interval comes from drawing the recordings of the cell again with replacement: calls of one recording are
-not independent. One recording leaves nothing to draw from, and neither do recordings without a call (drawing
-zeros again is not certainty): their interval is null. Hours and dates are local (see activity.py). Calls with a calibrated
+not independent. One recording leaves nothing to draw from: its interval is null. Drawing recordings without a call again is
+not certainty either: there recordings with calls come at random (Poisson), each with as many calls as those of the table have
+on average. Hours and dates are local (see activity.py). Calls with a calibrated
 probability also give right calls per hour, and the verdicts behind the probabilities widen the interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import count, pairwise
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mast_ray.evaluation.intervals import drawn_weights, widened_tail
+from mast_ray.evaluation.intervals import LEVEL, drawn_weights, widened_tail
 from mast_ray.reporting.activity import (
     HOUR_S,
     ZONE_UNKNOWN,
@@ -34,6 +36,7 @@ BAND_EDGES_HZ = (0.0, 500.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 6000.0, 700
 OF_LABELS = ("calls_by_label", "calls_by_label_and_hour")  # where detections have names
 DRAWS_PER_BLOCK = 2_000_000
 NUM_RESAMPLES = 1000
+MOST_UNSEEN = -math.log((1 - LEVEL) / 2)  # 3.69: none is seen of as many expected ones in 2.5 % of all cases
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,13 @@ def ratio_intervals(
     ]
 
 
+def mean_of_some(values: Iterable[Floats]) -> float | None:
+    """Mean of what is above 0; None where nothing is."""
+    every = np.concatenate([np.zeros(0), *values])
+    some = every[every > 0]
+    return float(some.mean()) if len(some) else None
+
+
 RATES = ("num_recordings", "effort_h", "calls", "calls_per_hour", "low_95", "high_95")
 RIGHT = ("precision", "right_per_hour", "right_low_95", "right_high_95")
 
@@ -101,10 +111,15 @@ def _rates(
     """
     names = RATES if season.right is None else RATES + RIGHT
     out: dict[str, list] = {name: [] for name in names}
-    for _, _, group in cells:
-        calls, effort_s = per_recording(season.recording[group], season.calls[group], season.effort_s[group])
+    counted = (season.effort_s, season.calls, *(() if season.right is None else (season.right,)))
+    sums = [per_recording(season.recording[group], *(one[group] for one in counted)) for _, _, group in cells]
+    # calls of one recording come together: where none came it is recordings with calls that were not met
+    most = [MOST_UNSEEN * (mean_of_some(own) or 1.0) for own in list(zip(*sums))[1:]]
+    for effort_s, calls, *right in sums:
         effort_h = effort_s / HOUR_S
         low, high = ratio_intervals(calls[None], effort_h, rng)[0]
+        if not calls.any():
+            low, high = 0.0, most[0] / effort_h.sum()
         row: tuple[float | None, ...] = (
             len(calls),
             effort_h.sum(),
@@ -113,24 +128,23 @@ def _rates(
             low,
             high,
         )
-        if season.right is not None:
-            (right,) = per_recording(season.recording[group], season.right[group])
-            row += _right_rates(calls, right, effort_h, rng, num_verdicts)
+        if right:
+            row += _right_rates(calls, right[0], effort_h, rng, num_verdicts, most[1])
         for name, value in zip(out, row, strict=True):
             out[name].append(value)
     return out
 
 
 def _right_rates(
-    calls: Floats, right: Floats, effort_h: Floats, rng: np.random.Generator, num_verdicts: int | None
-) -> tuple[float | None, ...]:
-    """Precision of a cell's calls, right calls per hour and their limits.
+    calls: Floats, right: Floats, effort_h: Floats, rng: np.random.Generator, num_verdicts: int | None, most: float
+) -> tuple[float | None, ...]:  # fmt: skip
+    """Precision of a cell's calls, right calls per hour and their limits; `most` right ones may be there where none was met.
 
     Two things are uncertain: which recordings there are, and the precision, which is known from some verdicts only (a beta
     distribution of that many). Each draw takes both.
     """
-    if not calls.sum():
-        return None, 0.0, None, None
+    if not calls.any():
+        return None, 0.0, 0.0, most / effort_h.sum()
     precision = float(right.sum() / calls.sum())
     factor = None
     if num_verdicts and precision > 0:
@@ -172,10 +186,12 @@ def _occupancy(
         _occupied_s(season, begin_s, end_s, (low_hz < high) & (high_hz > low), num_pieces)
         for low, high in bands
     ]
-    for site, day, group in cells:
-        sums = per_recording(
-            season.recording[group], season.effort_s[group], *(one[group] for one in occupied)
-        )
+    every = [
+        per_recording(season.recording[group], season.effort_s[group], *(one[group] for one in occupied))
+        for _, _, group in cells
+    ]
+    typical_s = mean_of_some(busy_s for sums in every for busy_s in sums[1:])  # of a band with calls
+    for (site, day, group), sums in zip(cells, every, strict=True):
         effort_s, busy_s = sums[0], np.stack(sums[1:])  # (R,), (bands, R)
         hears = heard_hz[np.unique(season.recording[group])] > lows[:, None]  # (bands, R)
         limits = ratio_intervals(busy_s, effort_s, rng)
@@ -184,6 +200,8 @@ def _occupancy(
             if not hears[number].all():
                 ends = ratio_intervals(busy_s[number : number + 1, hears[number]], band_s, rng)[0]
             share = seconds / band_s.sum() if len(band_s) else None
+            if share == 0 and typical_s is not None:
+                ends = 0.0, min(MOST_UNSEEN * typical_s / band_s.sum(), 1.0)
             line = (season.sites[site], slot_date(day * 24), low, high, band_s.sum() / HOUR_S, seconds)
             for name, value in zip(rows, (*line, share, *ends), strict=True):
                 rows[name].append(value)

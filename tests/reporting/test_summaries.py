@@ -111,14 +111,62 @@ def test_one_recording_has_a_rate_but_no_interval():
     assert row["calls_per_hour"] == 1.0 and row["low_95"] is None and row["high_95"] is None
 
 
-def test_recordings_without_a_call_have_a_rate_of_zero_but_no_interval():
-    table = recordings(*({"recording_id": f"r{i}"} for i in range(5)))
-    found = summarise(table, calls(("r1", 1.0, 2.0, 500, 900)))
-    assert found.by_site.column("high_95").to_pylist()[0] > 0
-    (row,) = summarise(table, calls()).by_site.to_pylist()
-    assert (row["calls_per_hour"], row["low_95"], row["high_95"]) == (0.0, None, None)
-    quiet = [row for row in found.occupancy.to_pylist() if row["low_hz"] == 7000.0]
-    assert [(row["share"], row["high_95"]) for row in quiet] == [(0.0, None)]
+def limits(row: dict, *names: str) -> tuple:
+    return tuple(row[name] for name in names or ("calls_per_hour", "low_95", "high_95"))
+
+
+def test_where_nothing_was_heard_the_upper_limit_is_that_of_poisson_for_recordings_with_calls():
+    """3.69 = -ln(0.025) recordings with calls may have been missed; those of the table have 4 calls, and 6 s in a band."""
+    silent = [{"recording_id": f"b{i}", "site": "B"} for i in range(4)]  # four hours
+    heard = [{"recording_id": f"a{i}"} for i in range(3)]
+    boxes = calls(
+        *(("a0", float(n), n + 2.0, 500, 900) for n in (10, 20, 30)),  # 3 calls, 6 s
+        *(("a1", n * 10.0, n * 10.0 + 1.2, 500, 900) for n in range(5)),  # 5 calls, 6 s
+    )
+    found = summarise(recordings(*heard, *silent), boxes, band_edges_hz=(0.0, 1000.0, 2000.0))
+    a, b = found.by_site.to_pylist()
+    assert a["low_95"] < a["calls_per_hour"] < a["high_95"]
+    assert limits(b) == pytest.approx((0.0, 0.0, 3.689 * 4 / 4), abs=1e-3)
+    # from 5:30 on: all calls in the first half hour, none at A from six on, three half hours of it
+    by_hour = {(r["site"], r["hour"]): r for r in found.by_site_and_hour.to_pylist()}
+    assert limits(by_hour["A", 6]) == pytest.approx((0.0, 0.0, 3.689 * 4 / 1.5), abs=1e-3)
+    shares = {(r["site"], r["low_hz"]): r for r in found.occupancy.to_pylist()}
+    for cell, hours in ((("B", 0.0), 4), (("A", 1000.0), 3)):
+        most = 3.689 * 6 / (hours * 3600)
+        assert limits(shares[cell], "share", "low_95", "high_95") == pytest.approx((0, 0, most), abs=1e-6)
+
+
+def test_where_no_call_was_heard_at_all_calls_count_one_by_one_and_no_band_has_a_limit():
+    found = summarise(recordings({"recording_id": "r"}, {"recording_id": "s"}), calls())
+    (row,) = found.by_site.to_pylist()
+    assert limits(row) == pytest.approx((0.0, 0.0, 3.689 / 2), abs=1e-3)
+    assert row["high_95"] == pytest.approx(stats.chi2.ppf(0.975, 2) / 2 / 2)  # Garwood's exact limit
+    assert set(found.occupancy.column("high_95").to_pylist()) == {None}
+
+
+def test_a_limit_where_nothing_was_heard_lies_above_the_truth_also_of_calls_that_come_in_bouts():
+    """0.2 bouts of ten calls in each of twelve hours, two calls an hour: 3.69 / 12 h would lie below the truth each time."""
+    rng = np.random.default_rng(4)
+    num_low = num_silent = 0
+    for _ in range(400):
+        bouts = rng.poisson(0.2, 24)  # twelve recordings at A, twelve at B
+        table = recordings(*({"recording_id": f"r{i}", "site": "AB"[i // 12]} for i in range(24)))
+        boxes = calls(
+            *((f"r{i}", float(n), n + 1.0, 500, 900) for i in range(24) for n in range(10 * bouts[i]))
+        )
+        for row in summarise_sites(table, boxes)[0].to_pylist():
+            num_silent += not row["calls"]
+            num_low += not row["calls"] and row["high_95"] < 2.0
+    assert num_silent > 40 and num_low <= 0.025 * 800
+
+
+def test_right_calls_where_none_was_heard_have_the_limit_of_right_ones():
+    table = recordings({"recording_id": "a"}, {"recording_id": "b", "site": "B"})
+    boxes = judged(calls(*(("a", float(n), n + 1.0, 500, 900) for n in range(4))), 0.5)
+    _, silent = summarise(table, boxes).by_site.to_pylist()
+    assert limits(silent, "precision", "right_per_hour", "right_low_95") == (None, 0.0, 0.0)
+    assert silent["right_high_95"] == pytest.approx(3.689 * 2, abs=1e-3)
+    assert silent["high_95"] == pytest.approx(3.689 * 4, abs=1e-3)
 
 
 def test_dates_are_local_and_hours_without_effort_are_absent():

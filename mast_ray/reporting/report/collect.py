@@ -217,7 +217,10 @@ def sites_table(recordings: pa.Table, detections: pa.Table) -> ResultTable:
         rows.append((name, row["num_recordings"], row["effort_h"], row["calls"], rate, *ends, gaps))
     columns = ("site", "recordings", "hours", "detections", "per hour", "first", "last", "days without sound")
     return ResultTable(
-        "Sites", columns, tuple(rows), "Below each rate its 95 % interval, by resampling recordings."
+        "Sites",
+        columns,
+        tuple(rows),
+        "Below each rate its 95 % interval, by resampling recordings; without a call, by Poisson.",
     )
 
 
