@@ -204,7 +204,7 @@ def export_detections(
         out.write_atomic(key, _encoded(mark + text))
         keys.append(key)
         num_recordings += len({row["path"] for row in rows}) if are_tasks else len(paths)
-    notes = _notes(detections, facts)
+    notes = _notes(detections, facts, "stretches" if are_tasks else "detections")
     if num_silent and not are_tasks:
         notes = (*notes, f"{num_silent} sites without a detection have no table: it would name no recording")
     return Exported(
@@ -277,8 +277,8 @@ def _time_sources(recordings: pa.Table | None) -> dict[str, str]:
     return {r["path"]: r["time_source"] or "" for r in recordings.select(["path", "time_source"]).to_pylist()}
 
 
-def _notes(detections: pa.Table, facts: Mapping[str, AudioFacts]) -> tuple[str, ...]:
-    """What a user should know about this export."""
+def _notes(detections: pa.Table, facts: Mapping[str, AudioFacts], what: str) -> tuple[str, ...]:
+    """What a user should know about this export of detections, or of stretches."""
     notes = []
     unknown = set(pc.unique(detections.column("path")).to_pylist()) - facts.keys()
     if unknown:
@@ -290,7 +290,7 @@ def _notes(detections: pa.Table, facts: Mapping[str, AudioFacts]) -> tuple[str, 
     if "start_local" in detections.column_names:
         undated = pc.and_(undated, pc.is_null(detections.column("start_local")))
     if undated := pc.sum(undated).as_py():
-        notes.append(f"{undated} detections have no absolute time: the recorder's clock is unknown")
+        notes.append(f"{undated} {what} have no absolute time: the recorder's clock is unknown")
     return tuple(notes)
 
 

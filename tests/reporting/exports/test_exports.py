@@ -268,6 +268,14 @@ def test_a_portal_gets_the_medium_of_every_observation_and_hears_which_have_no_t
     assert any("1 of 2 media have no timestamp" in note for note in done.notes)
 
 
+@pytest.mark.parametrize(("are_tasks", "what"), [(True, "stretches"), (False, "detections")])
+def test_notes_call_stretches_what_they_are(tmp_path, are_tasks, what):
+    clockless = {"start_utc": None, "utc_offset_s": None}
+    found = tables([recording("a.wav", **clockless)], [box("a.wav", 1.0, 2.0, **clockless)])
+    done = export_detections(*found, open_storage(tmp_path), "raven", are_tasks=are_tasks)
+    assert done.notes == (f"1 {what} have no absolute time: the recorder's clock is unknown",)
+
+
 def test_a_mark_for_excel_is_written_only_when_asked_for(two_files, tmp_path):
     export_detections(*two_files, open_storage(tmp_path / "a"), "csv", "site", bom=True)
     export_detections(*two_files, open_storage(tmp_path / "b"), "csv", "site")
