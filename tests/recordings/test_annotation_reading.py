@@ -68,6 +68,54 @@ def test_raven_tables_of_many_dialects_say_the_same(text):
     assert events(text) == [("x", 1.5, 2.25, 500.0, 900.0, "A")]
 
 
+CALLS = "file;begin_s;end_s;low_hz;high_hz\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        ("x.wav;1.125;2.250;1.250;2.500\n", (1.125, 2.25, 1.25, 2.5)),  # as programs write three decimals
+        ("x.wav;1,5;2,5;1.812,5;2.500\n", (1.5, 2.5, 1812.5, 2500)),
+        ("x.wav;1,5;2,5;1.812,5;2.500,25\n", (1.5, 2.5, 1812.5, 2500.25)),
+        ("x.wav;1.5;2.5;1,812.5;2,500\n", (1.5, 2.5, 1812.5, 2500)),
+        ("x.wav;1,125;2,250;500;2500\n", (1.125, 2.25, 500, 2500)),
+        (
+            "x.wav;0,5;2,5;0.5;2.500\n",
+            None,
+        ),  # two marks for decimals, each in its columns, and none for sure in this one
+        ("x.wav;1,5;2,5;812,5;2500\n" + "x.wav;3,5;4,5;800;2.500\n", None),
+        ("x.wav;1,5;2,5;800;2.500\n", None),  # its column says nothing, the others do
+        ("x.wav;1.5;2.5;800;2,500\n", None),
+    ],
+)
+def test_2_500_among_decimal_commas_is_2500_or_refused_and_never_two_and_a_half(rows, read):
+    if read is None:
+        with pytest.raises(DataError, match=r"'2[.,]500' under 'high_hz' is 2.500 or 2500, for"):
+            events(CALLS + rows)
+    else:
+        assert events(CALLS + rows)[0][1:5] == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RAVEN + "1\tSpectrogram 1\t1\t1,5\t2,5\t500\t2.500\tA\n",
+        "IN FILE;OFFSET;DURATION;Fmin;Fmax\nx.wav;1,5;1,5;812,5;2.500\n",
+    ],
+    ids=["Raven", "Kaleidoscope"],
+)
+def test_a_number_with_two_readings_is_refused_in_other_tables_too(text):
+    with pytest.raises(DataError, match=r"is 2\.500 or 2500"):
+        events(text)
+
+
+def test_scores_and_labels_are_no_frequencies():
+    text = "file;begin_s;end_s;score;label\nx.wav;1,5;2,5;1.000;3.250\n"
+    assert (
+        parse_annotations(text.encode(), "t.csv", index=RecordingIndex(["x.wav"])).annotations[0].score == 1
+    )
+
+
 def test_missing_frequencies_are_not_invented():
     assert events("Begin Time (s)\tEnd Time (s)\tAnnotation\n1\t2\tA\n") == [("x", 1.0, 2.0, None, None, "A")]
     assert events(RAVEN + "1\tSpectrogram 1\t1\t1\t2\t\t\tA\n") == [("x", 1.0, 2.0, None, None, "A")]

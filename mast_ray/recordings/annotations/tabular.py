@@ -21,6 +21,8 @@ MAX_ANNOTATION_BYTES = 200 << 20
 HEAD_BYTES = 65_536
 _FORMULA = re.compile(r"^'*[=+\-@\t\r\n]")
 _DEFUSED = re.compile(r"^'+[=+\-@\t\r\n]")
+_EITHER = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # 2.500: two and a half, or two thousand five hundred
+_ONE_WAY = re.compile(r"[+-]?[\d.,]*\d[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,43 @@ def number(text: str) -> float | None:
     if not abs(value) < 1e12:
         raise ValueError(f"{written!r} is out of range")
     return value
+
+
+def with_one_reading(table: Table, columns: Iterable[str | None], source: str) -> Table:
+    """The same table, where 2.500 in these columns is a number that can be read in one way only.
+
+    Alone it has three decimals. Among decimal commas (in its column; where that has none for sure, in the others) it is 2500
+    if some number there has a point for thousands too (1.812,5), and else refused; 2,500 among decimal points likewise.
+    """
+    names = [name for name in dict.fromkeys(columns) if name in table.columns]
+    marks_of = {name: set[str]() for name in names}
+    thousands = set[str]()
+    for _, row in table.rows:
+        for name in names:
+            text = row.get(name, "").strip()
+            found = [mark for mark in ",." if mark in text] if _ONE_WAY.fullmatch(text) else []
+            if found and not _EITHER.fullmatch(text):
+                last = max(found, key=text.rfind)
+                marks_of[name].add(last)
+                thousands |= {*found} - {last}
+    marks = set[str]().union(*marks_of.values())
+    rows = []
+    for line, row in table.rows:
+        either = {name: row[name].strip() for name in names if _EITHER.fullmatch(row.get(name, "").strip())}
+        for name, text in either.items():
+            own, other = ("," if "," in text else "."), ("." if "," in text else ",")
+            known = marks_of[name] or marks
+            if other not in known:
+                continue
+            if own in known or own not in thousands:
+                raise DataError(
+                    f"{source}, line {line}: {text!r} under {name!r} is {text.replace(own, '.')} or {text.replace(own, '')}, "
+                    f"for decimals have {other!r} elsewhere:\n"
+                    f"write it {text.replace(own, '')} or {text.replace(own, other)}"
+                )
+            row = {**row, name: text.replace(own, "")}
+        rows.append((line, row))
+    return Table(table.columns, tuple(rows))
 
 
 def defused(text: str) -> str:

@@ -23,9 +23,13 @@ from mast_ray.recordings.annotations.tabular import (
     parse_table,
     pick,
     seconds,
+    with_one_reading,
     written_table,
 )
 
+NUMBERS = (
+    "begin_s", "end_s", "duration_s", "low_hz", "high_hz", "low_khz", "high_khz", "listened_begin_s", "listened_end_s",
+)  # fmt: skip
 ALIASES: dict[str, tuple[str, ...]] = {
     "file": (
         "file", "path", "filepath", "file_path", "filename", "file_name", "file name", "begin path", "begin file", "sound.files",
@@ -129,6 +133,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
             f"{source}: no columns for begin and end among {', '.join(table.columns) or 'nothing'}:\n"
             "map them, e.g. --columns file=recording begin_s=T0 end_s=T1 low_hz=F0 high_hz=F1 label=species"
         )
+    table = with_one_reading(table, map(chosen.get, NUMBERS), source)
     if "verdict" in chosen and not _has_verdicts(chosen["verdict"], table.rows):
         del chosen["verdict"]
     annotations, mentioned, problems = [], [], []
@@ -171,6 +176,7 @@ def parse_listened(text: str, source: str) -> Parsed:
             f"{source}: no column names a file (found: {', '.join(table.columns) or 'nothing'}):\n"
             "give it a column 'file' with paths relative to the archive, and begin_s and end_s for parts of a recording"
         )
+    table = with_one_reading(table, map(chosen.get, NUMBERS), source)
     labels_of: dict[tuple[str, float, float], list[str]] = {}  # "" among them: for all
     problems = []
     for where, values in numbered(table.rows, source):

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from mast_ray.recordings.annotations.model import Annotation, Parsed
-from mast_ray.recordings.annotations.tabular import column_lookup, number, numbered, parse_table, pick
+from mast_ray.recordings.annotations.tabular import (
+    column_lookup,
+    number,
+    numbered,
+    parse_table,
+    pick,
+    with_one_reading,
+)
 
 LABEL_COLUMNS = (
     "manual id",
@@ -30,6 +37,7 @@ def is_kaleidoscope(header: str) -> bool:
 def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     table = parse_table(text, source)
     lookup = column_lookup(table.columns)
+    table = with_one_reading(table, map(lookup.get, ("offset", "duration", "fmin", "fmax")), source)
     highest = pick(lookup, ("fmax",))
     label_columns = (
         [columns["label"]] if "label" in columns else [lookup[c] for c in LABEL_COLUMNS if c in lookup]

@@ -21,6 +21,7 @@ from mast_ray.recordings.annotations.tabular import (
     parse_table,
     pick,
     seconds,
+    with_one_reading,
     written_table,
 )
 
@@ -58,6 +59,7 @@ def parse(text: str, source: str, columns: Mapping[str, str]) -> Parsed:
     offset = pick(lookup, ("file offset (s)",))
     delta = pick(lookup, ("delta time (s)",))
     band = _band_columns(lookup, columns)
+    table = with_one_reading(table, (begin, end, offset, delta, *(band or ())[:2]), source)
     taken = {lookup[name] for name in _OWN_COLUMNS if name in lookup} | {label, score, *(band or ())}
     files = {_file_of(values, named) for _, values in table.rows} if named else set()
     if len(files) > 1 and offset is None:
