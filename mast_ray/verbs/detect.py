@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--table",
         default="",
-        help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude",
+        help="CSV of recordings or sites: file, site, start_time, timezone, latitude, longitude, group",
     )
     add("--exclude", action="append", default=[], metavar="GLOB", help="paths to leave out; repeatable")
     add(

@@ -5,6 +5,7 @@ OUT/adapted       the detector, trained on from the present one; OUT/scores: bot
 OUT/model         the better of the two, with names where corrections have some; the present one with another threshold where that does
 OUT/detections    the archive, detected again; OUT/changes.csv: boxes gained, lost and renamed
 OUT/corrections   copied: the next round knows them too. OUT/verdicts.csv: those that were drawn at random
+OUT/groups.csv    where recordings have groups: which, for the next round
 OUT/learn.json    what was decided, and why
 """
 
@@ -40,7 +41,7 @@ from mast_ray.evaluation.scoring import sums_of
 from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
 from mast_ray.reporting.exports.rows import detection_id
 from mast_ray.stages.detect.detect import DetectInputs, detect
-from mast_ray.stages.learn.archive import lesson_of, prepare_lesson
+from mast_ray.stages.learn.archive import lesson_of, prepare_lesson, stated_groups, write_groups
 from mast_ray.stages.learn.changes import Changes, changes_between, is_found
 from mast_ray.stages.learn.naming import NamesKept, learned_names
 from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, RECORD, LearnedRun
@@ -109,7 +110,7 @@ def learn(
     labels, dealt = (
         open_prepared(url, config.storage) if url else None for url in (place.labels, place.dealt)
     )
-    lesson = lesson_of(taught, labels, dealt)
+    lesson = lesson_of(taught, labels, dealt, stated_groups(place))
     print(said_text(taught, lesson.num_tested), flush=True)
     precision = random_precision(agreed, place.detections, target)
     archive = prepare_lesson(lesson, place.audio, target.at(PREPARED).url, config, runner)
@@ -133,6 +134,7 @@ def learn(
     else:
         copy_detections(open_storage(place.detections, config.storage), target.at(DETECTIONS))
     keep_corrections(place, target)
+    write_groups(lesson.groups, target)
     done = Round(taught, compared, names, changes, precision)
     record = record_of(done, place) | {"key": round_key(config, place, minutes)}
     target.write_atomic(RECORD, json.dumps(without_nan(record), indent=1).encode())

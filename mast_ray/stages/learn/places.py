@@ -17,7 +17,7 @@ from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
 from mast_ray.training.files.shipped import ENERGY, SIZES, shipped_model
 
 DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
-RECORD = "learn.json"
+RECORD, GROUPS = "learn.json", "groups.csv"
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Who learns from a correction and who is judged by it, what changed between two tables, and where runs lie."""
 
 import hashlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mast_ray.config.errors import DataError
@@ -18,10 +20,14 @@ from mast_ray.stages.learn.archive import (
     dealt_rows,
     lesson_of,
     sides_by_name,
+    stated_groups,
+    write_groups,
 )
 from mast_ray.stages.learn.changes import changes_between, is_found
 from mast_ray.stages.learn.learn import fitted_epochs, num_held_out
-from mast_ray.stages.learn.places import next_name
+from mast_ray.stages.learn.places import LearnedRun, next_name
+from mast_ray.storage.storage import open_storage
+from mast_ray.tables.schemas import RECORDINGS
 from mast_ray.training.schedule import schedule_of
 
 
@@ -205,5 +211,36 @@ def test_recordings_of_one_group_are_on_one_side_and_with_what_is_tested_left_ou
     assert len({(group_of[path], side) for path, side in sides.items()}) == 19
     assert {sides["m1/0.wav"], sides["m2/1.wav"]} == {"train", "val"} and sides["m1/0.wav"] == "train"
     assert set(sides.values()) == {"train", "val"}
+    assert lesson_of(taught, labels, groups={"m0/0.wav": "other", "new.wav": "a"}).groups == {
+        **group_of,
+        "new.wav": "a",
+    }
     labels.recordings = labels.recordings.drop_columns("group")  # as early releases wrote it
     assert lesson_of(taught, labels).groups == {}
+
+
+def test_without_a_prepared_archive_groups_are_those_of_the_table_that_detect_was_given(tmp_path):
+    """They are in recordings.parquet beside the detections; a round writes them down for the next, which has no table."""
+    paths = [f"m{mic}/{song}.wav" for song in range(20) for mic in range(3)]
+    group_of = {path: path[3:] for path in paths}
+    rows = [
+        {"recording_id": path, "path": path, "group": group, "duration_s": 10.0}
+        for path, group in group_of.items()
+    ]
+    run, first, second = (tmp_path / name for name in ("run", "first", "second"))
+    for folder, known in ((first, rows), (second, [row | {"group": ""} for row in rows])):
+        folder.mkdir()
+        pq.write_table(pa.Table.from_pylist(known, schema=RECORDINGS), folder / "recordings.parquet")
+    place = LearnedRun(str(run), str(first), "", "", tmp_path, "", "")
+    calls = tuple(Region(path, 1.0, 2.0, 1000.0, 2000.0, "") for path in paths)
+    taught = Taught(calls, (), tuple((path, 1.0, 2.0) for path in paths), len(calls), 0, 0)
+    lesson = lesson_of(taught, None, None, stated_groups(place))
+    archive = SimpleNamespace(
+        recording_ids=paths, recordings=pa.table({"path": paths, "duration_s": [10.0] * len(paths)})
+    )
+    sides = {row.recording_id: row.split for row in dealt_rows(archive, lesson, seed=0)}
+    assert len({(group_of[path], side) for path, side in sides.items()}) == 20
+    write_groups(lesson.groups, open_storage(run))
+    assert stated_groups(replace(place, detections=str(second))) == group_of
+    write_groups({}, open_storage(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
