@@ -144,6 +144,11 @@ def _import(args: argparse.Namespace, session: ReviewSession) -> int:
         print(f"left out: {problem}")
     if len(read.problems) > SHOWN_PROBLEMS:
         print(f"left out: {len(read.problems) - SHOWN_PROBLEMS} more")
+    if read.num_without_row:
+        print(
+            f"note: {read.num_without_row} boxes from score {session.found.threshold:.4g} on have no row in these tables, which says "
+            "nothing about them:\nin place of deleting a row, name it `no call`"
+        )
     new = session.add(read.actions)
     print(f"{args.imported}: {told_new(new, read.actions)} are {session.reviewer}'s now")
     return 0

@@ -11,12 +11,15 @@ that was moved, a row without it is a box that was drawn.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from mast_ray.config.errors import DataError
+from mast_ray.config.tree import LabelsConfig
 from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.naming.names import UNKNOWN
 from mast_ray.evaluation.review.corrections import Action
@@ -44,6 +47,7 @@ from mast_ray.reporting.exports.writing import DEFAULT_LABEL
 from mast_ray.spectrogram.grid import HIGH_HZ
 from mast_ray.stages.review.found_boxes import FoundBoxes
 from mast_ray.storage.storage import open_storage
+from mast_ray.tables.labels.choice import is_no_animal
 from mast_ray.tables.labels.cleaning import possible_boxes, single_boxes
 
 ExchangeFormat = Literal["raven", "aoef"]
@@ -151,6 +155,7 @@ class Imported(NamedTuple):
 
     actions: tuple[Action, ...]
     problems: tuple[str, ...]
+    num_without_row: int = 0  # detections from the threshold on in recordings whose tables name others: deleted, or never in them
 
 
 def told_new(new: Iterable[Action], read: Iterable[Action]) -> str:
@@ -190,7 +195,8 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
         )
     actions, problems = [], list(read.problems)
     problems += [f"{name} is none of the recordings, or several are called so" for name in read.unresolved]
-    possible, notes = possible_boxes(map(_above_zero_hz, read.annotations))
+    known = {*found.label}
+    possible, notes = possible_boxes(_no_call_by_name(_above_zero_hz(a), known) for a in read.annotations)
     problems += map(str, notes)
     drawn: list[Annotation] = []
     others: list[Annotation] = []
@@ -215,7 +221,27 @@ def import_corrections(place: Path, found: FoundBoxes, reviewer: str) -> Importe
                     "looked", reviewer, recording.recording_id, span.path, begin_s=span.begin_s, end_s=end_s
                 )
             )
-    return Imported(tuple(replace(action, queue="import") for action in actions), tuple(problems))
+    without_row = 0 if has_own_layout else _num_without_row(possible, read.annotated_paths, found)
+    return Imported(
+        tuple(replace(action, queue="import") for action in actions), tuple(problems), without_row
+    )
+
+
+def _no_call_by_name(annotation: Annotation, known: Container[str]) -> Annotation:
+    """A row that was given a name for what is no animal (noise, no call) says so, unless the model has that name itself."""
+    is_call = annotation.label in known or not is_no_animal(annotation.label, LabelsConfig())
+    return annotation if is_call or annotation.said != "call" else replace(annotation, said="no_call")
+
+
+def _num_without_row(rows: Iterable[Annotation], paths: Iterable[str], found: FoundBoxes) -> int:
+    """Detections that the tables of their recordings do not have, where those tables hold detections at all."""
+    named = [row for a in rows if (row := _detection_of(a, found)) is not None]
+    if not named:
+        return 0
+    is_asked = np.isin(found.recording, [found.row_of_path[path] for path in paths])
+    is_asked &= found.score >= found.threshold
+    is_asked[named] = False
+    return int(is_asked.sum())
 
 
 def _above_zero_hz(annotation: Annotation) -> Annotation:

@@ -199,6 +199,43 @@ def test_what_mast_export_wrote_can_be_corrected_and_imported(tmp_path, monkeypa
     assert {a.label for a in actions} == {"", "Rana"}  # `call` is no name
 
 
+def test_a_row_named_no_call_is_rejected_and_one_that_was_deleted_says_nothing_and_is_counted(
+    place, found, tmp_path, capsys
+):
+    """`no call` was taken for the name of a call; a deleted row cannot be told from one that was never there."""
+    run, audio = place
+    tables = tmp_path / "tables"
+    assert run_verb("export", [str(run), "--threshold", "0.5", "--to", "raven", "--out", str(tables)]) == 0
+    (table,) = (path for path in tables.rglob("*.txt") if "\tRana\t" in path.read_text())
+    head, _, two, three, *others = table.read_text().splitlines(keepends=True)
+    two, three = two.replace("\tRana\t", "\tno call\t"), three.replace("\tRana\t", "\tRain\t")
+    drawn = (
+        others[-1].replace("\tRana\t", "\tnoise\t").replace("\t25.5", "\t20.5").replace("\t26.3", "\t21.3")
+    )
+    drawn = drawn.replace(found.ids[23], "")
+    table.write_text("".join((head, two, three, *others, drawn)))  # the first is deleted
+    argv = [str(run), "--audio", str(audio), "--threshold", "0.5", "--corrections", str(tmp_path / "c"), "--reviewer", "Bo"]  # fmt: skip
+    capsys.readouterr()
+    assert run_verb("review", [*argv, "--import", str(tables)]) == 0
+    said = capsys.readouterr().out
+    assert "note: 1 boxes from score 0.5 on have no row" in said and ": 14 new of 14 boxes" in said
+    assert "20.50 s: neither a call nor a detection that was rejected" in said
+    actions = [json.loads(line) for line in (tmp_path / "c/Bo.jsonl").read_text().splitlines()]
+    verdicts = {a["detection_id"]: a["action"] for a in actions if a["path"] == PATHS[2]}
+    assert verdicts == dict(zip(found.ids[20:24], ("reject", "reject", "accept", "accept"), strict=True))
+
+
+def test_a_name_that_the_model_gives_itself_is_that_of_a_call(tmp_path, monkeypatch):
+    """Who trains on rain (labels.no_animal=keep) has calls of that name."""
+    monkeypatch.setattr(review_run, "LABELS", ("rain", "rain", "Rana"))
+    run, audio = write_run(tmp_path)
+    detections = detections_of(str(run))
+    found = load_boxes(detections, open_storage(audio), 0.0)
+    assert run_verb("export", [detections, "--to", "raven", "--out", str(tmp_path / "raven")]) == 0
+    read = import_corrections(tmp_path / "raven", found, "Ana")
+    assert {a.action for a in read.actions} == {"accept"} and read.num_without_row == 0
+
+
 def test_a_row_that_was_named_anew_is_told_as_one_box(place, found, tmp_path, capsys):
     """It is accepted and named: two actions, and 32 rows were told as 64 corrections."""
     run, audio = place
