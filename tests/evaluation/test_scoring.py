@@ -17,6 +17,7 @@ from mast_ray.evaluation.events import (
     numbers_in,
     recordings_from_arrow,
     renumbered,
+    with_facts_of,
 )
 from mast_ray.evaluation.ignored_regions import in_regions
 from mast_ray.evaluation.metrics import summarise
@@ -364,6 +365,12 @@ def test_event_is_in_a_block_when_its_middle_is():
     )
     blocks = Blocks(np.array([0, 0]), np.array([20.0, 0.0]), np.array([30.0, 10.0]))
     assert is_within(truth, blocks).tolist() == [True, False, False]
+    every = Blocks(np.array([1, 0, 0]), np.array([1.5, 10.0, 0.0]), np.array([30.0, 11.0, 9.5]))
+    # middles 9.5 (the last of the first block), 10.5, and 1.5 of the other recording: a block holds both its ends
+    assert is_within(truth, every).tolist() == [True, True, True]
+    later = Blocks(np.array([0, 1]), np.array([0.0, 2.0]), np.array([9.0, 30.0]))
+    assert is_within(truth, later).tolist() == [False, False, False]
+    assert is_within(truth, Blocks(*np.zeros((3, 0)))).tolist() == [False] * 3
 
 
 def test_breakdowns_by_site_hour_duration_bandwidth_and_label_hold_the_right_events():
@@ -414,7 +421,7 @@ def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
     assert numbers_in(truth.recordings, events.recordings).tolist() == [-1, 0, 1]
     scored = score_tables(events, truth)
     assert scored.matches.is_true_positive.all()
-    assert scored.matches.is_time_matched.tolist() == [False, True]
+    assert scored.matches.truth_is_time_only.tolist() == [False, True]
 
 
 def test_ids_on_one_side_and_paths_on_the_other_cannot_meet_and_say_so():
@@ -432,6 +439,9 @@ def test_sites_and_hours_are_taken_from_the_detections_when_annotations_have_non
     scored = score_tables(found, truth)
     assert [c.name for c in breakdown_by(scored, "site", 0.0, 10)] == ["ridge"]
     assert [c.name for c in breakdown_by(scored, "hour", 0.0, 10)] == ["02 h"]
+    # the row says when the event began, ten minutes after the recording did
+    assert found.recordings.start_local_s.tolist() == [MIDNIGHT_US / 1e6 + 7200]
+    assert found.local_s.tolist() == [MIDNIGHT_US / 1e6 + 7200 + 600]
 
 
 def test_outcomes_list_hits_false_alarms_and_misses_at_the_threshold():
@@ -454,6 +464,50 @@ def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
     assert rounded[0, 0::2].tolist() == [100.0, 200.0]
     np.testing.assert_allclose(kept[0, 0::2], [100.4, 200.6])
     assert rounded[0, 1] == np.rint(kept[0, 1]) and rounded[0, 3] == np.rint(kept[0, 3])
+
+
+def test_events_of_recordings_that_were_not_asked_for_are_left_out():
+    rows = [(name, 1.0, 2.0, 1e3, 2e3, 0.9) for name in ("id2", "elsewhere", "id1", "id0")]
+    two = recordings_from_arrow(recordings_table(2))
+    assert events_from_arrow(detections_table(rows), two).recording.tolist() == [1, 0]
+    assert renumbered(events_from_arrow(detections_table(rows)), two).recording.tolist() == [1, 0]
+
+
+def test_half_a_band_is_none():
+    found = events_from_arrow(detections_table([("id0", 1.0, 2.0, 1e3, None, 0.9)]))
+    written = events_from_annotations(AnnotationSet((Annotation("a.wav", 1.0, 2.0, high_hz=1e3, score=0.4),)))
+    for events in (found, written):
+        assert np.isnan([events.low_hz, events.high_hz]).all()
+    assert written.score.tolist() == [0.4]
+
+
+def test_lists_of_recordings_meet_by_path_where_some_have_no_id():
+    mine, theirs = (recordings_from_arrow(recordings_table(2)) for _ in range(2))
+    partly = replace(theirs, ids=("", "id0"))
+    assert numbers_in(mine, partly).tolist() == numbers_in(partly, mine).tolist() == [0, 1]
+    assert mine.joined(partly).ids == ("",) * 4 and mine.joined(theirs).ids == ("id0", "id1") * 2
+    with pytest.raises(DataError, match="--recordings"):
+        numbers_in(mine, replace(partly, paths=("", "rec1.wav")))
+
+
+def test_facts_that_a_list_of_recordings_has_are_not_taken_from_another():
+    known = recordings_from_arrow(recordings_table(2))
+    nothing = np.array([NAN, 5.0])
+    partly = replace(
+        known, site=("", "mine"), start_local_s=nothing, num_chunks=np.array([-1, 0]), duration_s=nothing
+    )
+    filled = with_facts_of(partly, known)
+    assert filled.site == ("site0", "mine") and filled.num_chunks.tolist() == [11, 0]
+    assert filled.start_local_s.tolist() == [MIDNIGHT_US / 1e6 + 3600, 5.0]
+    assert filled.duration_s.tolist() == [60.0, 5.0]
+
+
+def test_rows_without_a_begin_or_an_end_are_refused():
+    row = ("id0", 1.0, 2.0, 1e3, 2e3, 0.9)
+    for lost in (("id0", None, *row[2:]), (*row[:2], None, *row[3:])):
+        table = detections_table([row, lost, row])
+        with pytest.raises(DataError, match="1 of 3 rows"):
+            events_from_arrow(table)
 
 
 def test_a_table_without_times_is_refused_with_the_columns_it_has():
