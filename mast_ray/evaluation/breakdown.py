@@ -53,7 +53,6 @@ def subset(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np
         matches.truth_group[truth_mask],
         new_det[matches.detection_index[truth_mask]],
         matches.truth_is_time_only[truth_mask],
-        matches.is_time_matched[det_mask],
     )
 
 
@@ -138,7 +137,6 @@ def _parted(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[n
         truth_index=np.where(is_cut, -1, hit),
         iou=np.where(is_cut, 0.0, matches.iou),
         detection_index=np.where(is_lost, -1, taken),
-        is_time_matched=matches.is_time_matched & ~is_cut,
     )
 
 

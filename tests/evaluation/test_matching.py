@@ -83,7 +83,6 @@ def test_time_only_label_is_matched_by_time_alone_and_marked():
     assert matches.truth_index.tolist() == [0, 1]
     np.testing.assert_allclose(matches.iou, [0.8, 1.0])
     assert matches.truth_is_time_only.tolist() == [True, False]
-    assert matches.is_time_matched.tolist() == [True, False]
 
 
 def test_boxes_of_different_groups_never_meet_even_next_to_the_border_of_the_line():
