@@ -34,7 +34,7 @@ from mast_ray.evaluation.scoring import (
     sums_of,
 )
 from mast_ray.evaluation.split_truth import truth_of_split
-from mast_ray.evaluation.whole_recordings import score_stitched, score_whole
+from mast_ray.evaluation.whole_recordings import score_stitched, score_whole, stitched_events
 from mast_ray.inference.detection_rows import RowKnobs, stitched_boxes
 from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
@@ -347,6 +347,11 @@ def test_blocks_of_a_split_leave_the_rest_of_a_recording_out():
     scored = score_tables(events_from_arrow(detections_table(found)), truth, blocks=blocks)
     assert set(scored.truth.label) == {"late"}
     assert scored.matches.is_true_positive.tolist() == [True]
+    # nor is what cannot be seen counted there
+    bats = [("id0", begin, begin + 1.0, 9000.0, 12000.0) for begin in (5.0, 45.0, 50.0)]
+    unseen = events_from_arrow(detections_table([(*bat, 0.9) for bat in bats]))
+    left = left_out([score_tables(unseen, truth_of([(*bat, "bat") for bat in bats]), blocks=blocks)], 0.75)
+    assert left["annotations outside 20-8000 Hz"] == 2 == left["detections outside 20-8000 Hz"]
 
 
 @pytest.mark.parametrize(("min_remnant_s", "num_truth"), [(0.1, 2), (0.05, 3)])
@@ -447,14 +452,32 @@ def test_sites_and_hours_are_taken_from_the_detections_when_annotations_have_non
 def test_outcomes_list_hits_false_alarms_and_misses_at_the_threshold():
     truth = truth_of([("id0", 1.0, 2.0, 1e3, 3e3, "wren"), ("id0", 11.0, 12.0, 1e3, 3e3, "frog")])
     found = [
-        ("id0", 1.0, 2.0, 1e3, 3e3, 0.9),
-        ("id1", 5.0, 6.0, 1e3, 2e3, 0.8),
-        ("id0", 11.0, 12.0, 1e3, 3e3, 0.2),
+        ("id0", 1.0, 2.0, 1e3, 3e3, 0.875),
+        ("id1", 5.0, 6.0, 1e3, 2e3, 0.75),
+        ("id0", 11.0, 12.0, 1e3, 3e3, 0.25),
     ]
-    columns = outcomes(score_tables(events_from_arrow(detections_table(found)), truth), 0.5)
+    columns = outcomes(
+        score_tables(events_from_arrow(detections_table(found)), truth), 0.75
+    )  # what is at it counts
     assert columns["outcome"] == ["hit", "false_alarm", "miss"]
+    assert columns["iou"].tolist() == [pytest.approx(1.0, abs=0.05), 0.0, 0.0]
+    assert columns["score"][:2].tolist() == [0.875, 0.75] and np.isnan(columns["score"][2])
     assert columns["label"] == ["wren", "", "frog"]
     assert columns["recording"] == ["site0/rec0.wav", "site1/rec1.wav", "site0/rec0.wav"]
+
+
+def test_chunks_of_every_recording_are_stitched_on_their_own():
+    """A call of 8 to 12 s is cut at the end of chunk 0 (10.24 s) and whole in chunk 1 (from 5.12 s)."""
+    rows = [("id1", 1.0, 2.0, 1e3, 3e3, 0.5), ("id0", 8.0, 10.24, 1e3, 3e3, 0.75), ("id0", 8.0, 12.0, 1e3, 3e3, 0.5),
+            ("id1", 13.0, 14.0, 1e3, 3e3, 0.25)]  # fmt: skip
+    events = events_from_arrow(detections_table(rows), recordings_from_arrow(recordings_table(2)))
+    whole = stitched_events(replace(events, chunk=np.array([0, 0, 1, 1])), np.array([6000, 6000]))
+    assert whole.recording.tolist() == [0, 1, 1] and not whole.is_per_chunk
+    assert whole.begin_s == pytest.approx([8.0, 1.0, 13.0]) and whole.end_s == pytest.approx(
+        [12.0, 2.0, 14.0]
+    )
+    none = events.take(np.zeros(4, bool))
+    assert len(stitched_events(none, np.array([6000, 6000]))) == 0
 
 
 def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
