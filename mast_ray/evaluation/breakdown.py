@@ -53,7 +53,6 @@ def subset(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np
         matches.truth_group[truth_mask],
         new_det[matches.detection_index[truth_mask]],
         matches.truth_is_time_only[truth_mask],
-        matches.is_time_matched[det_mask],
     )
 
 
@@ -129,16 +128,13 @@ def of_truths_alone(cell: Cell) -> Cell:
 
 
 def _parted(matches: Matches, det_mask: NDArray[np.bool_], truth_mask: NDArray[np.bool_]) -> Matches:
-    """The same without hits between chosen and other rows."""
-    hit, taken = matches.truth_index, matches.detection_index
+    """The same without hits between chosen and other rows, for `subset`, which leaves out who took a truth by itself."""
+    hit = matches.truth_index
     is_cut = (hit >= 0) & (det_mask != truth_mask[hit]) if len(truth_mask) else np.zeros(len(hit), bool)
-    is_lost = (taken >= 0) & (truth_mask != det_mask[taken]) if len(det_mask) else np.zeros(len(taken), bool)
     return replace(
         matches,
         truth_index=np.where(is_cut, -1, hit),
         iou=np.where(is_cut, 0.0, matches.iou),
-        detection_index=np.where(is_lost, -1, taken),
-        is_time_matched=matches.is_time_matched & ~is_cut,
     )
 
 

@@ -35,7 +35,6 @@ class Matches:
     truth_group: Ints  # (G,)
     detection_index: Ints  # (G,) row of the detection that took it; -1: missed at every threshold
     truth_is_time_only: Bools  # (G,) matched by time IoU, having no frequency limits
-    is_time_matched: Bools  # (D,) the match rests on time alone (one of the two has no frequency limits)
 
     @property
     def is_true_positive(self) -> Bools:
@@ -79,9 +78,6 @@ def match(
     detection_index[truth[chosen]] = det[chosen]
     matched_iou[det[chosen]] = overlap[chosen]
     truth_is_time_only = np.asarray(np.isnan(truth_boxes[:, 1::2]).any(axis=1))
-    det_is_time_only = np.asarray(np.isnan(det_boxes[:, 1::2]).any(axis=1))
-    is_time_matched = np.zeros(num_det, bool)
-    is_time_matched[det[chosen]] = truth_is_time_only[truth[chosen]] | det_is_time_only[det[chosen]]
     return Matches(
         det_group,
         det_score,
@@ -91,7 +87,6 @@ def match(
         truth_group,
         detection_index,
         truth_is_time_only,
-        is_time_matched,
     )
 
 

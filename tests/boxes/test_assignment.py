@@ -107,10 +107,12 @@ def slow_centre_sampling(boxes: torch.Tensor, levels: tuple[PyramidLevel, ...], 
     return owners
 
 
-@pytest.mark.parametrize("radius", [1.0, 1.5, 2.5])
-def test_centre_sampling_agrees_with_a_slow_obvious_reference(radius: float) -> None:
-    levels = PYRAMIDS["small"]
-    boxes = random_boxes(torch.Generator().manual_seed(3), 12, 64, 16)
+@pytest.mark.parametrize(("radius", "name"), [(1.0, "small"), (1.5, "small"), (2.5, "small"), (1.5, "conv")])
+def test_centre_sampling_agrees_with_a_slow_obvious_reference(radius: float, name: str) -> None:
+    """Boxes of the small pyramid reach no farther than 8 strides; those of the other one use both limits of a level."""
+    levels = PYRAMIDS[name]
+    frames, bins = levels[0].stride[0] * levels[0].size[0], levels[0].stride[1] * levels[0].size[1]
+    boxes = random_boxes(torch.Generator().manual_seed(3), 12, frames, bins)
     result = centre_sampling(pad_boxes([boxes]), levels, radius=radius)
     assert result.box_index[0].tolist() == slow_centre_sampling(boxes, levels, radius)
     assert (result.box_index >= 0).any()

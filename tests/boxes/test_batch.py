@@ -1,5 +1,7 @@
 """Packing boxes into rectangular tensors."""
 
+from dataclasses import replace
+
 import torch
 
 from mast_ray.boxes.batch import ChunkBatch, pad_boxes
@@ -20,11 +22,14 @@ def test_boxes_and_ignore_regions_share_the_slots_of_their_chunk() -> None:
 def test_slots_are_rounded_up_so_that_few_shapes_occur() -> None:
     assert pad_boxes([torch.ones(9, 4)]).corners.shape == (1, 16, 4)
     assert pad_boxes([torch.ones(8, 4)], slot_multiple=4).corners.shape == (1, 8, 4)
+    assert pad_boxes([torch.ones(5, 4)], [torch.ones(4, 4)]).corners.shape == (1, 16, 4)
     assert pad_boxes([torch.zeros(0, 4)]).corners.shape == (1, 8, 4)
 
 
 def test_a_batch_moves_with_all_its_tensors() -> None:
     batch = ChunkBatch(torch.zeros(1, 1, 16, 8), pad_boxes([torch.ones(1, 4)]), torch.ones(1), ("a:0",))
+    assert batch.to("meta").is_pseudo is None
+    batch = replace(batch, is_pseudo=torch.ones(1, dtype=torch.bool))
     moved = batch.to("meta")
-    tensors = (moved.logmel, moved.weight, moved.boxes.corners, moved.boxes.is_object, moved.boxes.is_ignored)
+    tensors = (moved.logmel, moved.weight, moved.is_pseudo, *vars(moved.boxes).values())
     assert {tensor.device.type for tensor in tensors} == {"meta"} and moved.chunk_ids == ("a:0",)

@@ -38,6 +38,7 @@ def test_one_hearing_supports_a_box_once() -> None:
     )
     torch.testing.assert_close(found.score[0, :2], torch.tensor([0.4, 0.4]))
     assert not found.is_valid[0, 2:].any()
+    assert (found.score[0, 2:] == 0).all() and (found.corners[0, 2:] == 0).all()
 
 
 def test_one_hearing_alone_is_what_it_was() -> None:

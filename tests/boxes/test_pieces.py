@@ -69,6 +69,22 @@ def test_features_of_a_pair():
     assert features[12:] == pytest.approx([*alike, 9.0, 8.5, 13])
 
 
+def test_features_of_a_pair_that_sounds_together():
+    """Frames 10-20 and 16-36: 4 are common, of 10 of the shorter and of 26 of both."""
+    found = pieces_of(drawn([(10, 10, 20, 14, 9.0), (16, 30, 36, 40, 8.0)]))
+    features = pair_features(found, pairs_of(found))[0]
+    assert features[:2].tolist() == [0, 16], "frames between them, bins between them"
+    assert features[2:6] == pytest.approx([4 / 10, 0, 4 / 26, 0])
+
+
+def test_two_groups_belong_together_as_their_pieces_do_on_average():
+    found = pieces_of(drawn([(20 * n, 10, 20 * n + 10, 14, 9.0) for n in range(4)]))
+    pairs = np.array([[0, 1], [2, 3], [0, 2], [0, 3], [1, 2], [1, 3]])
+    groups = groups_of(found, pairs, np.array([0.9, 0.8, 0.4, 0.3, 0.2, 0.1], np.float32))
+    assert groups.members[4:].tolist() == [[True, True, False, False], [False, False, True, True], [True] * 4]
+    assert groups.together[4:] == pytest.approx([0.9, 0.8, (0.4 + 0.3 + 0.2 + 0.1) / 4])
+
+
 def test_groups_are_joined_from_those_that_belong_together_most():
     found = pieces_of(drawn())
     pairs = pairs_of(found)
@@ -137,11 +153,34 @@ def test_features_of_a_candidate():
     )
 
 
-def test_a_candidate_at_the_edge_of_the_chunk():
-    found = pieces_of(drawn([(0, 0, 10, 4, 9.0)]))
+def test_what_lies_around_a_candidate_and_in_its_outermost_quarters():
+    """20 frames and 8 bins: half as much is beside it, and a quarter and one cell more are its ends."""
+    around = [(0, 0, 100, 64, 2.0), (30, 20, 40, 28, 4.0), (60, 20, 70, 28, 1.0), (40, 28, 60, 32, 3.5),
+              (40, 16, 60, 20, 2.5)]  # fmt: skip
+    smooth = drawn(
+        [*around, (40, 20, 46, 28, 10.0), (46, 20, 54, 28, 9.0), (54, 20, 60, 28, 12.0)], (100, 64)
+    )
+    smooth[40:60, 20:23] += 1.0
+    smooth[40:60, 25:28] += 2.0
+    found = pieces_of(smooth)
     groups = groups_of(found, pairs_of(found), np.zeros(0, np.float32))
-    features = candidate_features(found, groups, candidates_of(found, groups))
-    assert features[0, 15] == 0 and np.isfinite(features).all()
+    means = candidate_features(found, groups, candidates_of(found, groups))[0, 20:].reshape(9, 2)
+    along = (6 * 10 + 8 * 9 + 6 * 12) / 20  # and (3 * 1 + 3 * 2) / 8 over the bins
+    inside = [along + 1.125, 10 + 1.125, 12 + 1.125, along + 1, along + 2]
+    assert means[:, 0] == pytest.approx([inside[0], 4.0, 1.0, 3.5, 2.5, *inside[1:]])
+    assert means[:, 1].tolist() == [1, 1, 0, 1, 0, 1, 1, 1, 1], "above 3 dB"
+
+
+def test_a_candidate_at_the_edge_of_the_chunk():
+    """Beyond the chunk there is nothing to hear; what is within is a mean over what is within."""
+    for box, silent in (((0, 0, 10, 4), [1, 4]), ((390, 60, 400, 64), [2, 3])):
+        found = pieces_of(drawn([(0, 0, 400, 64, 2.0), (*box, 9.0)]))
+        groups = groups_of(found, pairs_of(found), np.zeros(0, np.float32))
+        features = candidate_features(found, groups, candidates_of(found, groups))
+        assert features[0, 15] == 0 and np.isfinite(features).all()
+        expected = np.array([9.0, 2, 2, 2, 2, 9, 9, 9, 9])
+        expected[silent] = 0.0
+        assert features[0, 20::2].tolist() == expected.tolist()
 
 
 def test_a_piece_belongs_to_the_smallest_box_that_holds_half_of_it():

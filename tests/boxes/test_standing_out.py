@@ -61,6 +61,15 @@ def test_silence_and_specks_are_nothing():
     assert len(standing_out(level)[1]) == 0
 
 
+@pytest.mark.parametrize(("apart", "is_box"), [((0, 1), True), ((1, 1), False), ((0, 2), False)])
+def test_a_box_has_at_least_five_frames_and_two_bins(apart, is_box):
+    """Two cells of 60 dB are 4 dB over 5 by 3 cells each, 8 where these meet: 5 by 2 cells, 4 by 2, and 5 by 1."""
+    level = silence()
+    level[100, 30] = level[100 + apart[0], 30 + apart[1]] = 60.0
+    found = standing_out(level)[0].tolist()
+    assert found == ([[98, 30, 103, 32]] if is_box else [])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=60),

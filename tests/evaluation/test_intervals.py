@@ -36,9 +36,9 @@ def matches_from_counts(rng, num_truth, num_hits, num_alarms):
     detection_index = np.full(len(truth_group), -1)
     detection_index[truth_index[hit]] = np.flatnonzero(hit)
     iou = np.where(hit, rng.uniform(0.5, 1, len(hit)), 0)
-    nothing = np.zeros(len(truth_group), bool), np.zeros(len(hit), bool)
+    nothing = np.zeros(len(truth_group), bool)
     order = np.argsort(-score, kind="stable")
-    return Matches(group, score, truth_index, iou, order, truth_group, detection_index, *nothing)
+    return Matches(group, score, truth_index, iou, order, truth_group, detection_index, nothing)
 
 
 def uneven_world(rng, num_recordings):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mast_ray.evaluation import matching
-from mast_ray.evaluation.matching import match
+from mast_ray.evaluation.matching import match, score_order
 
 
 def overlap(first, second):
@@ -75,6 +75,20 @@ def test_of_two_equally_scored_detections_the_first_row_takes_the_truth():
     assert matches.detection_index.tolist() == [0]
 
 
+def test_equal_scores_are_ordered_by_group_and_then_by_row():
+    assert score_order(np.array([0, 0, 1, 1]), np.array([0.5, 0.9, 0.5, 0.9])).tolist() == [1, 3, 0, 2]
+    assert score_order(np.array([1, 0, 0, 1]), np.array([0.5, 0.5, 0.9, 0.9])).tolist() == [2, 3, 1, 0]
+    score = np.random.default_rng(0).integers(0, 3, 1000) / 3
+    order = score_order(np.arange(1000) // 100, score)
+    assert order.tolist() == sorted(range(1000), key=lambda row: -score[row])
+
+
+@pytest.mark.parametrize("iou", [0.0, 1.01])
+def test_an_overlap_that_all_or_no_boxes_reach_is_refused(iou):
+    with pytest.raises(ValueError, match="must lie in"):
+        match([0], [[0, 0, 1, 1]], [0.5], [0], [[0, 0, 1, 1]], iou=iou)
+
+
 def test_time_only_label_is_matched_by_time_alone_and_marked():
     nan = float("nan")
     matches = match(
@@ -83,7 +97,6 @@ def test_time_only_label_is_matched_by_time_alone_and_marked():
     assert matches.truth_index.tolist() == [0, 1]
     np.testing.assert_allclose(matches.iou, [0.8, 1.0])
     assert matches.truth_is_time_only.tolist() == [True, False]
-    assert matches.is_time_matched.tolist() == [True, False]
 
 
 def test_boxes_of_different_groups_never_meet_even_next_to_the_border_of_the_line():

@@ -125,6 +125,14 @@ def test_eleven_point_average_precision_of_a_hand_worked_case():
     assert average_precision(ranked, 5, "101_point") == pytest.approx((41 * 1 + 20 * 0.75) / 101)
 
 
+def test_a_score_at_the_threshold_counts_in_time_too():
+    call = [[0.0, 0, 8, 4]]
+    matches = match([0, 0], call * 2, [0.9, 0.5], [0], call)
+    figures = summarise(matches, 0.5, in_time=matches)
+    assert (figures.precision, figures.f1_macro) == (0.5, pytest.approx(2 / 3))
+    assert (figures.time_precision, figures.time_recall, figures.time_f1) == (0.5, 1.0, pytest.approx(2 / 3))
+
+
 def test_one_eleventh_appears_when_a_precise_detector_ends_below_a_tenth_of_recall():
     # The paper's YOLO26 line: recall 0.0926, precision near 1, AP 0.0909.
     ranked = [True] * 9 + [False]
@@ -172,6 +180,13 @@ def test_the_threshold_of_few_calls_is_the_middle_of_all_that_are_as_good_that_o
     assert best_threshold(many) == pytest.approx((0.6 + 0.7) / 2)
 
 
+def test_chance_is_two_standard_errors_of_the_share_that_is_right():
+    # F1 by score: 0.95 0, 0.9 290 / 375 = 0.773, 0.7 320 / 400 = 0.8, 0.5 320 / 460 = 0.696. Of 200 calls, 161 of 202
+    # right, two standard errors are 0.057: as good as 0.8 is what is above 0.743.
+    matches = many_calls({0.9: 145, 0.7: 15}, {0.95: 5, 0.9: 25, 0.7: 10, 0.5: 60}, 200)
+    assert best_threshold(matches) == pytest.approx((0.5 + 0.9) / 2)
+
+
 def test_of_a_handful_of_calls_only_what_is_nearly_the_best_counts_as_good():
     # F1 by score: 0.9 0.4, 0.8 0.667, 0.7 0.857, 0.6 1.0, 0.5 0.889
     matches = many_calls({0.9: 1, 0.8: 1, 0.7: 1, 0.6: 1}, {0.5: 1, 0.4: 1}, 4)
@@ -190,6 +205,7 @@ def test_without_truth_or_detections_figures_are_undefined_rather_than_flatterin
     assert (missed.recall, missed.f1, missed.f1_macro, missed.ap_area) == (0, 0, 0, 0)
     alarms = evaluate_chunks([np.zeros((0, 4))], [(np.array([[0, 0, 1, 1]]), np.array([0.9]))], threshold=0.5)
     assert (alarms.precision, alarms.f1) == (0, 0) and np.isnan(alarms.recall)
+    assert np.isnan([alarms.ap_area, alarms.ap_11_point, alarms.ap_101_point]).all()
 
 
 def test_a_thousand_thresholds_over_many_detections_agree_with_counting_one_by_one():
@@ -204,7 +220,10 @@ def test_a_thousand_thresholds_over_many_detections_agree_with_counting_one_by_o
     for k in range(0, 1000, 111):
         kept = matches.score >= thresholds[k]
         assert curve.num_detections[k] == kept.sum()
-        assert curve.num_true_positives[k] == (kept & matches.is_true_positive).sum()
+        hits = (kept & matches.is_true_positive).sum()
+        assert curve.num_true_positives[k] == hits
+        assert curve.recall[k] == hits / 1500
+        assert curve.precision[k] == hits / kept.sum() if kept.any() else np.isnan(curve.precision[k])
 
 
 def test_of_thresholds_with_the_same_f1_the_highest_is_taken():

@@ -17,6 +17,7 @@ from mast_ray.evaluation.events import (
     numbers_in,
     recordings_from_arrow,
     renumbered,
+    with_facts_of,
 )
 from mast_ray.evaluation.ignored_regions import in_regions
 from mast_ray.evaluation.metrics import summarise
@@ -33,7 +34,7 @@ from mast_ray.evaluation.scoring import (
     sums_of,
 )
 from mast_ray.evaluation.split_truth import truth_of_split
-from mast_ray.evaluation.whole_recordings import score_stitched, score_whole
+from mast_ray.evaluation.whole_recordings import score_stitched, score_whole, stitched_events
 from mast_ray.inference.detection_rows import RowKnobs, stitched_boxes
 from mast_ray.inference.window_detector import WindowBoxes
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet
@@ -346,6 +347,11 @@ def test_blocks_of_a_split_leave_the_rest_of_a_recording_out():
     scored = score_tables(events_from_arrow(detections_table(found)), truth, blocks=blocks)
     assert set(scored.truth.label) == {"late"}
     assert scored.matches.is_true_positive.tolist() == [True]
+    # nor is what cannot be seen counted there
+    bats = [("id0", begin, begin + 1.0, 9000.0, 12000.0) for begin in (5.0, 45.0, 50.0)]
+    unseen = events_from_arrow(detections_table([(*bat, 0.9) for bat in bats]))
+    left = left_out([score_tables(unseen, truth_of([(*bat, "bat") for bat in bats]), blocks=blocks)], 0.75)
+    assert left["annotations outside 20-8000 Hz"] == 2 == left["detections outside 20-8000 Hz"]
 
 
 @pytest.mark.parametrize(("min_remnant_s", "num_truth"), [(0.1, 2), (0.05, 3)])
@@ -364,6 +370,12 @@ def test_event_is_in_a_block_when_its_middle_is():
     )
     blocks = Blocks(np.array([0, 0]), np.array([20.0, 0.0]), np.array([30.0, 10.0]))
     assert is_within(truth, blocks).tolist() == [True, False, False]
+    every = Blocks(np.array([1, 0, 0]), np.array([1.5, 10.0, 0.0]), np.array([30.0, 11.0, 9.5]))
+    # middles 9.5 (the last of the first block), 10.5, and 1.5 of the other recording: a block holds both its ends
+    assert is_within(truth, every).tolist() == [True, True, True]
+    later = Blocks(np.array([0, 1]), np.array([0.0, 2.0]), np.array([9.0, 30.0]))
+    assert is_within(truth, later).tolist() == [False, False, False]
+    assert is_within(truth, Blocks(*np.zeros((3, 0)))).tolist() == [False] * 3
 
 
 def test_breakdowns_by_site_hour_duration_bandwidth_and_label_hold_the_right_events():
@@ -414,7 +426,7 @@ def test_annotation_files_and_tables_meet_by_the_end_of_their_paths():
     assert numbers_in(truth.recordings, events.recordings).tolist() == [-1, 0, 1]
     scored = score_tables(events, truth)
     assert scored.matches.is_true_positive.all()
-    assert scored.matches.is_time_matched.tolist() == [False, True]
+    assert scored.matches.truth_is_time_only.tolist() == [False, True]
 
 
 def test_ids_on_one_side_and_paths_on_the_other_cannot_meet_and_say_so():
@@ -432,19 +444,40 @@ def test_sites_and_hours_are_taken_from_the_detections_when_annotations_have_non
     scored = score_tables(found, truth)
     assert [c.name for c in breakdown_by(scored, "site", 0.0, 10)] == ["ridge"]
     assert [c.name for c in breakdown_by(scored, "hour", 0.0, 10)] == ["02 h"]
+    # the row says when the event began, ten minutes after the recording did
+    assert found.recordings.start_local_s.tolist() == [MIDNIGHT_US / 1e6 + 7200]
+    assert found.local_s.tolist() == [MIDNIGHT_US / 1e6 + 7200 + 600]
 
 
 def test_outcomes_list_hits_false_alarms_and_misses_at_the_threshold():
     truth = truth_of([("id0", 1.0, 2.0, 1e3, 3e3, "wren"), ("id0", 11.0, 12.0, 1e3, 3e3, "frog")])
     found = [
-        ("id0", 1.0, 2.0, 1e3, 3e3, 0.9),
-        ("id1", 5.0, 6.0, 1e3, 2e3, 0.8),
-        ("id0", 11.0, 12.0, 1e3, 3e3, 0.2),
+        ("id0", 1.0, 2.0, 1e3, 3e3, 0.875),
+        ("id1", 5.0, 6.0, 1e3, 2e3, 0.75),
+        ("id0", 11.0, 12.0, 1e3, 3e3, 0.25),
     ]
-    columns = outcomes(score_tables(events_from_arrow(detections_table(found)), truth), 0.5)
+    columns = outcomes(
+        score_tables(events_from_arrow(detections_table(found)), truth), 0.75
+    )  # what is at it counts
     assert columns["outcome"] == ["hit", "false_alarm", "miss"]
+    assert columns["iou"].tolist() == [pytest.approx(1.0, abs=0.05), 0.0, 0.0]
+    assert columns["score"][:2].tolist() == [0.875, 0.75] and np.isnan(columns["score"][2])
     assert columns["label"] == ["wren", "", "frog"]
     assert columns["recording"] == ["site0/rec0.wav", "site1/rec1.wav", "site0/rec0.wav"]
+
+
+def test_chunks_of_every_recording_are_stitched_on_their_own():
+    """A call of 8 to 12 s is cut at the end of chunk 0 (10.24 s) and whole in chunk 1 (from 5.12 s)."""
+    rows = [("id1", 1.0, 2.0, 1e3, 3e3, 0.5), ("id0", 8.0, 10.24, 1e3, 3e3, 0.75), ("id0", 8.0, 12.0, 1e3, 3e3, 0.5),
+            ("id1", 13.0, 14.0, 1e3, 3e3, 0.25)]  # fmt: skip
+    events = events_from_arrow(detections_table(rows), recordings_from_arrow(recordings_table(2)))
+    whole = stitched_events(replace(events, chunk=np.array([0, 0, 1, 1])), np.array([6000, 6000]))
+    assert whole.recording.tolist() == [0, 1, 1] and not whole.is_per_chunk
+    assert whole.begin_s == pytest.approx([8.0, 1.0, 13.0]) and whole.end_s == pytest.approx(
+        [12.0, 2.0, 14.0]
+    )
+    none = events.take(np.zeros(4, bool))
+    assert len(stitched_events(none, np.array([6000, 6000]))) == 0
 
 
 def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
@@ -454,6 +487,50 @@ def test_truths_lie_on_the_grid_and_detections_keep_their_fractions():
     assert rounded[0, 0::2].tolist() == [100.0, 200.0]
     np.testing.assert_allclose(kept[0, 0::2], [100.4, 200.6])
     assert rounded[0, 1] == np.rint(kept[0, 1]) and rounded[0, 3] == np.rint(kept[0, 3])
+
+
+def test_events_of_recordings_that_were_not_asked_for_are_left_out():
+    rows = [(name, 1.0, 2.0, 1e3, 2e3, 0.9) for name in ("id2", "elsewhere", "id1", "id0")]
+    two = recordings_from_arrow(recordings_table(2))
+    assert events_from_arrow(detections_table(rows), two).recording.tolist() == [1, 0]
+    assert renumbered(events_from_arrow(detections_table(rows)), two).recording.tolist() == [1, 0]
+
+
+def test_half_a_band_is_none():
+    found = events_from_arrow(detections_table([("id0", 1.0, 2.0, 1e3, None, 0.9)]))
+    written = events_from_annotations(AnnotationSet((Annotation("a.wav", 1.0, 2.0, high_hz=1e3, score=0.4),)))
+    for events in (found, written):
+        assert np.isnan([events.low_hz, events.high_hz]).all()
+    assert written.score.tolist() == [0.4]
+
+
+def test_lists_of_recordings_meet_by_path_where_some_have_no_id():
+    mine, theirs = (recordings_from_arrow(recordings_table(2)) for _ in range(2))
+    partly = replace(theirs, ids=("", "id0"))
+    assert numbers_in(mine, partly).tolist() == numbers_in(partly, mine).tolist() == [0, 1]
+    assert mine.joined(partly).ids == ("",) * 4 and mine.joined(theirs).ids == ("id0", "id1") * 2
+    with pytest.raises(DataError, match="--recordings"):
+        numbers_in(mine, replace(partly, paths=("", "rec1.wav")))
+
+
+def test_facts_that_a_list_of_recordings_has_are_not_taken_from_another():
+    known = recordings_from_arrow(recordings_table(2))
+    nothing = np.array([NAN, 5.0])
+    partly = replace(
+        known, site=("", "mine"), start_local_s=nothing, num_chunks=np.array([-1, 0]), duration_s=nothing
+    )
+    filled = with_facts_of(partly, known)
+    assert filled.site == ("site0", "mine") and filled.num_chunks.tolist() == [11, 0]
+    assert filled.start_local_s.tolist() == [MIDNIGHT_US / 1e6 + 3600, 5.0]
+    assert filled.duration_s.tolist() == [60.0, 5.0]
+
+
+def test_rows_without_a_begin_or_an_end_are_refused():
+    row = ("id0", 1.0, 2.0, 1e3, 2e3, 0.9)
+    for lost in (("id0", None, *row[2:]), (*row[:2], None, *row[3:])):
+        table = detections_table([row, lost, row])
+        with pytest.raises(DataError, match="1 of 3 rows"):
+            events_from_arrow(table)
 
 
 def test_a_table_without_times_is_refused_with_the_columns_it_has():

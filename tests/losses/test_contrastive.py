@@ -42,6 +42,14 @@ def test_loss_equals_the_printed_formula_computed_by_loops():
     assert float(value) == pytest.approx(total / count, rel=1e-5)
 
 
+def test_loss_of_a_single_anchor_is_not_divided_further():
+    """The copy is the anchor itself, the negative at right angles to it: -log(e^10 / (e^10 + 1))."""
+    along, across = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    yes = torch.ones((1, 1), dtype=torch.bool)
+    value = contrastive_loss(along[None, None], yes, along[None, None, None], across[None, None], yes)
+    assert float(value) == pytest.approx(math.log1p(math.exp(-10)), rel=0.1)  # float32 beside 10
+
+
 def test_images_without_boxes_give_zero_with_finite_gradients():
     anchors = unit(2, 3, 8).requires_grad_()
     negatives = unit(2, 4, 8, seed=2).requires_grad_()
@@ -94,13 +102,15 @@ def test_negatives_miss_every_box_and_ignore_region_and_come_hardest_first():
             [600.0, 60.0, 650.0, 80.0],  # in the ignore region
             [800.0, 60.0, 900.0, 80.0],  # far away: a negative
             [500.0, 60.0, 500.0, 80.0],  # no area
+            [150.0, 10.0, 250.0, 30.0],  # IoU 50 / 150: no longer a miss
+            [155.0, 10.0, 255.0, 30.0],  # IoU 45 / 155 = 0.29: a negative
         ]
-    ).expand(2, 6, 4)
-    score = torch.tensor([[0.9, 0.8, 0.3, 0.7, 0.6, 0.99]] * 2)
+    ).expand(2, 8, 4)
+    score = torch.tensor([[0.9, 0.8, 0.3, 0.7, 0.6, 0.99, 0.2, 0.1]] * 2)
     noise = draw_noise(2, 8, torch.Generator().manual_seed(0))
     regions = contrastive_regions(boxes, candidates, score, noise, EXTENT, num_negatives=4)
-    assert regions.is_negative.tolist() == [[True, True, False, False], [True, True, True, True]]
-    assert torch.equal(regions.negatives[0, :2], candidates[0, [4, 2]])
+    assert regions.is_negative.tolist() == [[True, True, True, False], [True, True, True, True]]
+    assert torch.equal(regions.negatives[0, :3], candidates[0, [4, 2, 7]])
     assert torch.equal(regions.negatives[1], candidates[1, [0, 1, 3, 4]])
     assert regions.is_anchor.sum(1).tolist() == [1, 0]
 

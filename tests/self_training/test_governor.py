@@ -1,5 +1,7 @@
 """The governor stops rounds whose pseudo-labels collapse, and says why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,10 @@ def test_figures_of_a_hand_worked_pool():
     result = pool_figures(pseudo)
     assert (result.boxes_per_chunk, result.empty_share) == (0.75, 0.5)
     assert result.mean_score == pytest.approx(0.6)
+    assert pool_figures(replace(pseudo, chunk=np.array([1, 1, 1]))).empty_share == 0.75
+    nothing = PoolDetections(np.zeros(0, int), np.zeros((0, 4)), np.zeros(0), 4)
+    assert pool_figures(nothing) == PoolFigures(0.0, 1.0, 0.0, 4)
+    assert pool_figures(replace(nothing, num_chunks=0)) == PoolFigures(0.0, 1.0, 0.0, 0)
 
 
 @pytest.mark.parametrize(

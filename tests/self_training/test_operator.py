@@ -8,6 +8,7 @@ import torch
 from torchvision.ops import nms
 
 from mast_ray.config.errors import DataError
+from mast_ray.self_training import operator
 from mast_ray.self_training.operator import (
     PoolDetections,
     Validity,
@@ -72,7 +73,9 @@ def test_of_equal_scores_the_earlier_row_survives_suppression_wherever_it_lies()
         assert survives_suppression(pool([(0, first, 0.5), (0, second, 0.5)]), 0.5).tolist() == [True, False]
 
 
-def test_suppression_equals_torchvision_chunk_by_chunk():
+@pytest.mark.parametrize("pairs_at_once", [operator.MOST_PAIRS, 50, 1])
+def test_suppression_equals_torchvision_chunk_by_chunk(pairs_at_once, monkeypatch):
+    monkeypatch.setattr(operator, "MOST_PAIRS", pairs_at_once)
     rng = np.random.default_rng(3)
     chunk = rng.integers(0, 40, 900)
     start = rng.uniform(0, [900, 100], (900, 2))
@@ -119,11 +122,17 @@ def test_scores_are_made_anew_from_classification_and_centerness():
 
 def test_between_two_thresholds_boxes_are_neither_object_nor_background():
     short = (100.0, 20.0, 105.0, 40.0)
-    detections = pool([(0, LONG, 0.9), (0, LONG, 0.5), (0, LONG, 0.2), (1, LONG, 0.5), (1, short, 0.9)])
+    detections = pool(
+        [(0, LONG, 0.9), (0, LONG, 0.5), (0, LONG, 0.2), (1, LONG, 0.5), (1, short, 0.9), (2, LONG, 0.4)]
+    )
     is_object = (detections.score >= 0.7) & is_valid(detections, Validity())
-    ignored = in_band(detections, np.array([0.3, 0.6, 0.0]), is_object)
-    # 0.9 is an object, 0.2 background; chunk 1 begins its band at 0.6, and what is too short there was still heard
-    assert list(zip(ignored.chunk.tolist(), ignored.score.tolist(), strict=True)) == [(0, 0.5), (1, 0.9)]
+    ignored = in_band(detections, np.array([0.3, 0.6, 0.4]), is_object)
+    # 0.9 is an object, 0.2 background; chunk 1 begins its band at 0.6, and what is too short there was still heard; chunk 2 at 0.4
+    assert list(zip(ignored.chunk.tolist(), ignored.score.tolist(), strict=True)) == [
+        (0, 0.5),
+        (1, 0.9),
+        (2, 0.4),
+    ]
 
 
 def test_the_strongest_of_every_chunk_are_kept_and_of_equals_the_earlier():

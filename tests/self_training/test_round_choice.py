@@ -71,3 +71,5 @@ def test_small_steps_do_not_lead_away_from_the_highest_f1():
     assert chosen.place == 1
     assert chosen.why.endswith("(F1 less than 0.001 apart is equal: AP 0.6000, against 0.5000 in round 0)")
     assert best_round([0.5000, 0.5009, 0.5018], [0.5] * 3, [0, 1, 2], "val").place == 2
+    # the last is equal to the first, but not to the highest between them, which was not chosen itself
+    assert best_round([0.5000, 0.5009, 0.4995], [0.5, 0.4, 0.6], [0, 1, 2], "val").place == 0

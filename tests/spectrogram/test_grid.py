@@ -30,6 +30,13 @@ def test_bins_to_hertz_and_back_is_the_same_bin(position: float) -> None:
     assert grid.hertz_to_bin(grid.bin_to_hertz(position)) == pytest.approx(position, abs=1e-9)
 
 
+def test_sound_ends_with_the_last_sample_of_the_last_whole_frame() -> None:
+    assert (
+        grid.end_of_sound(10) == 11.5
+    )  # frames of 25 ms every 10 ms: the tenth begins at 90 ms and ends at 115 ms
+    assert grid.seconds_of_frames(grid.end_of_sound(10)) == pytest.approx(0.115)
+
+
 def test_mel_scale_is_the_htk_one() -> None:
     assert grid.hertz_to_mel(700.0) == pytest.approx(2595 * np.log10(2), rel=1e-4)
     assert grid.mel_to_hertz(grid.hertz_to_mel(1234.5)) == pytest.approx(1234.5)

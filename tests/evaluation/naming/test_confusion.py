@@ -7,7 +7,14 @@ import pyarrow as pa
 import pytest
 
 from mast_ray.evaluation.events import events_from_arrow
-from mast_ray.evaluation.naming.confusion import MISSED, NO_CALL, confusion_csv, confusion_of, confusion_text
+from mast_ray.evaluation.naming.confusion import (
+    MISSED,
+    NO_CALL,
+    Confusion,
+    confusion_csv,
+    confusion_of,
+    confusion_text,
+)
 from mast_ray.evaluation.scoring import breakdown_by, score_tables
 
 
@@ -53,6 +60,13 @@ def test_every_call_and_every_detection_is_in_one_cell():
     }
     assert confusion_csv([one]).decode().splitlines()[1] == "test,owl,(missed),1"
     assert "2 of 4 found calls have their right name" in confusion_text(one)
+
+
+def test_mistakes_are_listed_from_the_most_frequent_and_equals_by_name():
+    counts = np.array([[5, 1, 2, 9], [3, 7, 0, 0], [3, 0, 0, 0]])  # 9 missed calls are no mistake of a name
+    one = Confusion("test", ("a", "b", NO_CALL), ("a", "b", "unknown", MISSED), counts)
+    assert one.mistakes() == [(NO_CALL, "a", 3), ("b", "a", 3), ("a", "unknown", 2), ("a", "b", 1)]
+    assert (one.num_right, one.num_found) == (12, 18)
 
 
 def test_a_wrong_name_is_a_false_alarm_of_one_species_and_a_miss_of_another():
