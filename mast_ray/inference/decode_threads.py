@@ -146,7 +146,7 @@ class DecodeThreads:
                     if len(rows):
                         yield Piece(item, at, rows)
                         at += len(rows)
-                note_success(self._archive)
+                note_success(self._archive, item)
                 rows = stream.finish()
                 place = metadata_of(
                     item.path, reading.info.header, knobs.audio, self._sites, reading.duration_s

@@ -6,18 +6,16 @@ Without GPUs alone: with them a training lasts, and CUDA does not bear to be cop
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from ray._private import ray_constants
 
+from mast_ray.config.scratch import scratch_folder
 from mast_ray.on_ray import setup_worker
 
 END_S = 5.0
@@ -36,17 +34,16 @@ def warm_workers() -> Iterator[None]:
     if not is_safe or ray_name is None:
         yield
         return
-    folder = tempfile.mkdtemp(prefix="mast-")  # ours alone: whoever can write there starts processes as us
-    _path = os.environ[setup_worker.SOCKET] = str(Path(folder, "workers"))
-    setattr(ray_constants, _NAME, setup_worker.__file__)
-    try:
-        yield
-    finally:
-        setattr(ray_constants, _NAME, ray_name)
-        _path = ""
-        os.environ.pop(setup_worker.SOCKET, None)
-        _stop_server()
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch_folder() as folder:  # ours alone: whoever can write there starts processes as us
+        _path = os.environ[setup_worker.SOCKET] = str(folder / "workers")
+        setattr(ray_constants, _NAME, setup_worker.__file__)
+        try:
+            yield
+        finally:
+            setattr(ray_constants, _NAME, ray_name)
+            _path = ""
+            os.environ.pop(setup_worker.SOCKET, None)
+            _stop_server()
 
 
 def start_server() -> None:

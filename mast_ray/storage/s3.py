@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import logging
-import os
 import random
 import secrets
 import socket
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mast_ray.config.errors import DataError, TemporaryError
+from mast_ray.config.scratch import PREFIX, scratch_folder
 from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.entries import Entry
 from mast_ray.storage.s3_connection import begin_reading, connection, read_object
@@ -115,16 +115,16 @@ class S3Storage:
         """A path in the machine's scratch folder to write to; gone after the block. A full disk is that of this folder, on
         whichever machine of a cluster, and never the output's.
         """
-        handle, name = tempfile.mkstemp(prefix="mast-")
-        os.close(handle)
         try:
-            yield Path(name)
+            with scratch_folder() as folder:
+                yield folder / "scratch"
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename in (None, name):
-                error.filename = f"the scratch folder {Path(name).parent} (TMPDIR) on {socket.gethostname()}"
+            is_ours = error.filename is None or PREFIX in str(error.filename)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and is_ours:
+                error.filename = (
+                    f"the scratch folder {tempfile.gettempdir()} (TMPDIR) on {socket.gethostname()}"
+                )
             raise
-        finally:
-            Path(name).unlink(missing_ok=True)
 
     def publish(self, path: Path, key: str) -> None:
         """Upload a finished scratch file as one object."""

@@ -8,6 +8,7 @@ off for our requests, because only ours (s3.py) know about half bodies, expired 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from concurrent.futures import Future
@@ -55,6 +56,8 @@ def new_filesystem(settings: StorageConfig, num_attempts: int) -> s3fs.S3FileSys
     except ImportError:
         raise DataError("s3:// addresses need the package s3fs: pip install s3fs") from None
 
+    for library in ("aiobotocore", "botocore"):  # every process would say where its credentials come from
+        logging.getLogger(f"{library}.credentials").setLevel(logging.WARNING)
     filesystem = s3fs.S3FileSystem(
         endpoint_url=settings.endpoint_url or None,
         client_kwargs={"region_name": settings.region} if settings.region else {},

@@ -41,6 +41,7 @@ class Budget:
 
     overrides: dict[str, Any]
     minutes: dict[str, float]
+    rates: Rates | None = None  # by which the stages were planned
 
     @property
     def total_minutes(self) -> float:
@@ -125,7 +126,7 @@ def fitted_budget(
         taken = {FIRST_LESSONS: first} | taken | {"self_train.stage1": rounds * first}
         if not rounds:
             del taken["self_train.stage1"]
-    return Budget(overrides, taken)
+    return Budget(overrides, taken, rates)
 
 
 def _boxes_first(

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from tempfile import TemporaryDirectory
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.scratch import scratch_folder
 from mast_ray.config.tree import Config
 from mast_ray.storage.stage_folders import read_manifest, write_manifest
 from mast_ray.storage.stage_run import open_output
@@ -37,11 +37,11 @@ def one_archive(prepared: str | Sequence[str], out: str, stage_name: str, config
 @contextmanager
 def archive_to_plan(prepared: str | Sequence[str], config: Config) -> Iterator[str]:
     """The same where nothing is to be written: several are joined in a folder that is gone afterwards."""
-    with TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         named = [prepared] if isinstance(prepared, str) else list(prepared)
         if len(named) > 1:
             join_archives(named, open_storage(folder), config)
-        yield folder if len(named) > 1 else named[0]
+        yield str(folder) if len(named) > 1 else named[0]
 
 
 def join_archives(uris: Sequence[str], folder: Storage, config: Config) -> Prepared:

@@ -9,13 +9,13 @@ import contextlib
 import json
 import math
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from mast_ray.config.errors import PARTIAL, ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
+from mast_ray.config.scratch import scratch_folder
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.figure_tables import sheet_text, unknown_text, write_sheet
 from mast_ray.evaluation.intervals import wilson_limits
@@ -201,7 +201,7 @@ def _score_model(args: argparse.Namespace) -> int:
     gained = ""
     with contextlib.ExitStack() as stack:
         # no node but this one could see a temporary folder
-        out = args.out or stack.enter_context(tempfile.TemporaryDirectory())
+        out = args.out or str(stack.enter_context(scratch_folder()))
         runner = args.runner if args.out else HERE
         scores = evaluate_model(config, args.model, args.prepared, out, wanted, runner=runner)
         if args.against and scores.sheet.rows:

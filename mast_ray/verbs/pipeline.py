@@ -27,6 +27,7 @@ from mast_ray.storage.storage import Storage, open_storage
 BAR = "─" * 78
 RECORD = "steps.json"
 LINE_EVERY_S = 20.0
+SLOWER, SLOWER_BY_S = 1.25, 60.0  # times the plan, and seconds more than it, that are worth a word
 TAKEN = 0.2  # of the expected time: a step that took less was done before, and says nothing about the pace
 
 
@@ -38,6 +39,7 @@ class Step:
     verb: str
     argv: tuple[str, ...]
     expected_s: float = 0.0  # on two idle cores; 0: not known
+    left_s: Callable[[], float | None] | None = None  # while it runs, by its own pace; None: not known yet
 
     @property
     def command(self) -> str:
@@ -72,6 +74,7 @@ def run_steps(
         with suppress(ValueError, TypeError):  # a damaged one costs the times of before, no more
             spent = {title: float(s) for title, s in dict(json.loads(stage.read_bytes(RECORD))).items()}
     taken: list[tuple[Step, float]] = []  # in this run
+    told_slow: set[str] = set()  # once is enough
     worst, number = OK, 0
     for number, step in list(enumerate(steps, 1))[part]:
         place, started = f"[{number}/{len(steps)}]", now()
@@ -84,8 +87,20 @@ def run_steps(
             left = "" if left_s is None else f", about {_minutes(left_s)} left"
             return f"{_minutes(before_s + now() - started)} so far{left}"
 
-        def place_and_time(place: str = place, so_far: Callable[[], str] = so_far) -> str:
-            return f"{place} {so_far()}"
+        def place_and_time(
+            step: Step = step,
+            place: str = place,
+            so_far: Callable[[], str] = so_far,
+            started_s: float = started - spent.get(step.title, 0.0),
+        ) -> str:
+            if step.left_s is None:
+                return f"{place} {so_far()}"
+            left_s = step.left_s()
+            more = "" if left_s is None else f", this step about {_minutes(left_s)} more"
+            slow = slow_text(step, now() - started_s + (left_s or 0.0)) if step.title not in told_slow else ""
+            if slow:
+                told_slow.add(step.title)
+            return f"{place} {so_far()}{more}{slow}"
 
         print(f"\n{BAR}\n{place} {step.title}   ({so_far()})\n$ {shown(step.command)}", flush=True)
         code = INTERRUPTED
@@ -153,6 +168,19 @@ def seconds_left(taken: Sequence[tuple[Step, float]], rest: Sequence[Step], pass
     pace = sum(s for _, s in known) / expected_s if expected_s else 1.0
     first, *others = (step.expected_s * pace for step in rest)
     return max(first - passed_s, 0.0) + sum(others)
+
+
+def slow_text(step: Step, total_s: float) -> str:
+    """What to say of a step that takes longer in all than was planned; "" where it keeps to it well enough."""
+    times = total_s / max(step.expected_s, 1e-9)
+    if times < SLOWER or total_s - step.expected_s < SLOWER_BY_S:
+        return ""
+    return (
+        f"\nthis step takes {_minutes(total_s)} or more and was planned with {_minutes(step.expected_s)}: "
+        "the machine is busier or slower than the plan took it to be, and so it is for the steps that follow\n"
+        "it goes on to its end; to keep to the time: Ctrl-C, then the same command with another --out "
+        f"and --minutes divided by {times:.1f}"
+    )
 
 
 @contextmanager

@@ -8,9 +8,7 @@ import argparse
 import json
 import os
 import shlex
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from mast_ray.config.errors import ConfigError, DataError
@@ -26,6 +24,7 @@ from mast_ray.tables.preparing.inventory import refuse_no_folder
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, model_folder
 from mast_ray.verbs.advise_upsampling import BOX_COLUMNS, extents_of, size_lines
 from mast_ray.verbs.annotation_arguments import add_annotation_arguments, annotation_argv
+from mast_ray.verbs.expected import with_expected
 from mast_ray.verbs.gpu import has_gpu
 from mast_ray.verbs.pipeline import Costs, Step, method_table, run_steps
 
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=float,
         default=None,
-        help="limit of all training and pseudo-labels together (default: 30 on CPU, none on GPU)",
+        help="all training and pseudo-labels together are planned to take no longer (default: 30 on CPU, no limit on GPU)",
     )
     parser.add_argument(
         "--price",
@@ -125,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         config = config_of(recipe, args.config_file, sets)
         costs = Costs(_paid_gpus(args.runner.resources(), config) if gpu else 0, args.price)
         steps = _training_steps(args, out, knobs, _teaches_pieces(config, out), config.self_train.rounds)
-        training = _with_expected(steps, budget, config.self_train.rounds)
+        training = with_expected(steps, budget, config.self_train.rounds, out if minutes > 0 else None)
         results = _result_steps(args, out, knobs, out.at(NETWORK).url)
         part = run_steps([*training, *results], run_verb, out, costs=costs, part=slice(len(training)))
         if part not in (0, 4):
@@ -246,29 +245,6 @@ def delivered(config: Config, out: Storage, runner: Runner) -> Delivered:
     if gain.low > 0:
         return Delivered(pieces, f"pieces make the boxes, not the trained network ({said})")
     return Delivered(network, f"the trained network makes the boxes ({said})")
-
-
-def _with_expected(steps: Sequence[Step], budget: Budget, rounds: int) -> list[Step]:
-    """Training steps with what they should take. Names of a budget are sections of the config, or first lessons. A finished
-    detector is trained on the boxes as a stage 2, before those of the rounds.
-    """
-    parts_of = {
-        "pretrain": ("pretrain",),
-        "train": (FIRST_LESSONS, "detector"),
-        "self-train": ("self_train",),
-    }
-
-    def minutes(verb: str) -> float:
-        return sum(t for name, t in budget.minutes.items() if name.split(".")[0] in parts_of.get(verb, ()))
-
-    first = (
-        0.0 if "detector" in budget.minutes else budget.minutes.get("self_train.stage2", 0.0) / (rounds + 1)
-    )
-    moved = {"train": first, "self-train": -first}
-    return [
-        replace(step, expected_s=step.expected_s or 60.0 * (minutes(step.verb) + moved.get(step.verb, 0.0)))
-        for step in steps
-    ]
 
 
 def _is_of_rounds(item: str) -> bool:

@@ -1,12 +1,14 @@
 """What is wrong with an s3:// set-up before any store is asked: no server is needed."""
 
 import errno
+import logging
 import socket
 import tempfile
 
 import pytest
 
-from mast_ray.config.errors import TEMPORARY, DataError
+from mast_ray.config.errors import TEMPORARY, DataError, TemporaryError
+from mast_ray.config.tree import StorageConfig
 from mast_ray.storage.storage import open_storage
 from mast_ray.verbs.main import _report_os_error
 
@@ -23,6 +25,15 @@ def test_an_endpoint_of_the_environment_without_its_scheme_is_refused_with_an_ex
     ) as refused:
         list(open_storage("s3://archive/x").list())
     assert len(str(refused.value).splitlines()) == 2
+
+
+def test_where_credentials_come_from_is_not_said_in_every_process(monkeypatch, caplog):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", region="us-east-1", io_deadline_s=0.5)
+    with caplog.at_level(logging.INFO), pytest.raises(TemporaryError):
+        list(open_storage("s3://archive/x", nobody).list())
+    assert "credentials" not in caplog.text
 
 
 def test_a_full_scratch_folder_is_told_from_a_full_output(capsys):

@@ -116,6 +116,7 @@ class FaultProxy:
         self.expired_requests = 0  # so many requests more are answered 403 ExpiredToken
         self.always_503 = False
         self.refusals: dict[str, str] = {}  # requests whose address holds this are refused with that code
+        self.reads_left: dict[str, int] = {}  # of objects whose address holds this; then access is denied
         self.ignores_conditions = False  # like a store that does not know If-None-Match
         self.counts: dict[str, int] = {}
         self._random = random.Random(seed)
@@ -179,6 +180,13 @@ class FaultProxy:
         for part, code in self.refusals.items():
             if part in request.raw_path:
                 return web.Response(status=403, body=_error(code), content_type="application/xml")
+        for part in self.reads_left:
+            if part in request.raw_path:
+                self.reads_left[part] -= 1
+                if self.reads_left[part] < 0:
+                    return web.Response(
+                        status=403, body=_error("AccessDenied"), content_type="application/xml"
+                    )
         match fault:
             case "500" | "503":
                 name = {"500": "InternalError", "503": "SlowDown"}[fault]

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import threading
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -20,13 +21,15 @@ from mast_ray.stages.score import evaluate as evaluation
 from mast_ray.storage.s3 import S3Storage
 from mast_ray.storage.storage import open_storage
 from mast_ray.tables import prepared as tables
+from mast_ray.tables.assumed_rates import Rates
 from mast_ray.tables.budgets import Budget
 from mast_ray.tables.reading.chunk_sets import chunks_of_split
 from mast_ray.training.data.labels import expert_chunks
-from mast_ray.verbs import demo, main
+from mast_ray.verbs import demo, main, pipeline
 from mast_ray.verbs.demo import HOURS, demo_steps
-from mast_ray.verbs.pipeline import Step, run_steps, seconds_left
-from mast_ray.verbs.run import _announce, _is_of_rounds, _with_expected, delivered
+from mast_ray.verbs.expected import training_left_s, with_expected
+from mast_ray.verbs.pipeline import Step, run_steps, seconds_left, slow_text
+from mast_ray.verbs.run import _announce, _is_of_rounds, delivered
 
 FIRST, SECOND, THIRD = (Step(name, name, (), 10.0) for name in ("first", "second", "third"))
 
@@ -141,8 +144,72 @@ def test_a_run_takes_the_boxes_of_pieces_only_where_they_are_better_beyond_noise
 def test_the_minutes_of_a_budget_are_expected_of_the_steps_that_take_them(minutes, rounds, train_s, rounds_s):
     # a finished detector learns the boxes as a stage 2, before those of the rounds
     steps = [Step("boxes", "train", ()), Step("rounds", "self-train", ()), Step("pieces", "train", (), 60.0)]
-    expected = [step.expected_s for step in _with_expected(steps, Budget({}, minutes), rounds)]
+    expected = [step.expected_s for step in with_expected(steps, Budget({}, minutes), rounds, None)]
     assert expected == pytest.approx([train_s, rounds_s, 60.0])
+
+
+def trained_rows(*chunks_per_s, samples=40):
+    return [{"kind": "train", "step": 1, "samples": samples, "chunks_per_s": one} for one in chunks_per_s]
+
+
+def test_what_is_left_of_a_training_is_its_chunks_at_the_pace_of_its_log():
+    # 60 chunks at 3 a second, the median; the first look pays for the start
+    assert training_left_s(trained_rows(0.1, 2.0, 30.0, 3.0), 100.0) == 20.0
+    assert training_left_s([*trained_rows(2.0), {"kind": "validation"}], 100.0) is None  # too early
+    assert training_left_s(trained_rows(2.0, 3.0, samples=120), 100.0) == 0.0
+
+
+def test_a_step_that_will_take_longer_than_planned_says_by_how_much_and_the_remedy():
+    step = Step("boxes", "train", (), 600.0)
+    said = slow_text(step, 1800.0).splitlines()
+    assert len(said) == 3 and said[0] == ""
+    assert (
+        "takes 30:00 or more and was planned with 10:00" in said[1] and "--minutes divided by 3.0" in said[2]
+    )
+    assert slow_text(step, 700.0) == ""  # a sixth more
+    assert slow_text(Step("boxes", "train", (), 30.0), 80.0) == ""  # less than a minute more
+
+
+def test_a_training_slower_than_its_plan_is_told_once_while_it_runs_where_there_is_a_limit(
+    tmp_path, monkeypatch, capsys
+):
+    """12,000 chunks are planned for 20 minutes, and half as many a second are learned."""
+    out, budget = open_storage(tmp_path), Budget({}, {"detector": 20.0}, Rates(train_chunks_per_gpu_s=10.0))
+    log = "".join(json.dumps(row) + "\n" for row in trained_rows(5.0, 5.0, 5.0, samples=1200))
+    out.write_atomic("detector/metrics.jsonl", log.encode())
+    boxes = Step("boxes", "train", ())
+    (unlimited,), (step,) = (with_expected([boxes], budget, 0, place) for place in (None, out))
+    assert unlimited.left_s is None and step.left_s() == pytest.approx((12_000 - 1200) / 5.0)
+    monkeypatch.setattr(pipeline, "LINE_EVERY_S", 0.001)
+    asked, enough = [], threading.Event()
+
+    def counted():
+        asked.append(1)
+        if len(asked) == 4:
+            enough.set()
+        return step.left_s()
+
+    watched = Step("boxes", "train", (), step.expected_s, counted)
+    assert run_steps([watched], lambda verb, argv: int(not enough.wait(60)), tmp_path, now=lambda: 0.0) == 0
+    said = capsys.readouterr().err
+    assert said.count("this step about 36:00 more") >= 3
+    assert said.count("this step takes 36:00 or more and was planned with 20:00") == 1
+    asked.clear()
+    enough.clear()
+
+    def silent():
+        asked.append(1)
+        if len(asked) == 2:
+            enough.set()
+
+    clock = iter([0.0])  # then the time that was planned is over, and the log says nothing
+    watched = Step("boxes", "train", (), 60.0, silent)
+    run_steps(
+        [watched], lambda verb, argv: int(not enough.wait(60)), tmp_path / "2", now=lambda: next(clock, 200.0)
+    )
+    assert "this step takes 3:20 or more and was planned with 1:00" in capsys.readouterr().err
+    lessons = Budget({}, {"first_lessons": 1.0, "detector": 20.0}, Rates())
+    assert with_expected([boxes], lessons, 0, out)[0].left_s is None  # two trainings in one step
 
 
 def test_the_demo_expects_five_minutes_or_less_and_scales_with_the_hours(tmp_path):

@@ -98,7 +98,7 @@ class PrepareWork:
                 blocks = blocks_with_beat(reading, self.audio.block_s, attempt.beat)
                 segments = segments_of_blocks(blocks, self.short_recordings, logmel)
                 writer.add(item.item_id, backgrounds.measuring(item.item_id, segments))
-                note_success(self.archive)
+                note_success(self.archive, item)
                 place = metadata_of(
                     item.path, reading.info.header, self.audio, self.sites, reading.duration_s
                 )

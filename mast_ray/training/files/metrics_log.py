@@ -12,14 +12,15 @@ import io
 import json
 import logging
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 from mast_ray.config.errors import TemporaryError
+from mast_ray.config.scratch import scratch_folder
 from mast_ray.storage.storage import Storage
 
 log = logging.getLogger("mast.training")
@@ -38,7 +39,8 @@ class MetricsLog:
         self.storage, self.board, self.now = storage, board, now
         self.rows: list[dict[str, Any]] = []
         self._flushed_s = now()
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch = ExitStack()
+        self._events: Path | None = None  # TensorBoard's folder where the storage is none
         self._board: Any = None
 
     def begin(self, resume_step: int, unscored: Sequence[int] = ()) -> None:
@@ -50,8 +52,7 @@ class MetricsLog:
             return
         folder = self.storage.local_path(TENSORBOARD)
         if folder is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="mast-tensorboard-")
-            folder = Path(self._scratch.name)
+            folder = self._events = self._scratch.enter_context(scratch_folder())
         self._board = _tensorboard(folder, resume_step)
 
     def add(self, kind: str, step: int, samples: int, values: Mapping[str, float]) -> None:
@@ -85,10 +86,9 @@ class MetricsLog:
         if self._board is not None:
             self._board.close()
         self.storage.write_atomic(PARQUET, _parquet_bytes(self.rows))
-        if self._scratch is not None:
-            for path in sorted(Path(self._scratch.name).rglob("events.*")):
+        with self._scratch:
+            for path in sorted(self._events.rglob("events.*")) if self._events is not None else ():
                 self.storage.write_atomic(f"{TENSORBOARD}/{path.name}", path.read_bytes())
-            self._scratch.cleanup()
 
 
 def read_metrics(storage: Storage) -> list[dict[str, Any]]:
