@@ -262,8 +262,14 @@ def knobs_of(args: argparse.Namespace, size: str) -> list[str]:
     ]
 
 
+def licence_text(sources: list[dict]) -> str:
+    """The licence of the weights, and those of what they were trained on, for their card."""
+    parts = ", ".join(f"{one['source']} ({', '.join(one['licences'])})" for one in sources)
+    return f"CC BY-NC-SA 4.0; trained on clips of {parts}; recordists: weights/sources.json of the package mast_ray"
+
+
 def export(args: argparse.Namespace, size: str) -> None:
-    """The best finished model of a size into the package: half precision, its card with sha256 and sources."""
+    """The best finished model of a size into the package: half precision, its card with sha256 and licences."""
     from dataclasses import replace
 
     import torch
@@ -278,8 +284,10 @@ def export(args: argparse.Namespace, size: str) -> None:
         name: value.half() if value.dtype == torch.float32 else value for name, value in weights.items()
     }
     target = args.export / size
-    write_model(open_storage(target), halves, replace(card, config={}))
-    (args.export / "sources.json").write_text((args.work / "sources.json").read_text())
+    sources = (args.work / "sources.json").read_text()
+    licence = licence_text(json.loads(sources))
+    write_model(open_storage(target), halves, replace(card, config={}, licence=licence))
+    (args.export / "sources.json").write_text(sources)
     print(f"{target}: from {folder}, {sum(v.numel() for v in halves.values()) / 1e6:.1f} M parameters")
 
 

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,21 @@ def lease_or_stop(stage: Storage) -> Iterator[Lease]:
         ) from None
 
 
+def forget_lease(stage: Storage, lease: Lease) -> None:
+    """Remove what a lease that has ended left in the store, and those before it; never that of a run that came after.
+
+    Holders before beats: whoever looks meanwhile reads `released`, or nothing.
+    """
+    keys = [entry.key for entry in stage.list("lease") if entry.key.endswith((".json", ".beat"))]
+    own = [key for key in keys if _generation_of(key) <= lease.generation]
+    for key in sorted(own, key=lambda key: (key.endswith(".beat"), key)):
+        stage.delete(key)
+    folder = stage.local_path("lease")
+    if folder is not None:
+        with suppress(OSError):  # another run holds one
+            folder.rmdir()
+
+
 def _acquire(stage: Storage, ttl_s: float) -> Lease:
     run = secrets.token_hex(4)
     while True:
@@ -124,8 +139,12 @@ def _acquire(stage: Storage, ttl_s: float) -> Lease:
 
 
 def _latest_generation(stage: Storage) -> int:
-    names = [entry.key.rsplit("/", 1)[-1] for entry in stage.list("lease")]
-    return max((int(name.split(".")[0]) for name in names if name.endswith(".json")), default=0)
+    keys = [entry.key for entry in stage.list("lease") if entry.key.endswith(".json")]
+    return max(map(_generation_of, keys), default=0)
+
+
+def _generation_of(key: str) -> int:
+    return int(key.rsplit("/", 1)[-1].split(".")[0])
 
 
 def _is_over(stage: Storage, generation: int, ttl_s: float) -> bool:
@@ -158,11 +177,11 @@ def _active_text(stage: Storage, generation: int) -> str:
 
 
 def _holder(stage: Storage, generation: int) -> dict[str, Any]:
-    """Who took a lease; a damaged one is held by nobody known, and ends when it gives no sign of life."""
+    """Who took a lease; one that is damaged or gone is held by nobody known, and ends when it gives no sign of life."""
     unknown = {"run": "", "host": "unknown", "place": "", "pid": 0, "started": ""}
     try:
         found = json.loads(stage.read_bytes(_key(generation)))
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return unknown
     return unknown | found if isinstance(found, dict) else unknown
 

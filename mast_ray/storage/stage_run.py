@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, StorageConfig
-from mast_ray.storage.lease import lease_or_stop
+from mast_ray.storage.lease import forget_lease, lease_or_stop
 from mast_ray.storage.stage_folders import MANIFEST, Manifest, read_manifest, write_manifest
 from mast_ray.storage.storage import Storage, open_storage
 
@@ -101,10 +101,26 @@ def stage_run(
     if done is not None:
         yield StageRun(stage, name, config, key, inputs, done)
         return
-    with lease_or_stop(stage) if lease == "own" else nullcontext() as held:
-        if settings is not None:
-            refuse_other_settings(stage, settings)
-        yield StageRun(stage, name, config, key, inputs, run_id=held.run if held is not None else "")
+    held, is_bare = None, False
+    try:
+        with lease_or_stop(stage) if lease == "own" else nullcontext() as held:
+            try:
+                if settings is not None:
+                    refuse_other_settings(stage, settings)
+                run_id = held.run if held is not None else ""
+                yield StageRun(stage, name, config, key, inputs, run_id=run_id)
+            except (ConfigError, DataError):
+                is_bare = _holds_no_work(stage)
+                if is_bare:
+                    stage.delete(BEGUN)
+                raise
+    finally:
+        if held is not None and is_bare:
+            forget_lease(stage, held)  # refused before any work: nothing is left of it
+
+
+def _holds_no_work(stage: Storage) -> bool:
+    return all(entry.key == BEGUN or entry.key.startswith("lease/") for entry in stage.list())
 
 
 def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
@@ -122,7 +138,7 @@ def refuse_other_settings(stage: Storage, mine: Mapping[str, Any]) -> None:
             "delete that file if they are the present ones, or choose another --out"
         ) from error
     different = [name for name in mine if begun.get(name) != mine[name]]
-    if different and all(entry.key == BEGUN or entry.key.startswith("lease/") for entry in stage.list()):
+    if different and _holds_no_work(stage):
         stage.write_atomic(BEGUN, record)
     elif different:
         name = different[0]

@@ -37,7 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
     # verb: (module, one line of help), in the order a newcomer meets them
     "config": ("config", "print a recipe with every knob explained"),
     "synth": ("synth", "make a labelled synthetic soundscape archive"),
-    "show": ("show", "draw a recording's spectrogram with boxes"),
+    "show": ("show", "draw a recording's spectrogram with boxes; what a model began with"),
     "inventory": ("inventory", "what is in an archive, before any work"),
     "prepare": ("prepare", "archive of recordings -> tables of log-mel frames and labels"),
     "split": ("split", "deal recordings into train, validation, test and pool again"),

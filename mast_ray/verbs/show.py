@@ -1,5 +1,5 @@
-"""`mast show`: draw a recording's spectrogram with its annotations (green, solid)
-and detections (blue, dashed).
+"""`mast show`: draw a recording's spectrogram with its annotations (green, solid) and detections (blue, dashed); of a
+model folder, say what its weights began with and which licences come with them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,22 @@ from mast_ray.spectrogram.logmel import LogMel
 from mast_ray.stages.review.found_boxes import channel_of
 from mast_ray.storage.storage import key_of, open_beside
 from mast_ray.tables.schemas import DETECTIONS
+from mast_ray.training.files.began_with import model_text
+from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.shipped import SHIPPED, model_folder
 from mast_ray.verbs.idle_options import refuse_idle
 
-HELP = "draw a recording's spectrogram with boxes"
+HELP = """Draw a recording's spectrogram with boxes, or say what a model's weights began with and under which licences.
+
+  mast show day.wav --detections found -o day.png
+  mast show run/self_trained/model                 # also shipped:tiny, shipped:compact"""
+OF_RECORDING = ("annotations", "detections", "threshold", "start", "seconds", "out", "sound")
 _LONGEST_S = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="recording (wav, flac, ogg, mp3)")
+    add("file", type=Path, metavar="FILE", help="recording (wav, flac, ogg, mp3), or model folder")
     add(
         "--annotations",
         type=Path,
@@ -69,11 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--seconds", type=float, default=CHUNK_S, metavar="S", help="seconds shown (default 10.24, one chunk)"
     )
-    add("-o", "--out", type=Path, required=True, metavar="PNG", help="picture to write")
+    add("-o", "--out", type=Path, metavar="PNG", help="picture to write, of a recording")
     add("--sound", type=Path, metavar="WAV", help="also write what is shown as sound, 16 kHz")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.file.is_dir() or str(args.file).partition(":")[0] == SHIPPED:
+        refuse_idle(args, OF_RECORDING, "they are for a recording, and this is a model")
+        folder = model_folder(str(args.file), has_gpu=False)
+        print(shown(model_text(read_card(folder), os.path.abspath(folder))))
+        return 0
+    if args.out is None:
+        raise ConfigError("`mast show RECORDING` draws a picture: say where to write it, -o PNG")
     if not 0.0 < args.seconds <= _LONGEST_S or not 0.0 <= args.start < math.inf:
         raise ConfigError(
             f"--start {args.start:g} --seconds {args.seconds:g} is not a stretch that can be drawn:\n"

@@ -12,7 +12,7 @@ import pytest
 
 from mast_ray.config.errors import RunActiveError
 from mast_ray.config.signals import interruptible
-from mast_ray.storage.lease import _identity, held_lease, lease_or_stop
+from mast_ray.storage.lease import _identity, forget_lease, held_lease, lease_or_stop
 from mast_ray.storage.storage import LocalStorage, open_storage
 
 
@@ -157,3 +157,17 @@ def test_a_replaced_holder_stops_also_while_it_waits(tmp_path, in_background):
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began_s < 15
+
+
+def test_a_lease_that_is_forgotten_leaves_that_of_the_run_after_it(tmp_path):
+    stage = open_storage(tmp_path)
+    for _ in range(2):
+        with held_lease(stage) as ended:
+            pass
+    with held_lease(stage) as later:
+        forget_lease(stage, ended)
+        assert later.generation == 3 and [path.name for path in tmp_path.rglob("*.json")] == ["000003.json"]
+        with pytest.raises(RunActiveError), held_lease(stage):
+            pass
+    forget_lease(stage, later)
+    assert list(tmp_path.iterdir()) == []

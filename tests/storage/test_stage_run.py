@@ -79,3 +79,20 @@ def test_a_manifest_survives_the_round_trip_and_a_foreign_one_is_nobodys(tmp_pat
     written = json.loads((tmp_path / "manifest.json").read_text())
     assert Manifest.from_json(written) == read_manifest(open_storage(tmp_path))
     assert not Manifest.from_json({"key": "k", "name": "something else"}).is_of("train", "k", {})
+
+
+def test_a_refusal_before_any_work_leaves_nothing(tmp_path):
+    stage = open_storage(tmp_path / "out")
+    with pytest.raises(DataError), stage_run(stage, "train", tiny(), "k", INPUTS, {"seed": 1}):
+        raise DataError("the weights are damaged")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert finish(stage)
+
+
+def test_a_refusal_after_some_work_leaves_all_of_it(tmp_path):
+    stage = open_storage(tmp_path)
+    with pytest.raises(DataError), stage_run(stage, "train", tiny(), "k", INPUTS) as run:
+        run.stage.write_atomic("checkpoints/one", b"work")
+        raise DataError("a recording is gone")
+    left = {entry.key for entry in stage.list()}
+    assert left == {"checkpoints/one", "lease/000001.json", "lease/000001.beat"}

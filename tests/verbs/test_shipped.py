@@ -1,6 +1,7 @@
 """Detectors that come with the package: found by name, checked like any other, used where no model is named."""
 
 import argparse
+import json
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.tree import Config, ModelConfig
 from mast_ray.reporting.detection_tables import read_detections
 from mast_ray.training.assembly import detection, load_detector
-from mast_ray.training.files.model_files import read_model
+from mast_ray.training.files.model_files import read_card, read_model
 from mast_ray.training.files.shipped import SCRATCH, SHIPPED, SIZES, model_folder, shipped_model
 from mast_ray.verbs import train
 from mast_ray.verbs.main import _asked, run_verb
@@ -44,6 +45,15 @@ def test_a_shipped_detector_loads_and_says_what_it_expects(size):
     weights, _ = read_model(shipped_model(size), "detector")
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float16}
     assert sum(file.stat().st_size for file in shipped_model("tiny").parent.rglob("*")) < 30_000_000
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_shipped_detector_states_its_licence_and_those_of_every_source(size):
+    card = read_card(shipped_model(size))
+    sources = json.loads((shipped_model(size).parent / "sources.json").read_text(encoding="utf-8"))
+    assert card.began_with == () and card.licence.startswith("CC BY-NC-SA 4.0")
+    for one in sources:
+        assert f"{one['source']} ({', '.join(one['licences'])})" in card.licence
 
 
 def test_the_energy_detector_is_shipped_too_and_has_nothing_to_learn():

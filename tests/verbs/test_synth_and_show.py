@@ -9,6 +9,7 @@ import pytest
 import soundfile
 from matplotlib.image import imread
 
+from mast_ray.training.files.shipped import shipped_model
 from mast_ray.verbs.main import main
 
 BOX = {"begin_s": 1.0, "end_s": 2.0, "low_hz": 1000.0, "high_hz": 2000.0, "score": 0.7}
@@ -166,3 +167,19 @@ def test_boxes_that_cannot_be_drawn_are_told_by_their_column(archive, tmp_path, 
     parquet.write_table(pa.Table.from_pylist([row | changed]), table)
     assert main(["show", str(recording), "-o", str(tmp_path / "x.png"), "--detections", str(table)]) == 3
     assert says in capsys.readouterr().err
+
+
+def test_show_says_of_a_model_what_it_began_with_and_what_it_may_be_used_for(tmp_path, capsys):
+    model = str(shipped_model("tiny"))
+    for name in ("shipped:tiny", model):
+        assert main(["show", name]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("shipped:tiny: detector mast tiny") and "began with  nothing" in said
+        assert "licence of shipped:tiny: CC BY-NC-SA 4.0" in said
+    assert main(["show", model, "-o", str(tmp_path / "x.png")]) == 2
+    assert main(["show", str(tmp_path)]) == 3 and "not a finished model folder" in capsys.readouterr().err
+
+
+def test_show_of_a_recording_needs_a_place_for_the_picture(tmp_path, capsys):
+    assert main(["show", str(tmp_path / "a.wav")]) == 2
+    assert "-o PNG" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mast_ray.reporting.activity import clock_name, local_start_s
 from mast_ray.reporting.report.collect_studies import flat
 from mast_ray.reporting.report.contents import Effort, RejectReason, ResultTable
 from mast_ray.storage.stage_folders import text_hash
+from mast_ray.training.files.origins import licences_of, origins_text, parse_origins
 
 MOST_REJECTS = 200
 
@@ -72,14 +74,17 @@ def facts_of(
 ) -> tuple[tuple[str, str], ...]:
     """Name and value of everything that names the run: models, data, dates, zones, code, config, packages."""
     facts: list[tuple[str, str]] = []
+    licences: dict[str, str] = {}
     for folder, card in cards.items():
         sha = str(card.get("weights_sha256", ""))[:16]
-        facts.append(
-            (
-                f"{card.get('kind', 'model')} {folder or ''}".strip(),
-                f"weights {sha}, data {card.get('data_hash') or '–'}",
-            )
-        )
+        name = f"{card.get('kind', 'model')} {folder or ''}".strip()
+        began_with = None
+        with suppress(TypeError, ValueError):  # a card that was written by hand is shown as far as it goes
+            began_with = parse_origins(card.get("began_with"))
+        began = origins_text(began_with)
+        facts.append((name, f"weights {sha}, data {card.get('data_hash') or '–'}, {began}"))
+        licences |= licences_of(name, str(card.get("licence") or ""), began_with)
+    facts += [(f"licence of {whose}", text) for whose, text in licences.items()]
     if detections is not None:
         shas = [s for s in pc.unique(detections.column("model_sha")).to_pylist() if s]
         facts.append(("model of the detections", ", ".join(s[:16] for s in shas[:4]) or "–"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -47,6 +47,7 @@ from mast_ray.tables.reading.reader import ChunkReader
 from mast_ray.training.assembly import load_detector
 from mast_ray.training.data.archive_inputs import read_as
 from mast_ray.training.engine import choose_precision
+from mast_ray.training.files.began_with import TAUGHT_BY, origins_of
 from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.post_processing import PostProcessing
 from mast_ray.training.worker import first_device
@@ -123,6 +124,7 @@ def detect_chunks(
         if run.done is not None:
             log.info("%s holds these detections already", stage.url)
             return StageResult(run.done, was_done=True)
+        models = origins_of([("teacher", model) for model in (task.model, *task.also)], config.storage)
         if drawn:
             log.info("%s of %s chunks are drawn at random", f"{len(chunks):,}", f"{len(every):,}")
         taken = next((one for one in known if done_before(one, stage_name, key, inputs)), None)
@@ -132,7 +134,8 @@ def detect_chunks(
             copy_work(taken, stage)
         else:
             _work_off(task, run, units, runner, len(chunks))
-        return StageResult(run.finish(count_chunks(stage, units) | {"drawn": drawn}), was_done=False)
+        told = {"drawn": drawn, TAUGHT_BY: [asdict(one) for one in models]}
+        return StageResult(run.finish(count_chunks(stage, units) | told), was_done=False)
 
 
 def _hears_alike(model: str, card: Card, task: ChunkTask) -> str:

@@ -43,6 +43,7 @@ from mast_ray.training.data.labels import (
     LabelSource,
     pseudo_label_tables,
 )
+from mast_ray.training.files.began_with import TAUGHT_BY
 
 log = logging.getLogger("mast.self_train")
 
@@ -130,7 +131,8 @@ def make_pseudo_labels(
             work = stage.at(WORK).at(content).url  # parts of other settings are not taken up
             task = OperatorTask(config, prepared.storage.url, detections.url, work, teacher)
             run.begin_anew()
-            run.finish(_write_labels(task, prepared, stage, runner))
+            told = {name: made.counts[name] for name in (TAUGHT_BY,) if name in made.counts}
+            run.finish(_write_labels(task, prepared, stage, runner) | told)
     return PseudoLabels(
         LabelSource("pseudo", stage.url, content),
         stage,
@@ -140,7 +142,7 @@ def make_pseudo_labels(
     )
 
 
-def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner: Runner) -> dict[str, int]:
+def _write_labels(task: OperatorTask, prepared: Prepared, stage: Storage, runner: Runner) -> dict[str, Any]:
     """The tables of a folder of pseudo-labels; returns counts."""
     made = spread_operator(task, prepared, runner)
     most, places = task.knobs.max_chunks, None

@@ -18,6 +18,7 @@ from mast_ray.training.engine import Objective
 from mast_ray.training.files.checkpoints import Checkpoints
 from mast_ray.training.files.metrics_log import MetricsLog
 from mast_ray.training.files.model_files import BestWeights, Card, write_model
+from mast_ray.training.files.origins import Origins
 from mast_ray.training.loop import FitResult, RunFiles
 from mast_ray.training.worker import Worker
 
@@ -39,6 +40,7 @@ def card_of(
     prepared: Prepared,
     result: FitResult,
     own: Card | None = None,
+    began_with: Origins = (),
 ) -> Card:
     """What is known of the model that a run made; where nothing was found to tune a threshold on, the one it began with
     holds.
@@ -60,6 +62,7 @@ def card_of(
         data_hash=data_hash(prepared),
         config=config.model_dump(mode="json"),
         metrics=best,
+        began_with=began_with,
         code_version=code_version(),
     )
 

@@ -53,7 +53,9 @@ from mast_ray.training.data.labels import (
 )
 from mast_ray.training.data.mixed_reader import MixedReader
 from mast_ray.training.engine import Objective, choose_precision
+from mast_ray.training.files.began_with import origins_of
 from mast_ray.training.files.model_files import Card, read_card
+from mast_ray.training.files.origins import How, Origins
 from mast_ray.training.files.selection import Validation
 from mast_ray.training.loop import FitOptions, FitResult, fit
 from mast_ray.training.progress import flops_of_chunk, peak_flops_of
@@ -103,6 +105,7 @@ class PretrainTask:
         objective = reconstruction(config)
         if self.init_encoder:
             load_encoder_weights(objective, self.init_encoder, config)
+        began_with = _began_with(self, worker)
         reader = chunk_reader(prepared, pool, config, self.knobs.batch_size, worker)
         inputs = Inputs(normalisation, tail, worker.device, _precision(config, worker))
         validation = self._validation(objective, prepared, held, inputs, worker)
@@ -111,7 +114,7 @@ class PretrainTask:
         feed = feed_of(reader, worker, schedule, normalisation, tail=tail)
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = card_of("autoencoder", config, inputs, prepared, result)
+        card = card_of("autoencoder", config, inputs, prepared, result, began_with=began_with)
         return export(open_storage(self.out, config.storage), worker, objective, card, result, len(pool))
 
     def _validation(
@@ -167,6 +170,7 @@ class DetectorTask:
             load_encoder_weights(objective, self.init_encoder, config)
         if self.init_detector:
             load_detector_weights(objective, self.init_detector, config)
+        began_with = _began_with(self, worker)
         if worker.rank == 0:
             warn_of_unlearned_boxes(objective, reader)
             if not (self.init_encoder or self.init_detector):
@@ -215,7 +219,7 @@ class DetectorTask:
         )
         identity = run_identity(self, prepared)
         result = _fit(self, worker, engine, feed, schedule, validation, identity)
-        card = card_of("detector", config, inputs, prepared, result, own)
+        card = card_of("detector", config, inputs, prepared, result, own, began_with)
         return export(
             open_storage(self.out, config.storage), worker, objective, card, result, len(data.reader)
         )
@@ -334,6 +338,16 @@ def archive_inputs_of(task: PretrainTask | DetectorTask, say: bool = True) -> Ar
     prepared = open_prepared(task.prepared, task.config.storage)
     where = next((start for start in starts if start), "")
     return archive_inputs(prepared, task.config, card, where, say)
+
+
+def _began_with(task: PretrainTask | DetectorTask, worker: Worker) -> Origins:
+    """For the card, which rank 0 writes; looked up before hours pass in which a folder may go away."""
+    if worker.rank != 0:
+        return ()
+    if isinstance(task, PretrainTask):
+        return origins_of([("start", task.init_encoder)], task.config.storage)
+    starts: list[tuple[How, str]] = [("start", task.init_detector), ("encoder", task.init_encoder)]
+    return origins_of(starts, task.config.storage, task.labels)
 
 
 def feed_of(

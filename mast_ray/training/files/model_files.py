@@ -2,8 +2,8 @@
 best weights of a run in progress.
 
 A card says what the weights are (kind, model settings), what they expect (normalisation), how to use
-them (score threshold) and where they come from (data hash, config, code version). Loading compares
-the sha256 of the very bytes it parses.
+them (score threshold), where they come from (data hash, config, code version, what they began with) and under
+which licence its maker gives them away. Loading compares the sha256 of the very bytes it parses.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mast_ray.spectrogram.normalisation import Normalisation
 from mast_ray.storage.outputs import remove_folder
 from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.training.files.checkpoints import manifest_text, parse_manifest
+from mast_ray.training.files.origins import Origins, parse_origins
 from mast_ray.training.files.post_processing import PostProcessing
 
 WEIGHTS, CARD = "weights.safetensors", "card.json"
@@ -55,6 +56,8 @@ class Card:
     doubts_nested: bool = (
         False  # boxes within better ones (boxes/nesting.py); as `post` says where there is one
     )
+    began_with: Origins | None = None  # None: not recorded, by an earlier version
+    licence: str = ""  # as its maker states it; what comes with `began_with` holds besides
     code_version: str = __version__
     weights_sha256: str = ""
     card_version: int = CARD_VERSION
@@ -95,7 +98,7 @@ def read_card(folder: str | Path | Storage, settings: StorageConfig | None = Non
                 f"{storage.url}/{CARD} has version {version}, this mast_ray reads {CARD_VERSION}:\n"
                 "use the mast_ray that wrote the model, or a newer one"
             )
-        card = Card(**values)
+        card = Card(**values | {"began_with": parse_origins(values.get("began_with"))})
         fault = fault_of(card)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {str(error)[:120]}"
@@ -124,6 +127,8 @@ def fault_of(card: Card) -> str:
         return f"score_threshold {threshold!r} is no number from 0 to 1"  # NaN is not either
     if not isinstance(card.doubts_nested, bool):
         return f"doubts_nested {card.doubts_nested!r} is neither true nor false"
+    if not isinstance(card.licence, str):
+        return f"licence {str(card.licence)[:40]!r} is no text"
     try:
         if card.post is not None:
             PostProcessing.from_dict(card.post)

@@ -80,6 +80,21 @@ def test_a_whole_run_fills_its_sections(run, season):
     assert "TRUNCATED" in text and "UTC+7" in text and "555555" in text
 
 
+def test_a_model_is_shown_with_what_it_began_with_and_the_licences_of_that(run):
+    def facts(**said):
+        known = {"kind": "detector", "weights_sha256": "5" * 64, "data_hash": "d"}
+        run.write_atomic("detector/card.json", json.dumps(known | said).encode())
+        return dict(collect_run(run, now=NOW).facts)
+
+    shipped = {"how": "start", "name": "shipped:tiny", "weights_sha256": "a", "licence": "CC BY-NC-SA 4.0"}
+    found = facts(began_with=[shipped], licence="mine")
+    assert found["detector detector"] == "weights 5555555555555555, data d, began with shipped:tiny"
+    assert found["licence of shipped:tiny"] == "CC BY-NC-SA 4.0"
+    assert found["licence of detector detector"] == "mine"
+    for odd in ({}, {"began_with": 7, "licence": None}):
+        assert facts(**odd)["detector detector"].endswith("what it began with is not recorded")
+
+
 def test_the_figures_are_the_evaluators(run, season):
     data = collect_run(run, now=NOW)
     table = data.tables[0]

@@ -82,6 +82,9 @@ def test_a_training_from_the_energy_detector_learns_the_pool_first_and_then_the_
     assert card.model["name"] == final.model["name"] == "mast"
     assert card.weights_sha256 != final.weights_sha256
     assert learned.keys() == after.keys()
+    began_with = [(one.how, one.name) for one in final.began_with]
+    assert began_with[0] == ("start", "round1/stage1") and began_with[1][0] == "teacher"
+    assert began_with[1][1] in ("shipped:energy", "first_lessons/teacher")
     close = max(
         float((learned[name] - after[name]).abs().max()) for name in learned if "encoder.blocks" in name
     )
@@ -124,6 +127,7 @@ def test_pieces_are_put_together_as_the_experts_do_and_used_like_any_model(archi
     assert "pieces put together" in said and "(n = " in said
     card = read_card(out)
     assert card.model["name"] == "pieces" and card.data_hash
+    assert (card.began_with, card.licence) == ((), ""), "the boxes alone taught it"
     assert 0.0 < card.score_threshold < 1.0
     assert train(archive, out, *sets) == 0, "nothing to do"
     assert read_card(out) == card

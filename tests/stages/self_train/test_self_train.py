@@ -24,6 +24,7 @@ from mast_ray.spectrogram.logmel import one_thread
 from mast_ray.stages.runner import HERE
 from mast_ray.stages.self_train.self_train import run_self_train
 from mast_ray.training.files.model_files import read_card
+from mast_ray.training.files.origins import short_name
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -118,6 +119,29 @@ def test_two_rounds_leave_figures_of_every_split_pseudo_labels_and_a_model(undis
     assert (
         len(round_series(rounds_of((undisturbed / "rounds.json").read_bytes()))) >= 4
     )  # a report can draw them
+
+
+def test_every_student_names_what_its_weights_go_back_to(undisturbed, detector):
+    """The teacher is what a student begins with; the seed's card is from before that was recorded."""
+    seed = short_name(detector)
+    chain = [
+        "round2/stage1",
+        "round1/stage2",
+        "round1/stage1",
+        seed,
+        f"not recorded ({seed} is from before it was)",
+    ]
+    for name, first in (
+        ("round2/stage2", 0),
+        ("round2/stage1", 1),
+        ("round1/stage2", 2),
+        ("round1/stage1", 3),
+    ):
+        began_with = read_card(undisturbed / name).began_with
+        assert [one.name for one in began_with] == chain[first:]
+        assert {one.how for one in began_with} == {"start"}
+    taught = json.loads((undisturbed / "round2/pseudo/manifest.json").read_text())["counts"]["taught_by"]
+    assert [(one["how"], one["name"]) for one in taught[:1]] == [("teacher", "round1/stage2")]
 
 
 def test_every_pseudo_box_knows_its_model_policy_and_round(undisturbed, detector):

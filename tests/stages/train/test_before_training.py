@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from small_archive import make_prepared
 
-from mast_ray.config.errors import ConfigError
+from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides
 from mast_ray.config.recipes import paper, tiny
-from mast_ray.stages.runner import Here
+from mast_ray.stages.runner import HERE, Here
 from mast_ray.stages.train.box_checks import warn_of_random_encoder, warn_of_unlearned_boxes
 from mast_ray.stages.train.summary import TrainSummary, result_text
 from mast_ray.stages.train.train import run_train_detector
@@ -124,7 +124,16 @@ def test_a_run_that_is_refused_by_its_workers_leaves_no_record_to_go_on_from(arc
     """The next command's feed would be that of the refused one."""
     with pytest.raises(ConfigError, match="planet"):
         run_train_detector(tiny(), archive.storage.url, str(tmp_path / "out"), runner=Refusing())
-    assert not (tmp_path / "out" / "config.yaml").exists()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_damaged_file_of_public_weights_leaves_nothing_behind(archive, tmp_path):
+    (tmp_path / "cut.pth").write_bytes(b"half of it")
+    config = apply_overrides(tiny(), {"spectrogram.divisor": 2.0})
+    places, encoder = (archive.storage.url, str(tmp_path / "out")), str(tmp_path / "cut.pth")
+    with pytest.raises(DataError, match="not a plain PyTorch checkpoint"):
+        run_train_detector(config, *places, init_encoder=encoder, runner=HERE)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_a_killed_training_was_writing_is_gone_when_it_goes_on(archive, tmp_path):

@@ -121,6 +121,14 @@ def test_a_detector_starts_from_the_encoder_and_carries_its_tuned_threshold(prep
     assert json.dumps(measured) == json.dumps({name: summary.best[name] for name in measured})
 
 
+def test_a_card_names_the_encoder_that_its_training_began_with_and_a_fresh_one_nothing(encoder, detector):
+    (_, of_encoder), (_, of_detector) = load_autoencoder(encoder[0]), load_detector(detector[0])
+    assert of_encoder.began_with == ()
+    (own,) = of_detector.began_with
+    name = f"{encoder[0].parent.name}/out"
+    assert (own.how, own.name, own.weights_sha256) == ("encoder", name, of_encoder.weights_sha256)
+
+
 def inputs_of(card):
     return Inputs(card.normaliser(), card.tail, torch.device("cpu"))
 
