@@ -53,16 +53,17 @@ def run(args: argparse.Namespace) -> int:
     from shlex import quote
 
     from mast_ray.config.errors import ConfigError
+    from mast_ray.config.loading import parse_set
     from mast_ray.stages.learn.learn import learn, round_before
-    from mast_ray.stages.learn.places import DETECTIONS, find_run, next_name
+    from mast_ray.stages.learn.places import DETECTIONS, as_detected, find_run, next_name
     from mast_ray.verbs.gpu import has_gpu
     from mast_ray.verbs.main import config_of
 
     if args.minutes <= 0:
         raise ConfigError(f"--minutes {args.minutes:g} is no time to learn: give e.g. --minutes 5")
     recipe = args.recipe or (None if args.config_file else ("field" if has_gpu(args) else "tiny"))
-    config = config_of(recipe, args.config_file, args.sets)
     place = find_run(args.run, args.audio, args.model, args.corrections)
+    config = as_detected(config_of(recipe, args.config_file, args.sets), place, parse_set(args.sets))
     out = args.out or next_name(args.run)
     if (earlier := round_before(config, place, out, args.minutes)) is not None:
         print(f"already done, skipping: {out}")

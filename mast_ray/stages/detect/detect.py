@@ -52,6 +52,7 @@ from mast_ray.training.files.model_files import Card, read_card
 from mast_ray.training.files.names_files import names_version_of
 
 STAGE = "detect"
+TABLE = "table.csv"  # what the user's table said, for who detects again
 SAMPLED_HEADERS = 200
 SEALED = (FOLDERS, ("recordings.parquet", "rejects.parquet"))
 
@@ -80,7 +81,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     threshold = stored_threshold(inputs.threshold, config, card)
     listing = list_archive(archive, inputs.exclude)
     paths = [item.path for item in listing.items] if inputs.table else []
-    sites, _ = site_table_of(inputs.table, paths, config.storage, site_by_name(config.audio))
+    sites, table_text = site_table_of(inputs.table, paths, config.storage, site_by_name(config.audio))
     listing = replace(listing, items=versions_with_rows(listing.items, sites, config.audio))
     model_at = open_storage(inputs.model, config.storage)
     used_embedding(config.detect.embeddings, load_names(model_at, card))  # a mistake is told before the work
@@ -89,6 +90,7 @@ def detect(inputs: DetectInputs, config: Config, *, runner: Runner = ON_RAY, dry
     sweeping = Sweep(
         archive, stage, listing.items, config, sites, settings, card.score_threshold, inputs.verify,
         num_verdicts=calibration.num_examples if calibration is not None else 0,
+        table_text=table_text, exclude=inputs.exclude,
     )  # fmt: skip
     if (code := sweeping.code_if_done(writes=not dry_run)) is not None:
         return code
@@ -159,6 +161,8 @@ class Sweep:
         model_threshold: float | None = None,
         verify: bool = False,
         num_verdicts: int = 0,
+        table_text: str = "",
+        exclude: Sequence[str] = (),
     ) -> None:
         self.archive, self.stage, self.config, self.sites, self.settings = (
             archive,
@@ -170,6 +174,7 @@ class Sweep:
         self.model_threshold = model_threshold  # for the readers of the table: the boxes do not depend on it
         self.verify = verify
         self.num_verdicts = num_verdicts  # behind the probabilities
+        self.table_text, self.exclude = table_text, exclude
         self.items = order_by_site_and_date(items, config.audio, sites)
         self.num_bytes = sum(item.num_bytes for item in self.items)
         self.inputs = {"archive": archive_hash(self.items), "model": str(settings.get("model", ""))}
@@ -265,6 +270,7 @@ class Sweep:
             "detections": found.num_detections,
             "model_threshold": self.model_threshold,
             "archive": self.archive.url,  # for who looks into the recordings later
+            "exclude": list(self.exclude),
             "calibration_verdicts": self.num_verdicts,
             "files": sum(key.startswith("detections/") for key in keys),
             "tables": {"detections": text_hash("\n".join(sorted(keys)))},
@@ -272,6 +278,10 @@ class Sweep:
         }
         assert written.num_recordings == counted.done, "recordings.parquet and the commits disagree"
         remove_leftovers(self.stage, keys, SEALED[0])
+        if self.table_text:
+            self.stage.write_atomic(TABLE, self.table_text.encode())
+        else:
+            self.stage.delete(TABLE)
         if num_earlier:
             about = {"recordings": num_earlier, "model_threshold": self.model_threshold}
             replace(run, stage=self.stage.at(EARLIER), inputs={}).finish(about)

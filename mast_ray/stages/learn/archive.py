@@ -17,12 +17,9 @@ import pyarrow as pa
 
 from mast_ray.config.errors import OK, PARTIAL, DataError
 from mast_ray.config.tree import Config, SplitConfig
-from mast_ray.evaluation.figure_tables import csv_bytes
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.evaluation.split_truth import selection_split
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
-from mast_ray.recordings.annotations.tabular import decoded, parse_table
-from mast_ray.reporting.detection_tables import read_recordings
 from mast_ray.spectrogram.grid import (
     CHUNK_S,
     FRAME_SHIFT_S,
@@ -31,10 +28,8 @@ from mast_ray.spectrogram.grid import (
     middle_chunk,
     seconds_of_hops,
 )
-from mast_ray.stages.learn.places import GROUPS, LearnedRun
 from mast_ray.stages.prepare import PrepareInputs, prepare
 from mast_ray.stages.runner import Runner
-from mast_ray.storage.storage import Storage, open_storage
 from mast_ray.tables.dealing.resplit import deal_as
 from mast_ray.tables.dealing.splits import BlockRow
 from mast_ray.tables.labels.spans import complement
@@ -65,7 +60,7 @@ def lesson_of(
     those that the run states, in which those of the labels come first.
     """
     known, sides, tested = _labelled_before(labels) if labels is not None else (AnnotationSet(), {}, set())
-    groups = {**(groups or {}), **(_groups_of(labels.recordings) if labels is not None else {})}
+    groups = {**(groups or {}), **(groups_of(labels.recordings) if labels is not None else {})}
     held = {groups[path] for path in tested if path in groups}
     tested |= {path for path, group in groups.items() if group in held and path not in sides}
     if dealt is not None:
@@ -148,27 +143,12 @@ def _paths_of(prepared: Prepared) -> dict[str, str]:
     return dict(zip(prepared.recording_ids, prepared.recordings.column("path").to_pylist(), strict=True))
 
 
-def _groups_of(recordings: pa.Table) -> dict[str, str]:
+def groups_of(recordings: pa.Table) -> dict[str, str]:
     """path -> group, of the recordings that have one; archives of early releases know none."""
     if "group" not in recordings.column_names:
         return {}
     columns = (recordings.column(name).to_pylist() for name in ("path", "group"))
     return {path: group for path, group in zip(*columns, strict=True) if group}
-
-
-def stated_groups(place: LearnedRun) -> dict[str, str]:
-    """path -> group, by the table that `mast detect` was given (`--table`), for this run or before its first round."""
-    run, stated = open_storage(place.run), _groups_of(read_recordings(place.detections))
-    if run.stat(GROUPS) is None:
-        return stated
-    table = parse_table(decoded(run.read_bytes(GROUPS), GROUPS), GROUPS)
-    return {row["file"]: row["group"] for _, row in table.rows} | stated
-
-
-def write_groups(groups: Mapping[str, str], target: Storage) -> None:
-    """For the next round: its detections are made without that table."""
-    if groups:
-        target.write_atomic(GROUPS, csv_bytes(("file", "group"), sorted(groups.items())))
 
 
 def _sides_of(prepared: Prepared) -> tuple[dict[str, str], set[str]]:

@@ -5,7 +5,6 @@ OUT/adapted       the detector, trained on from the present one; OUT/scores: bot
 OUT/model         the better of the two, with names where corrections have some; the present one with another threshold where that does
 OUT/detections    the archive, detected again; OUT/changes.csv: boxes gained, lost and renamed
 OUT/corrections   copied: the next round knows them too. OUT/verdicts.csv: those that were drawn at random
-OUT/groups.csv    where recordings have groups: which, for the next round
 OUT/learn.json    what was decided, and why
 """
 
@@ -40,11 +39,19 @@ from mast_ray.evaluation.score_sheet import score_rows
 from mast_ray.evaluation.scoring import sums_of
 from mast_ray.reporting.detection_tables import model_threshold, read_detections, read_recordings
 from mast_ray.reporting.exports.rows import detection_id
-from mast_ray.stages.detect.detect import DetectInputs, detect
-from mast_ray.stages.learn.archive import lesson_of, prepare_lesson, stated_groups, write_groups
+from mast_ray.stages.detect.detect import detect
+from mast_ray.stages.learn.archive import groups_of, lesson_of, prepare_lesson
 from mast_ray.stages.learn.changes import Changes, changes_between, is_found
 from mast_ray.stages.learn.naming import NamesKept, learned_names
-from mast_ray.stages.learn.places import CORRECTIONS, DETECTIONS, MODEL, PREPARED, RECORD, LearnedRun
+from mast_ray.stages.learn.places import (
+    CORRECTIONS,
+    DETECTIONS,
+    MODEL,
+    PREPARED,
+    RECORD,
+    LearnedRun,
+    inputs_again,
+)
 from mast_ray.stages.runner import HERE, Runner
 from mast_ray.stages.score.evaluate import Wanted, evaluate_model
 from mast_ray.stages.train.pace import pace_of_run
@@ -110,7 +117,7 @@ def learn(
     labels, dealt = (
         open_prepared(url, config.storage) if url else None for url in (place.labels, place.dealt)
     )
-    lesson = lesson_of(taught, labels, dealt, stated_groups(place))
+    lesson = lesson_of(taught, labels, dealt, groups_of(read_recordings(place.detections)))
     print(said_text(taught, lesson.num_tested), flush=True)
     precision = random_precision(agreed, place.detections, target)
     archive = prepare_lesson(lesson, place.audio, target.at(PREPARED).url, config, runner)
@@ -134,7 +141,6 @@ def learn(
     else:
         copy_detections(open_storage(place.detections, config.storage), target.at(DETECTIONS))
     keep_corrections(place, target)
-    write_groups(lesson.groups, target)
     done = Round(taught, compared, names, changes, precision)
     record = record_of(done, place) | {"key": round_key(config, place, minutes)}
     target.write_atomic(RECORD, json.dumps(without_nan(record), indent=1).encode())
@@ -311,8 +317,7 @@ def compared_text(one: Compared) -> str:
 
 def detect_again(config: Config, place: LearnedRun, target: Storage, runner: Runner) -> Changes:
     """The whole archive with the kept model, and what became of every box."""
-    inputs = DetectInputs(target.at(MODEL).url, place.audio, target.at(DETECTIONS).url)
-    detect(inputs, config, runner=runner)
+    detect(inputs_again(place, target.at(MODEL).url, target.at(DETECTIONS).url), config, runner=runner)
     changes = changes_between(kept_boxes(place.detections), kept_boxes(target.at(DETECTIONS).url))
     target.write_atomic("changes.csv", changes.csv())
     return changes

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mast_ray.config.errors import ConfigError, DataError
+from mast_ray.config.loading import apply_overrides, flatten
+from mast_ray.config.recipes import RECIPES
+from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.corrections import corrections_folder
 from mast_ray.reporting.detection_tables import refuse_unfinished
+from mast_ray.stages.detect.detect import TABLE, DetectInputs
 from mast_ray.stages.review.found_boxes import audio_of
 from mast_ray.storage.stage_folders import Manifest, read_manifest
 from mast_ray.storage.storage import Storage, open_storage
+from mast_ray.tables.preparing.inventory import SYNTHETIC_COPIES
 from mast_ray.training.files.model_files import CARD, MODELS_OF_A_RUN, read_card
 from mast_ray.training.files.shipped import ENERGY, SIZES, shipped_model
 
 DETECTIONS, MODEL, PREPARED, CORRECTIONS = "detections", "model", "prepared", "corrections"
-RECORD, GROUPS = "learn.json", "groups.csv"
+RECORD = "learn.json"
+# knobs that change what a detector makes of a recording
+HEARD_BY = (
+    "audio.", "spectrogram.short_recordings", "evaluate.score_floor", "evaluate.nms_overlap", "evaluate.max_detections",
+    "detect.embeddings", "detect.song_gap_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,30 @@ def _model_of(manifest: Manifest, root: Storage, wanted: str) -> str:
         if folder.stat(CARD) is not None and read_card(folder).weights_sha256 == sha:
             return folder.url
     raise ConfigError(f"which model made {root.url}? It does not lie in it:\ngive its folder, --model MODEL")
+
+
+def as_detected(config: Config, place: LearnedRun, stated: Iterable[str] = ()) -> Config:
+    """The config with the knobs that made the detections, where it holds its recipe's own ones and they are not `stated`:
+    other channels or another time zone would pass for what was learned.
+    """
+    manifest = read_manifest(open_storage(place.detections, config.storage))
+    made_with = flatten(manifest.config) if manifest is not None else {}
+    own, recipe = (flatten(one.model_dump(mode="json")) for one in (config, RECIPES[config.recipe]()))
+    known = {
+        key: made_with[key] for key in own.keys() & made_with.keys() - set(stated) if key.startswith(HEARD_BY)
+    }
+    return apply_overrides(
+        config, {key: value for key, value in known.items() if own[key] == recipe[key] != value}
+    )
+
+
+def inputs_again(place: LearnedRun, model: str, out: str) -> DetectInputs:
+    """The recordings of a run, with the table and without the paths that its detections were made with and without."""
+    stage = open_storage(place.detections)
+    manifest = read_manifest(stage)
+    exclude = (manifest.counts if manifest is not None else {}).get("exclude", SYNTHETIC_COPIES)
+    table = f"{stage.url}/{TABLE}" if stage.stat(TABLE) is not None else ""
+    return DetectInputs(model, place.audio, out, table, tuple(exclude))
 
 
 def next_name(run: str) -> str:

@@ -1,7 +1,6 @@
 """Who learns from a correction and who is judged by it, what changed between two tables, and where runs lie."""
 
 import hashlib
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -13,20 +12,19 @@ from mast_ray.config.recipes import tiny
 from mast_ray.config.stage_knobs import lengthened
 from mast_ray.evaluation.review.taught import Region, Taught
 from mast_ray.recordings.annotations.model import Annotation, AnnotationSet, Span
+from mast_ray.reporting.detection_tables import read_recordings
 from mast_ray.stages.learn.archive import (
     HELD_OUT_SHARE,
     _neighbourhoods,
     _together,
     dealt_rows,
+    groups_of,
     lesson_of,
     sides_by_name,
-    stated_groups,
-    write_groups,
 )
 from mast_ray.stages.learn.changes import changes_between, is_found
 from mast_ray.stages.learn.learn import fitted_epochs, num_held_out
-from mast_ray.stages.learn.places import LearnedRun, next_name
-from mast_ray.storage.storage import open_storage
+from mast_ray.stages.learn.places import next_name
 from mast_ray.tables.schemas import RECORDINGS
 from mast_ray.training.schedule import schedule_of
 
@@ -220,27 +218,20 @@ def test_recordings_of_one_group_are_on_one_side_and_with_what_is_tested_left_ou
 
 
 def test_without_a_prepared_archive_groups_are_those_of_the_table_that_detect_was_given(tmp_path):
-    """They are in recordings.parquet beside the detections; a round writes them down for the next, which has no table."""
+    """They are in recordings.parquet beside the detections."""
     paths = [f"m{mic}/{song}.wav" for song in range(20) for mic in range(3)]
     group_of = {path: path[3:] for path in paths}
     rows = [
         {"recording_id": path, "path": path, "group": group, "duration_s": 10.0}
         for path, group in group_of.items()
     ]
-    run, first, second = (tmp_path / name for name in ("run", "first", "second"))
-    for folder, known in ((first, rows), (second, [row | {"group": ""} for row in rows])):
-        folder.mkdir()
-        pq.write_table(pa.Table.from_pylist(known, schema=RECORDINGS), folder / "recordings.parquet")
-    place = LearnedRun(str(run), str(first), "", "", tmp_path, "", "")
+    pq.write_table(pa.Table.from_pylist(rows, schema=RECORDINGS), tmp_path / "recordings.parquet")
+    groups = groups_of(read_recordings(str(tmp_path)))
     calls = tuple(Region(path, 1.0, 2.0, 1000.0, 2000.0, "") for path in paths)
     taught = Taught(calls, (), tuple((path, 1.0, 2.0) for path in paths), len(calls), 0, 0)
-    lesson = lesson_of(taught, None, None, stated_groups(place))
+    lesson = lesson_of(taught, None, None, groups)
     archive = SimpleNamespace(
         recording_ids=paths, recordings=pa.table({"path": paths, "duration_s": [10.0] * len(paths)})
     )
     sides = {row.recording_id: row.split for row in dealt_rows(archive, lesson, seed=0)}
     assert len({(group_of[path], side) for path, side in sides.items()}) == 20
-    write_groups(lesson.groups, open_storage(run))
-    assert stated_groups(replace(place, detections=str(second))) == group_of
-    write_groups({}, open_storage(tmp_path / "none"))
-    assert not (tmp_path / "none").exists()
