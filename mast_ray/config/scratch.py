@@ -7,7 +7,6 @@ locked file has the machine's: where several machines share a folder, none judge
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,8 @@ def scratch_folder() -> Iterator[Path]:
         tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name,
         open(Path(name, "unlocked"), "wb") as lock,
     ):
-        with suppress(
-            OSError
-        ):  # a disk without locks: nobody can tell whether this process lives, and nobody removes it
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # a disk without locks: nobody removes it
+            _lock(lock)
             os.rename(lock.name, Path(name, _lock_name()))  # not before: it would look abandoned
         yield Path(name)
 
@@ -45,7 +43,7 @@ def remove_abandoned(place: str) -> int:
     for lock_path in Path(place).glob(f"{PREFIX}*/{_lock_name()}"):
         folder = lock_path.parent
         with suppress(OSError), open(lock_path, "rb") as lock:  # somebody else's, or just gone, or in use
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
             size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
             shutil.rmtree(folder)
             removed, num_bytes = removed + 1, num_bytes + size
@@ -62,3 +60,12 @@ _remove_abandoned_once = cache(remove_abandoned)  # at the start of a process
 
 def _lock_name() -> str:
     return f"lock-{socket.gethostname()}"
+
+
+def _lock(file: IO[bytes]) -> None:
+    """OSError where another process holds it, and where nothing can be locked."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # not a Unix
+        raise OSError("no locks here") from None
+    flock(file, LOCK_EX | LOCK_NB)

@@ -72,9 +72,8 @@ def error_code(error: Exception) -> str | None:
         return code
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return "NoCredentials"
-    if isinstance(error, ValueError) and str(error).startswith(
-        "Invalid endpoint"
-    ):  # botocore has no name for it
+    is_endpoint = isinstance(error, ValueError) and str(error).startswith("Invalid endpoint")
+    if is_endpoint:  # botocore has no name for it
         return "InvalidEndpoint"
     if isinstance(error, (boto.BotoCoreError, ConnectionError, TimeoutError, *S3_RETRYABLE_ERRORS)):
         return type(error).__name__

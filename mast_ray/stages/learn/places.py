@@ -11,6 +11,7 @@ from pathlib import Path
 from mast_ray.config.errors import ConfigError, DataError
 from mast_ray.config.loading import apply_overrides, flatten
 from mast_ray.config.recipes import RECIPES
+from mast_ray.config.shown import shown
 from mast_ray.config.tree import Config
 from mast_ray.evaluation.review.corrections import corrections_folder
 from mast_ray.reporting.detection_tables import refuse_unfinished
@@ -122,9 +123,11 @@ def as_detected(config: Config, place: LearnedRun, stated: Iterable[str] = ()) -
     known = {
         key: made_with[key] for key in own.keys() & made_with.keys() - set(stated) if key.startswith(HEARD_BY)
     }
-    return apply_overrides(
-        config, {key: value for key, value in known.items() if own[key] == recipe[key] != value}
-    )
+    taken = {key: value for key, value in sorted(known.items()) if own[key] == recipe[key] != value}
+    if taken:
+        told = ", ".join(f"{key}={value}" for key, value in taken.items())
+        print(shown(f"heard as the detections were made: {told} (--set says otherwise)"), flush=True)
+    return apply_overrides(config, taken)
 
 
 def inputs_again(place: LearnedRun, model: str, out: str) -> DetectInputs:

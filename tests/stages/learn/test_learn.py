@@ -84,6 +84,7 @@ def test_a_round_keeps_the_better_model_and_leaves_the_run_alone(root, capsys, m
         run_verb("learn", [str(root / "run"), "--minutes", "0.1", *KNOBS]) == 0
     )  # knows its model and recordings itself
     said = capsys.readouterr().out
+    assert "heard as the detections were made: audio.timezone=Asia/Makassar (" in said
     assert content(root / "run") == before
     record = json.loads((root / "run-2" / "learn.json").read_text())
     held = record["held_out"]
